@@ -1,0 +1,129 @@
+"""Answers that break the protocol, made into ones an agent can read (rule 17).
+
+Owns which forms of a `tools/call` result and of an error object are sound. Sound ones come back as the very
+same object. Only the outermost form is judged: what stands in a content block is between server and agent.
+
+Knows nothing of: which server answered, where the note is shown.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from carpool_protocol.ids import RawJson
+from carpool_protocol.jsonrpc import quote
+from carpool_protocol.scan import fields
+
+_USUAL_BEGIN = b'{"content":['
+"""How nearly every result begins: then nothing is read at all."""
+
+_NOTHING = Raw()
+
+
+class _Form(Struct, gc=False, rename="camel"):
+    """The members of a result that say which form it has."""
+
+    content: Raw = _NOTHING
+    structured_content: Raw = _NOTHING
+    tool_result: Raw = _NOTHING
+    """The result of 2024-10-07, which newer agents still read."""
+    result_type: Raw = _NOTHING
+    task: Raw = _NOTHING
+    text: Raw = _NOTHING
+    result: Raw = _NOTHING
+    is_error: Raw = _NOTHING
+
+
+class _Error(Struct, gc=False):
+    code: Raw = _NOTHING
+    message: Raw = _NOTHING
+    data: Raw = _NOTHING
+
+
+_read_form = msgspec.json.Decoder(_Form).decode
+_read_error = msgspec.json.Decoder(_Error).decode
+
+_OTHER_FORMS = frozenset({"structuredContent", "toolResult", "task"})
+_INTERNAL_ERROR: Final = b"-32603"
+_NO_MESSAGE: Final = b'"the server gave an error without a message"'
+_KINDS: Final = {
+    b"{": "an object with neither content nor structuredContent",
+    b"[": "an array",
+    b'"': "a bare string",
+    b"n": "null",
+    b"t": "true",
+    b"f": "false",
+}
+
+
+def repair_tool_result(result: RawJson) -> tuple[RawJson, str | None]:
+    """A result agents can read, and what was wrong with the server's own (None: nothing, same object)."""
+    if result.startswith(_USUAL_BEGIN):
+        return result, None
+    if result[:1] == b'"':
+        return _text_result(result), "the result was a bare string; it was passed on as text"
+    form = _read(result, _read_form)
+    if form is None:
+        return _refusal(f"the result was {_KINDS.get(result[:1], 'a number')}, not an object with content")
+    content = form.get("content", b"")
+    if content:
+        if content[:1] == b"[":
+            return result, None
+        return _refusal("the content of the result was not an array")
+    if form.get("resultType", b'"complete"') != b'"complete"' or form.keys() & _OTHER_FORMS:
+        return result, None
+    failed = form.get("isError") == b"true"
+    if form.get("text", b"")[:1] == b'"':
+        return _text_result(form["text"], failed=failed), "the result was {text}; it was passed on as text"
+    if inner := form.get("result"):
+        raw_text = inner if inner[:1] == b'"' else quote(inner.decode(errors="replace"))
+        return _text_result(raw_text, failed=failed), "the result was {result}; it was passed on as text"
+    return _refusal(f"the result was {_KINDS[b'{']}")
+
+
+def repair_error(error: RawJson) -> tuple[RawJson, str | None]:
+    """An error object as JSON-RPC 2.0 section 5.1 wants it, and what was wrong (None: nothing, same object).
+
+    What the server did say is kept: its message (also as a bare string), its code, its data.
+    """
+    found = _read(error, _read_error)
+    if found is None:
+        said = error if error[:1] == b'"' else _NO_MESSAGE
+        whole = b'{"code":%b,"message":%b}' % (_INTERNAL_ERROR, said)
+        return RawJson(whole), "the error was not an object"
+    code, message = found.get("code", b""), found.get("message", b"")
+    sound_code = code.removeprefix(b"-").isdigit()
+    sound_message = message[:1] == b'"'
+    if sound_code and sound_message:
+        return error, None
+    data = b',"data":%b' % found["data"] if "data" in found else b""
+    whole = b'{"code":%b,"message":%b%b}' % (
+        code if sound_code else _INTERNAL_ERROR,
+        message if sound_message else _NO_MESSAGE,
+        data,
+    )
+    return RawJson(whole), "the error had no integer code or no message"
+
+
+def _read(raw: bytes, read: Callable[[bytes], Struct]) -> dict[str, bytes] | None:
+    """The members of an object that `read` looks for (more of them on the slow path); None for no object."""
+    if raw[:1] != b"{":
+        return None
+    try:
+        seen = read(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # half a surrogate pair, or broken
+        return fields(raw)
+    found = zip(seen.__struct_encode_fields__, msgspec.structs.astuple(seen), strict=True)
+    return {name: bytes(value) for name, value in found if value is not _NOTHING}
+
+
+def _text_result(text: bytes, *, failed: bool = False) -> RawJson:
+    flag = b',"isError":true' if failed else b""
+    return RawJson(b'{"content":[{"type":"text","text":%b}]%b}' % (text, flag))
+
+
+def _refusal(what: str) -> tuple[RawJson, str]:
+    text = f"The server's answer broke the protocol: {what}. The tool may have run; its result is lost."
+    return _text_result(quote(text), failed=True), what

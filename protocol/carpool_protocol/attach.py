@@ -1,0 +1,177 @@
+"""The attach line: what a carrier says of itself before the agent's first line.
+
+Ours, not MCP's. Every line is a JSON-RPC notification, so that a stranger who sees
+one may ignore it:
+
+    carrier → broker   carpool/attach       the very first line; a connection that starts otherwise is plain
+    broker → carrier   carpool/attached     the broker's first line, or
+                       carpool/refused      a sentence, then the broker closes
+    carrier → broker   carpool/environment  the asked variables it has, only where `attached` named any
+
+Plain connections never see any of this. The lines we write start with a fixed
+prefix (`ATTACHED_PREFIX`, `REFUSED_PREFIX`): the shim tells them apart without a
+JSON parser. Nothing of an environment ever appears in a problem's text.
+
+Refuses to know sockets, sessions and what a profile means.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from carpool_protocol.attach_version import ATTACH_VERSION
+
+Carrier = Literal["shim", "run", "cli", "client"]
+
+ATTACHED_PREFIX = b'{"jsonrpc":"2.0","method":"carpool/attached"'
+REFUSED_PREFIX = b'{"jsonrpc":"2.0","method":"carpool/refused"'
+
+
+class RunCommand(Struct, frozen=True):
+    """The server of a `carpool run`: the caller's command, directory and whole environment (rule 13)."""
+
+    argv: Annotated[list[str], Meta(min_length=1)]
+    env: dict[str, str]
+    cwd: str
+    name: str = ""
+    """What the caller wants it called; empty: the broker finds a name."""
+
+
+class Attach(Struct, frozen=True, kw_only=True):
+    """Who brings the agent, and from where."""
+
+    version: int
+    carrier: Carrier
+    pid: int = 0
+    cwd: str = ""
+    """The agent's directory: its workspace is found from here."""
+    agent: str = ""
+    """A name for people, where the carrier knows one before `initialize`."""
+    profile: str = ""
+    control: bool = False
+    """The session may use the `carpool/…` methods of the command line."""
+    run: RunCommand | None = None
+
+
+class AttachProblem(Struct, frozen=True):
+    """An attach line that cannot be honoured: refuse with this text and close."""
+
+    text: str
+
+
+class Attached(Struct, frozen=True):
+    """The broker's yes."""
+
+    version: int
+    session: str
+    env: list[str] = []
+    """Names of the variables the configuration uses: answer with `carpool/environment`."""
+
+
+class _Probe(Struct):
+    method: str = ""
+    params: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _Version(Struct):
+    version: int = 0
+
+
+class _Refused(Struct):
+    text: str = ""
+
+
+_probe = msgspec.json.Decoder(_Probe)
+_version = msgspec.json.Decoder(_Version)
+_attach = msgspec.json.Decoder(Attach)
+_attached = msgspec.json.Decoder(Attached)
+_refused = msgspec.json.Decoder(_Refused)
+_variables = msgspec.json.Decoder(dict[str, str])
+_encode = msgspec.json.encode
+
+
+def parse_attach(line: bytes) -> Attach | AttachProblem | None:
+    """Read a connection's first line. `None`: it is no attach line, the connection is plain."""
+    params = _params_of(line, "carpool/attach")
+    if params is None:
+        return None
+    # The version first: the rest of another version's line may be shaped differently.
+    try:
+        version = _version.decode(params).version
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return AttachProblem("the attach line has no readable version; is the carrier from another carpool?")
+    if version != ATTACH_VERSION:
+        return AttachProblem(
+            f"this daemon speaks attach version {ATTACH_VERSION}, the carrier speaks {version}: "
+            "run `carpool restart --all`"
+        )
+    try:
+        attach = _attach.decode(params)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        return AttachProblem(f"cannot read the attach line ({_place(error)}): run `carpool restart --all`")
+    if (attach.carrier == "run") != (attach.run is not None):
+        return AttachProblem("the attach line must say `run` with the carrier `run`, and only there")
+    return attach
+
+
+def attach_line(attach: Attach) -> bytes:
+    """The carrier's first line, with its line end. (The shim writes its own, without msgspec.)"""
+    return _line("carpool/attach", attach)
+
+
+def attached_line(session: str, env: list[str]) -> bytes:
+    """The broker's first line, with its line end. `env`: names of the variables it wants."""
+    return _line("carpool/attached", Attached(version=ATTACH_VERSION, session=session, env=env))
+
+
+def refused_line(text: str) -> bytes:
+    """The broker's only line before it closes, with its line end."""
+    return _line("carpool/refused", _Refused(text=text))
+
+
+def environment_line(values: dict[str, str]) -> bytes:
+    """The carrier's answer to a non-empty `env`, with its line end."""
+    return _line("carpool/environment", values)
+
+
+def parse_attached(line: bytes) -> Attached | AttachProblem:
+    """Read the broker's first line. A refusal becomes a problem with the broker's own text."""
+    try:
+        probe = _probe.decode(line)
+        if probe.method == "carpool/attached":
+            return _attached.decode(probe.params)
+        if probe.method == "carpool/refused":
+            return AttachProblem(_refused.decode(probe.params).text)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        pass
+    return AttachProblem("no carpool broker of this version answers there: run `carpool restart --all`")
+
+
+def parse_environment(line: bytes) -> dict[str, str] | None:
+    """Read a `carpool/environment` line. `None`: it is another line, or one that cannot be read."""
+    params = _params_of(line, "carpool/environment")
+    if params is None:
+        return None
+    try:
+        return _variables.decode(params)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+
+
+def _params_of(line: bytes, method: str) -> msgspec.Raw | None:
+    try:
+        probe = _probe.decode(line)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+    return probe.params if probe.method == method else None
+
+
+def _line(method: str, params: object) -> bytes:
+    return b'{"jsonrpc":"2.0","method":"%s","params":%s}\n' % (method.encode(), _encode(params))
+
+
+def _place(error: Exception) -> str:
+    """Where it is wrong, never what was there: an attach line of `run` holds an environment."""
+    text = str(error)
+    return text.rpartition(" - at ")[2].strip("`") if " - at " in text else "not valid JSON"

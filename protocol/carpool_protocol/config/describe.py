@@ -1,0 +1,75 @@
+"""A configuration, told back setting by setting: what `carpool check` shows.
+
+Owns the masking: values of `env` are shown as `…`, always.
+"""
+
+import json
+from typing import Any
+
+from msgspec import Struct
+
+from carpool_protocol.config.model import Config, ServerConfig
+from carpool_protocol.config.problems import KeyPath, render_path
+from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, Setting
+from carpool_protocol.config.shape import SERVERS
+
+MASK = "…"
+DEFAULT = "default"
+
+
+class Row(Struct, frozen=True):
+    """One setting."""
+
+    setting: str
+    """`mcpServers.git.pool.max`."""
+    value: str
+    """As JSON; `—` where nothing is set."""
+    unit: str
+    origin: str
+    """`file:line`, or `default`."""
+
+
+def describe(config: Config) -> list[Row]:
+    """Every setting of the file and of each server, in the order of the table."""
+    rows = [_row(config, config.lines, (), setting, config.file) for setting in FILE_SETTINGS]
+    for name, server in config.servers.items():
+        path: KeyPath = (SERVERS, name)
+        for setting in SERVER_SETTINGS:
+            if setting.kind == "template map" and value_of(server, setting):
+                rows.extend(_masked(server, path, setting, config.file))
+            else:
+                rows.append(_row(server, server.lines, path, setting, config.file))
+    return rows
+
+
+def value_of(owner: Config | ServerConfig, setting: Setting) -> Any:
+    """The value a setting has, in the form `model` holds it."""
+    value: Any = owner
+    for name in setting.field.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _row(
+    owner: Config | ServerConfig, lines: dict[KeyPath, int], path: KeyPath, setting: Setting, file: str
+) -> Row:
+    value = value_of(owner, setting)
+    shown = "—" if value is None else json.dumps(value, ensure_ascii=False)
+    spellings = (setting.key, *setting.also)
+    found = (lines.get(tuple(key.split("."))) for key in spellings)
+    line = next((each for each in found if each is not None), None)
+    origin = DEFAULT if line is None else f"{file}:{line}"
+    return Row(render_path((*path, *setting.key.split("."))), shown, setting.unit, origin)
+
+
+def _masked(server: ServerConfig, path: KeyPath, setting: Setting, file: str) -> list[Row]:
+    names: list[str] = list(value_of(server, setting))
+    return [
+        Row(
+            render_path((*path, setting.key, name)),
+            MASK,
+            setting.unit,
+            f"{file}:{server.lines[setting.key, name]}",
+        )
+        for name in names
+    ]

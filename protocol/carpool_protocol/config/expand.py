@@ -1,0 +1,137 @@
+"""`${VAR}` in the texts of a configuration.
+
+Owns the grammar of templates and their expansion:
+
+    ${VAR}            the variable; where it is not set, the server is misconfigured
+    ${VAR:-default}   the same, or `default` (which holds no `}` and no `${`) where it is not set or empty
+    ${workspace}      the session's workspace directory
+    ${cwd}            the directory the agent runs in
+    $${               a literal `${`
+
+Everything else, `$HOME` and `$$` included, stays as it is. What is put in is never expanded again.
+
+Pure: variables and places come in as arguments. Messages hold names of variables, never values.
+Knows nothing of: files, settings, where variables come from.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from msgspec import Struct
+
+PLACES: Final = frozenset({"workspace", "cwd"})
+"""Names that are not environment variables."""
+
+_OPENING = re.compile(r"\$\$\{|\$\{")
+_INSIDE = re.compile(r"([^}:]*+)(:-((?:(?!\$\{)[^}])*+))?\}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SHOWN_CHARACTERS = 64
+
+
+class Reference(Struct, frozen=True):
+    """One `${…}`."""
+
+    name: str
+    default: str | None = None
+
+
+class Missing(Struct, frozen=True):
+    """A template that cannot be filled in."""
+
+    name: str
+    """The variable or place at fault."""
+    cause: Literal["unset", "unusable"] = "unset"
+
+    def render(self) -> str:
+        """What happened and what to do; no values."""
+        if self.cause == "unusable":
+            return f"the value of {self.name} cannot be used: it holds a NUL character or is not UTF-8"
+        if self.name in PLACES:
+            return f"${{{self.name}}} is not known: the agent did not say it"
+        return (
+            f"the environment variable {self.name} is not set; set it where the agent starts, put it into "
+            f"the `env_file`, or write ${{{self.name}:-default}}"
+        )
+
+
+class BadTemplate(Struct, frozen=True):
+    """A text that is no template, and why."""
+
+    text: str
+
+
+Parts = tuple[str | Reference, ...]
+
+
+def read_template(text: str) -> Parts | BadTemplate:
+    """Take a text apart. Never raises."""
+    parts: list[str | Reference] = []
+    at = 0
+    while (opening := _OPENING.search(text, at)) is not None:
+        parts.append(text[at : opening.start()])
+        at = opening.end()
+        if opening.group() == "$${":
+            parts.append("${")
+            continue
+        inside = _INSIDE.match(text, at)
+        if inside is None or _NAME.fullmatch(inside[1]) is None:
+            return BadTemplate(_why_bad(inside[1] if inside else ""))
+        if inside[1] in PLACES and inside[2] is not None:
+            return BadTemplate(f"${{{inside[1]}}} takes no default")
+        parts.append(Reference(inside[1], inside[3]))
+        at = inside.end()
+    parts.append(text[at:])
+    return tuple(part for part in parts if part != "")
+
+
+def references(text: str) -> frozenset[str]:
+    """The names a text refers to, places included. None for a text that is no template."""
+    parts = read_template(text)
+    if isinstance(parts, BadTemplate):
+        return frozenset()
+    return frozenset(part.name for part in parts if isinstance(part, Reference))
+
+
+def expand(text: str, variables: Mapping[str, str], places: Mapping[str, str]) -> str | Missing:
+    """Fill a text in. A place that is empty counts as not said.
+
+    A text that is no template stays as it is: `shape` has refused it already.
+    """
+    parts = read_template(text)
+    if isinstance(parts, BadTemplate):
+        return text
+    out: list[str] = []
+    for part in parts:
+        if isinstance(part, str):
+            out.append(part)
+            continue
+        value = (places.get(part.name) or None) if part.name in PLACES else variables.get(part.name)
+        if not value and part.default is not None:
+            value = part.default
+        if value is None:
+            return Missing(part.name)
+        if not is_usable(value):
+            return Missing(part.name, "unusable")
+        out.append(value)
+    return "".join(out)
+
+
+def is_usable(text: str) -> bool:
+    """Whether a process can be given this text: UTF-8, without NUL."""
+    if "\0" in text:
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _why_bad(name: str) -> str:
+    escape = "to write ${ itself, write $${"
+    if name in {"env", "input"}:  # `${env:VAR}` of VS Code
+        return f"${{{name}:…}} is another program's spelling; write ${{VAR}}"
+    if not name or len(name) > _SHOWN_CHARACTERS:
+        return f"a ${{ is not closed or holds no name; write ${{VAR}} or ${{VAR:-default}} ({escape})"
+    return f"this ${{…}} is neither ${{VAR}} nor ${{VAR:-default}} ({escape})"

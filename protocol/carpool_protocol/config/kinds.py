@@ -1,0 +1,159 @@
+"""Whether one value suits its setting.
+
+Owns what each `settings.Kind` accepts and the sentence for what it refuses. No sentence quotes a value: a
+value in the wrong place may be a secret.
+
+Knows nothing of: files, lines, which settings there are.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec import Struct
+
+from carpool_protocol.config.expand import BadTemplate, read_template
+from carpool_protocol.config.jsonc import JsonValue
+from carpool_protocol.config.problems import KeyPath, did_you_mean
+from carpool_protocol.config.settings import Setting
+
+_VARIABLE = re.compile(r"[^=\0]+")
+
+
+class Refusal(Struct, frozen=True):
+    """One thing wrong with a value, and where inside it."""
+
+    inner: KeyPath
+    text: str
+
+
+def read_value(setting: Setting, value: JsonValue, refuse: Callable[[Refusal], None]) -> Any:
+    """The value in the form `model` holds it. Meaningless once `refuse` was called."""
+    match setting.kind:
+        case "switch":
+            return _switch(value, refuse)
+        case "count":
+            return _count(setting, value, refuse)
+        case "seconds":
+            return _seconds(setting, value, (), refuse)
+        case "text" | "template":
+            return _text(setting, value, (), refuse)
+        case "texts" | "templates":
+            return _texts(setting, value, refuse)
+        case "template map":
+            return _template_map(setting, value, refuse)
+        case "seconds map":
+            return _seconds_map(setting, value, refuse)
+
+
+def _switch(value: JsonValue, refuse: Callable[[Refusal], None]) -> bool:
+    if isinstance(value, bool):
+        return value
+    hint = " (without quotes)" if isinstance(value, str) and value.lower() in {"true", "false"} else ""
+    refuse(Refusal((), f"must be true or false{hint}, found {kind_of(value)}"))
+    return False
+
+
+def _count(setting: Setting, value: JsonValue, refuse: Callable[[Refusal], None]) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        refuse(Refusal((), f"must be a whole number, found {kind_of(value)}{_unquote(value)}"))
+        return 0
+    if not setting.low <= value <= setting.high:
+        refuse(Refusal((), f"must be from {setting.low:.0f} to {setting.high:.0f} {setting.unit}"))
+    return value
+
+
+def _seconds(setting: Setting, value: JsonValue, at: KeyPath, refuse: Callable[[Refusal], None]) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        refuse(Refusal(at, f"must be a number of seconds, found {kind_of(value)}{_unquote(value)}"))
+        return 0.0
+    if value < 0 or (value == 0 and not setting.zero) or value > setting.high:
+        least = "0 s or more" if setting.zero else "above 0 s"
+        refuse(Refusal(at, f"must be {least} and at most {setting.high:.0f} s"))
+    return float(value)
+
+
+def _text(setting: Setting, value: JsonValue, at: KeyPath, refuse: Callable[[Refusal], None]) -> str:
+    if not isinstance(value, str):
+        refuse(Refusal(at, f"must be text, found {kind_of(value)}{_text_hint(setting, value)}"))
+        return ""
+    if (why := _why_not_text(setting, value)) is not None:
+        refuse(Refusal(at, why))
+    return value
+
+
+def _why_not_text(setting: Setting, value: str) -> str | None:
+    if "\0" in value:
+        return "holds a NUL character, which no process can be given"
+    if setting.choices and value not in setting.choices:
+        allowed = " or ".join(f'"{choice}"' for choice in setting.choices)
+        if value in setting.later:
+            return f'"{value}" is not there yet in this version; use {allowed}'
+        meant = did_you_mean(value, setting.choices)
+        return f"must be {allowed}" + (f'; did you mean "{meant}"?' if meant else "")
+    if setting.check is not None and (why := setting.check(value)) is not None:
+        return why
+    if setting.kind in _TEMPLATES and isinstance(bad := read_template(value), BadTemplate):
+        return bad.text
+    if setting.key in _NEVER_EMPTY and not value.strip():
+        return "is empty"
+    return None
+
+
+def _texts(setting: Setting, value: JsonValue, refuse: Callable[[Refusal], None]) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        hint = " (write it in [ ])" if isinstance(value, str) else ""
+        refuse(Refusal((), f"must be a list of texts, found {kind_of(value)}{hint}"))
+        return ()
+    return tuple(_text(setting, item, (at,), refuse) for at, item in enumerate(value))
+
+
+def _template_map(setting: Setting, value: JsonValue, refuse: Callable[[Refusal], None]) -> dict[str, str]:
+    if not isinstance(value, dict):
+        refuse(Refusal((), f"must be an object of names and texts, found {kind_of(value)}"))
+        return {}
+    for name in value:
+        if _VARIABLE.fullmatch(name) is None:
+            refuse(Refusal((name,), "is no name of an environment variable"))
+    return {name: _text(setting, item, (name,), refuse) for name, item in value.items()}
+
+
+def _seconds_map(setting: Setting, value: JsonValue, refuse: Callable[[Refusal], None]) -> dict[str, float]:
+    if not isinstance(value, dict):
+        refuse(Refusal((), f"must be an object of names and seconds, found {kind_of(value)}"))
+        return {}
+    return {name: _seconds(setting, item, (name,), refuse) for name, item in value.items()}
+
+
+def kind_of(value: JsonValue) -> str:
+    """What people call this sort of value."""
+    match value:
+        case None:
+            return "null (leave the key out instead)"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case str():
+            return "text"
+        case list():
+            return "a list"
+        case dict():
+            return "an object"
+
+
+def _unquote(value: JsonValue) -> str:
+    looks_like_a_number = isinstance(value, str) and re.fullmatch(r"-?[0-9.]{1,20}", value)
+    return " (write it without quotes)" if looks_like_a_number else ""
+
+
+def _text_hint(setting: Setting, value: JsonValue) -> str:
+    if isinstance(value, int | float):
+        return " (write it in double quotes)"
+    if isinstance(value, list) and setting.key == "command":
+        return " (the program is `command`, the rest goes into `args`)"
+    return ""
+
+
+_TEMPLATES: Final = frozenset({"template", "templates", "template map"})
+_NEVER_EMPTY: Final = frozenset({"command", "cwd", "env_file"})

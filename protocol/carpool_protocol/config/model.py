@@ -1,0 +1,98 @@
+"""A configuration that has been read and found right.
+
+Owns the values everybody else works with. Invariant: what `shape` builds here is valid on its own terms
+(types, bounds, names, templates); only expansion can still fail. Defaults stand in `settings`, so that
+these values are always complete.
+
+Knows nothing of: text, files, sessions, processes.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from carpool_protocol.config.expand import PLACES, references
+from carpool_protocol.config.problems import KeyPath
+from carpool_protocol.ids import ServerName
+from carpool_protocol.messages import Policy
+
+Sharing = Literal["auto", "concurrent"]
+Replace = Literal["greet_first", "stop_first"]
+
+
+class SessionBounds(Struct, frozen=True, kw_only=True):
+    """What one session may have open and waiting (rule 3)."""
+
+    max_open_calls: int
+    max_waiting_calls: int
+    max_waiting_bytes: int
+    slow_reader_s: float
+
+
+class ServerConfig(Struct, frozen=True, kw_only=True):
+    """One server as written, before expansion."""
+
+    name: ServerName
+    command: str
+    args: tuple[str, ...]
+    env: dict[str, str]
+    cwd: str
+    transport: Literal["stdio"]
+    disabled: bool
+    sharing: Sharing
+    replace: Replace
+    tools_allow: tuple[str, ...]
+    tools_deny: tuple[str, ...]
+    tools_prefix: str | None
+    """`None`: the server's name."""
+    description_prefix: bool | None
+    """`None`: that of the file."""
+    tags: tuple[str, ...]
+    policy: Policy
+    lines: dict[KeyPath, int]
+    """Lines in the file, by path below the server; `()` is the server's name."""
+
+    def __repr__(self) -> str:
+        """Without `env` and `args`: they may hold secrets, and reprs end up in logs."""
+        return f"ServerConfig({self.name!r})"
+
+    def templates(self) -> list[tuple[KeyPath, str]]:
+        """Every text in which `${VAR}` is expanded, with its path below the server."""
+        return [
+            (("command",), self.command),
+            *((("args", at), text) for at, text in enumerate(self.args)),
+            *((("env", name), text) for name, text in self.env.items()),
+            (("cwd",), self.cwd),
+        ]
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """One configuration file."""
+
+    file: str
+    """As shown to people."""
+    servers: dict[ServerName, ServerConfig]
+    """In the order of the file."""
+    separator: str
+    description_prefix: bool
+    env_file: str | None
+    """As written; `load.env_file_path` says where it is."""
+    max_instances: int
+    max_greeting: int
+    list_wait_s: float
+    receive_budget_bytes: int
+    session: SessionBounds
+    lines: dict[KeyPath, int]
+    """Lines of the settings outside `mcpServers`."""
+
+
+def variables(config: Config) -> frozenset[str]:
+    """The environment variables that enabled servers use: what a carrier is asked for, and no more."""
+    names = {
+        name
+        for server in config.servers.values()
+        if not server.disabled
+        for _, text in server.templates()
+        for name in references(text)
+    }
+    return frozenset(names - PLACES)

@@ -1,0 +1,124 @@
+"""`python -m carpool_protocol.config.page` prints `docs/settings.md`. A test holds the two together."""
+
+import json
+import sys
+
+from msgspec import UNSET
+
+from carpool_protocol.config.environment import KEPT, VOLATILE
+from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, MiB, Setting
+
+_KINDS = {
+    "text": "text",
+    "template": "text with `${VAR}`",
+    "switch": "true or false",
+    "count": "whole number",
+    "seconds": "seconds",
+    "texts": "list of texts",
+    "templates": "list of texts with `${VAR}`",
+    "template map": "object of texts with `${VAR}`",
+    "seconds map": "object of seconds",
+}
+
+_HEAD = """\
+# Settings
+
+<!-- Made by `python -m carpool_protocol.config.page`; change `config/settings.py` instead. -->
+
+One file holds them: the one named with `--config`, else `$CARPOOL_CONFIG`, else `carpool/carpool.json` in
+`$XDG_CONFIG_HOME` (`~/.config`). It is JSON; `//` and `/* */` comments and trailing commas are fine.
+An unknown key is an error. `carpool check` shows the value of every setting and where it comes from.
+
+```jsonc
+{
+  "mcpServers": {
+    "time": { "command": "uvx", "args": ["mcp-server-time"] },
+    "github": {
+      "command": "npx",
+      "args": ["-y", "@modelcontextprotocol/server-github"],
+      "env": { "GITHUB_TOKEN": "${GITHUB_TOKEN}" },
+      "pool": { "max": 4 }, // a dot in the tables below is an object: pool.max
+    },
+  },
+}
+```
+"""
+
+_TEMPLATES = """\
+## `${VAR}`
+
+| written | becomes |
+|---|---|
+| `${VAR}` | the variable; where it is not set, this one server is `misconfigured` and the others run |
+| `${VAR:-default}` | `default` where the variable is not set or empty |
+| `${workspace}` | the workspace directory of the agent's session |
+| `${cwd}` | the directory the agent runs in |
+| `$${` | `${` itself |
+
+Variables are those of the agent's own environment, else of the
+`env_file`. Only the names that the configuration uses are asked for, and their values stay in memory. Two
+agents with different values never share an instance.
+"""
+
+_ENVIRONMENT = """\
+## The environment of a server
+
+A configured server gets its `env` and what the daemon keeps of the environment it was started in:
+"""
+
+_VOLATILE = """\
+The server of `carpool run` gets the whole environment of its caller. Two callers share it when command,
+directory and environment are equal; these names do not count in that comparison:
+"""
+
+
+def page() -> str:
+    """The whole page, in Markdown."""
+    kept = "\n".join(f"- {why}: {_names(patterns)}" for why, patterns in KEPT)
+    parts = [
+        _HEAD,
+        "## The file as a whole\n\nBeside `mcpServers`:\n\n" + _table(FILE_SETTINGS),
+        '## One server\n\nUnder `"mcpServers": { NAME: { … } }`. NAME is letters, digits, hyphens and single '
+        "underscores.\n\n" + _table(SERVER_SETTINGS),
+        _TEMPLATES,
+        _ENVIRONMENT + "\n" + kept + "\n",
+        _VOLATILE + "\n" + _names(VOLATILE) + ".\n",
+    ]
+    return "\n".join(parts)
+
+
+def _table(settings: tuple[Setting, ...]) -> str:
+    rows = [
+        f"| `{setting.key}` | {_kind(setting)} | {_default(setting)} | {setting.text} |\n"
+        for setting in settings
+    ]
+    return "| key | kind | default | what it does |\n|---|---|---|---|\n" + "".join(rows)
+
+
+def _kind(setting: Setting) -> str:
+    if setting.choices:
+        return " or ".join(f'`"{choice}"`' for choice in setting.choices)
+    return _KINDS[setting.kind]
+
+
+def _default(setting: Setting) -> str:
+    if setting.default is UNSET:
+        return "required"
+    if setting.kind.endswith("map"):
+        return "`{}`"
+    if setting.default is None:
+        return "none"
+    default = setting.default
+    if setting.unit == "bytes" and isinstance(default, int):
+        return f"`{default}` bytes ({default // MiB} MiB)"
+    if isinstance(default, float):
+        default = int(default) if default.is_integer() else default
+    return f"`{json.dumps(default)}`" + (f" {setting.unit}" if setting.unit else "")
+
+
+def _names(patterns: tuple[str, ...]) -> str:
+    return ", ".join(f"`{pattern}`" for pattern in patterns)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

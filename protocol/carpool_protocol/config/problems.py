@@ -1,0 +1,73 @@
+"""What is wrong with a file people wrote, as a value.
+
+Owns the one form in which mistakes in configuration are reported. Everything that reads configuration
+returns a list of these and raises nothing. A problem never quotes a value of `env` nor of an environment:
+names only.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+KeyPath = tuple[str | int, ...]
+"""Where in a file: object keys and list positions from the root."""
+
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_$@/+-]{1,64}")
+_SHOWN_CHARACTERS = 64
+_SIMILAR = 0.6
+
+
+class ConfigProblem(Struct, frozen=True):
+    """One mistake: where it is and what to do about it."""
+
+    file: str
+    line: int
+    """Counted from 1."""
+    where: str
+    """`mcpServers.git.pool.min`; empty for the file as a whole."""
+    text: str
+
+    def render(self) -> str:
+        """`file:line: where: text`, as editors and terminals make it clickable."""
+        where = f"{self.where}: " if self.where else ""
+        return f"{self.file}:{self.line}: {where}{self.text}"
+
+
+def render_path(path: KeyPath) -> str:
+    """A path as people read it: `mcpServers.git.args[2]`; odd keys are quoted, so the result is one line."""
+    out = ""
+    for step in path:
+        if isinstance(step, int):
+            out += f"[{step}]"
+            continue
+        shown = step if _PLAIN_KEY.fullmatch(step) else shorten(step)
+        out += f".{shown}" if out else shown
+    return out
+
+
+def shorten(text: str) -> str:
+    """A string of the file, quoted, on one line and of bounded length."""
+    return json.dumps(text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…")
+
+
+def did_you_mean(wrong: str, known: Iterable[str]) -> str:
+    """The known key that was probably meant, or an empty string.
+
+    `known` may hold dotted keys: `idle_s` finds `pool.idle_s`, `autoConnect` finds `auto_connect`.
+    """
+    if len(wrong) > _SHOWN_CHARACTERS:  # comparing is quadratic, and no key of ours is that long
+        return ""
+    by_form: dict[str, str] = {}
+    for key in known:
+        by_form.setdefault(_form(key.rsplit(".", 1)[-1]), key)
+        by_form[_form(key)] = key
+    close = difflib.get_close_matches(_form(wrong), by_form, n=1, cutoff=_SIMILAR)
+    return by_form[close[0]] if close else ""
+
+
+def _form(key: str) -> str:
+    """A key without case and separators: how people misremember it."""
+    return re.sub(r"[_.-]", "", key).lower()

@@ -1,0 +1,373 @@
+"""Every setting: key, kind, default, unit and one sentence. The one table.
+
+From it come validation and "did you mean" (`shape`), the values and defaults of `model`, the page
+`docs/settings.md` (`page`) and the rows of `carpool check` (`describe`). A setting that is not here does
+not exist; the defaults of a pool's policy are those of `messages.Policy`, which alone states them.
+
+Knows nothing of: files, text, servers by name.
+"""
+
+from collections.abc import Callable
+from typing import Final, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from carpool_protocol.messages import Policy
+from carpool_protocol.names import SEPARATOR, check_separator, check_tools_prefix
+
+Kind = Literal[
+    "text", "template", "switch", "count", "seconds", "texts", "templates", "template map", "seconds map"
+]
+"""`template`: text in which `${VAR}` is expanded. `count`: a whole number. `seconds`: a positive number."""
+
+Default = None | bool | int | float | str | tuple[str, ...]
+"""`None`: nothing set. Maps are empty by default."""
+
+_P: Final = Policy()
+MiB: Final = 1024 * 1024
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """One key that a configuration file may hold."""
+
+    key: str
+    """Dotted where it stands in an object: `pool.min`."""
+    also: tuple[str, ...] = ()
+    """Other spellings of the key, as other programs write them."""
+    field: str
+    """Where its value lives in `model`: `max_instances` in `Config`, `policy.idle_s` in `ServerConfig`."""
+    kind: Kind
+    default: Default | UnsetType = None
+    """`UNSET`: the setting is required."""
+    unit: str = ""
+    low: float = 0
+    """The least value of a `count`. `seconds` are always above zero unless `zero` is set."""
+    high: float = 1_000_000_000
+    zero: bool = False
+    """`seconds` may be 0."""
+    choices: tuple[str, ...] = ()
+    later: tuple[str, ...] = ()
+    """Choices that are known and refused: this version cannot do them yet."""
+    check: Callable[[str], str | None] | None = None
+    """What is wrong with a `text`, as a sentence."""
+    text: str
+
+
+def _seconds(key: str, field: str, default: float, text: str, *, zero: bool = False) -> Setting:
+    return Setting(key=key, field=field, kind="seconds", default=default, unit="s", zero=zero, text=text)
+
+
+def _count(
+    key: str, field: str, default: int, unit: str, text: str, *, low: int = 1, high: int = 1_000_000
+) -> Setting:
+    return Setting(
+        key=key, field=field, kind="count", default=default, unit=unit, low=low, high=high, text=text
+    )
+
+
+def _size(key: str, field: str, default: int, text: str) -> Setting:
+    """At least 64 KiB: below that ordinary calls would already not fit."""
+    return _count(key, field, default, "bytes", text, low=64 * 1024, high=1024 * 1024 * MiB)
+
+
+FILE_SETTINGS: Final[tuple[Setting, ...]] = (
+    Setting(
+        key="separator",
+        field="separator",
+        kind="text",
+        default=SEPARATOR,
+        check=check_separator,
+        text="Stands between server and tool in the names agents see.",
+    ),
+    Setting(
+        key="description_prefix",
+        field="description_prefix",
+        kind="switch",
+        default=False,
+        text="Put `[server] ` before each tool's description.",
+    ),
+    Setting(
+        key="env_file",
+        field="env_file",
+        kind="text",
+        text="File of `NAME=value` lines for variables that an agent's own environment does not have. "
+        "Relative to the configuration file; `~/` is the home directory.",
+    ),
+    _count(
+        "max_instances",
+        "max_instances",
+        64,
+        "instances",
+        "Running instances of all servers together.",
+        high=4096,
+    ),
+    _count(
+        "max_greeting",
+        "max_greeting",
+        3,
+        "instances",
+        "Instances starting at the same time; others wait their turn.",
+        high=4096,
+    ),
+    _seconds(
+        "list_wait_s", "list_wait_s", 10.0, "The longest a list of tools waits for servers that are starting."
+    ),
+    _size(
+        "receive_budget_bytes", "receive_budget_bytes", 256 * MiB, "Unfinished lines of all agents together."
+    ),
+    _count(
+        "session.max_open_calls",
+        "session.max_open_calls",
+        64,
+        "calls",
+        "Calls of one session that are open at once.",
+    ),
+    _count(
+        "session.max_waiting_calls",
+        "session.max_waiting_calls",
+        256,
+        "calls",
+        "Calls of one session that wait behind `session.max_open_calls`; more are answered `Unavailable`.",
+        low=0,
+    ),
+    _size(
+        "session.max_waiting_bytes",
+        "session.max_waiting_bytes",
+        16 * MiB,
+        "Size of the calls of one session that wait.",
+    ),
+    _seconds(
+        "session.slow_reader_s",
+        "session.slow_reader_s",
+        30.0,
+        "An agent that does not read what is written to it is dropped after this long.",
+    ),
+)
+"""Settings of the file as a whole. `mcpServers` is not a setting: it holds them."""
+
+SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
+    Setting(
+        key="command",
+        field="command",
+        kind="template",
+        default=UNSET,
+        text="The program to run, looked up in the server's `PATH`.",
+    ),
+    Setting(key="args", field="args", kind="templates", default=(), text="Its arguments."),
+    Setting(
+        key="env",
+        field="env",
+        kind="template map",
+        text="Environment variables of the server, added to the daemon's own.",
+    ),
+    Setting(
+        key="cwd",
+        field="cwd",
+        kind="template",
+        default="~",
+        text="Directory the server runs in. Relative to the home directory, which `~` names.",
+    ),
+    Setting(
+        key="transport",
+        field="transport",
+        kind="text",
+        default="stdio",
+        choices=("stdio",),
+        later=("http", "streamable-http", "streamableHttp", "streamable_http", "sse", "ws", "url"),
+        also=("type",),
+        text="How the server is reached. Other programs write it as `type`.",
+    ),
+    Setting(
+        key="disabled",
+        field="disabled",
+        kind="switch",
+        default=False,
+        text="Known and shown, never started; its tools are not listed.",
+    ),
+    Setting(
+        key="auto_connect",
+        field="policy.auto_connect",
+        kind="switch",
+        default=_P.auto_connect,
+        text="Start with carpool instead of on first use.",
+    ),
+    Setting(
+        key="sharing",
+        field="sharing",
+        kind="text",
+        default="auto",
+        choices=("auto", "concurrent"),
+        later=("serial", "session"),
+        text="How agents share an instance. `concurrent`: many calls at once. `auto`: carpool decides.",
+    ),
+    _count(
+        "pool.min",
+        "policy.min_instances",
+        _P.min_instances,
+        "instances",
+        "Instances kept running once the server has started.",
+        low=0,
+        high=4096,
+    ),
+    _count(
+        "pool.max", "policy.max_instances", _P.max_instances, "instances", "Instances at most.", high=4096
+    ),
+    _count(
+        "pool.scale_up_at",
+        "policy.scale_up_at",
+        _P.scale_up_at,
+        "calls",
+        "Unanswered calls on the least busy instance at which another one starts, up to `pool.max`.",
+    ),
+    _seconds(
+        "pool.idle_s",
+        "policy.idle_s",
+        _P.idle_s,
+        "An instance unused this long is ended, down to `pool.min`.",
+    ),
+    _seconds("timeout_s", "policy.timeout_s", _P.timeout_s, "A call ends after this long without progress."),
+    Setting(
+        key="tool_timeouts_s",
+        field="policy.tool_timeouts_s",
+        kind="seconds map",
+        unit="s",
+        text="`timeout_s` for single tools, by the server's own names.",
+    ),
+    _seconds(
+        "max_total_s", "policy.max_total_s", _P.max_total_s, "A call ends after this long, progress or not."
+    ),
+    _seconds("wait_s", "policy.wait_s", _P.wait_s, "The longest a call waits for an instance."),
+    _count(
+        "max_waiting_calls",
+        "policy.max_waiting_calls",
+        _P.max_waiting_calls,
+        "calls",
+        "Calls of all sessions that wait for an instance of this server; more are answered `Unavailable`.",
+        low=0,
+    ),
+    _size(
+        "max_waiting_bytes", "policy.max_waiting_bytes", _P.max_waiting_bytes, "Size of the calls that wait."
+    ),
+    _count(
+        "max_in_flight",
+        "policy.max_in_flight",
+        _P.max_in_flight,
+        "calls",
+        "Unanswered calls on one instance before others wait or another instance starts.",
+    ),
+    _seconds("start_s", "policy.start_s", _P.start_s, "Limit from spawn to greeting."),
+    _seconds(
+        "first_start_s",
+        "policy.first_start_s",
+        _P.first_start_s,
+        "The same until the server has once greeted: `npx` and `uvx` may install for minutes.",
+    ),
+    _count(
+        "restart.give_up_after",
+        "policy.give_up_after",
+        _P.give_up_after,
+        "failures",
+        "Failures in a row after which the server is not restarted by itself.",
+    ),
+    _seconds(
+        "restart.first_delay_s",
+        "policy.first_delay_s",
+        _P.first_delay_s,
+        "Pause before the first restart; it doubles with each failure.",
+        zero=True,
+    ),
+    _seconds("restart.max_delay_s", "policy.max_delay_s", _P.max_delay_s, "The longest pause.", zero=True),
+    _seconds(
+        "restart.healthy_after_s",
+        "policy.healthy_after_s",
+        _P.healthy_after_s,
+        "After a life this long an end no longer counts as one failure more in a row.",
+    ),
+    _seconds("probe_s", "policy.probe_s", _P.probe_s, "An instance silent this long is probed with a ping."),
+    _seconds(
+        "drain_s", "policy.drain_s", _P.drain_s, "The longest a replaced instance may finish what is open."
+    ),
+    Setting(
+        key="replace",
+        field="replace",
+        kind="text",
+        default="greet_first",
+        choices=("greet_first", "stop_first"),
+        text="When the server's settings change: the new one greets before the old one stops, or the old one "
+        "stops first (for servers that hold a port or a lock).",
+    ),
+    Setting(
+        key="stderr_in_errors",
+        field="policy.stderr_in_errors",
+        kind="switch",
+        default=_P.stderr_in_errors,
+        text="Show the server's last stderr lines to whichever agent its death hits. "
+        "They may hold other agents' data.",
+    ),
+    Setting(
+        key="tools.allow",
+        field="tools_allow",
+        kind="texts",
+        default=("*",),
+        text="Tools that agents may see and call, by the server's own names, as patterns "
+        "(`*`, `?`, `[…]`; case counts).",
+    ),
+    Setting(
+        key="tools.deny",
+        field="tools_deny",
+        kind="texts",
+        default=(),
+        text="Patterns of tools that are hidden and refused, also where `tools.allow` has them.",
+    ),
+    Setting(
+        key="tools_prefix",
+        field="tools_prefix",
+        kind="text",
+        check=check_tools_prefix,
+        text="Stands before the separator in the names agents see; without it the server's name does. "
+        '`""`: names untouched.',
+    ),
+    Setting(
+        key="description_prefix",
+        field="description_prefix",
+        kind="switch",
+        text="`description_prefix` for this server alone.",
+    ),
+    Setting(
+        key="tags",
+        field="tags",
+        kind="texts",
+        default=(),
+        text="Words to find servers by; shown, not interpreted.",
+    ),
+)
+"""Settings of one server: the object under `mcpServers` → NAME."""
+
+_OTHER_SHAPE: Final = 'write the servers as "mcpServers": { NAME: { … } }; other shapes are not read yet'
+_REMOTE: Final = "remote servers are not there yet in this version; a server needs a `command`"
+
+FILE_LATER: Final[dict[str, str]] = {
+    "profiles": "profiles are not there yet in this version; take them out",
+    "include": "including other files is not there yet in this version; write the servers here",
+    "workspaces": "settings per workspace are not there yet in this version; take them out",
+    "servers": _OTHER_SHAPE,
+    "mcp": _OTHER_SHAPE,
+}
+"""Keys that later versions or other programs know and this version refuses, each with its sentence."""
+
+SERVER_LATER: Final[dict[str, str]] = {
+    "url": _REMOTE,
+    "serverUrl": _REMOTE,
+    "headers": _REMOTE,
+    "python": "servers made of a Python module are not there yet in this version; a server needs a `command`",
+    "limits": "limits of memory, calls and age are not there yet in this version; take them out",
+    "roots": "roots are not there yet in this version; take them out",
+    "tools_file": "offline tool lists are not there yet in this version; take it out",
+    "environment": "the key is called `env` here",
+    "enabled": "the key is called `disabled` here, with the opposite value",
+    "timeout": "the key is called `timeout_s` here, in seconds",
+}
+"""The same for the keys of a server."""
+
+IGNORED_KEYS: Final = frozenset({"$schema"})
+"""Keys of the file that editors write and nobody here reads."""

@@ -1,0 +1,235 @@
+"""The `mcpServers` shape, from text to `model.Config`.
+
+Owns the structure of the file (which object holds which settings) and the rules between settings. Collects
+every problem of a file, up to `MAX_PROBLEMS`; a file with one is refused as a whole. Unknown keys are
+problems: a misspelt `disabled` that is ignored would start a server.
+
+Knows nothing of: where the text came from, environments, other programs' shapes.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import UNSET, Struct
+
+from carpool_protocol.config.jsonc import JsonValue, parse
+from carpool_protocol.config.kinds import Refusal, kind_of, read_value
+from carpool_protocol.config.model import Config, ServerConfig, SessionBounds
+from carpool_protocol.config.problems import ConfigProblem, KeyPath, did_you_mean, render_path
+from carpool_protocol.config.settings import (
+    FILE_LATER,
+    FILE_SETTINGS,
+    IGNORED_KEYS,
+    SERVER_LATER,
+    SERVER_SETTINGS,
+    Setting,
+)
+from carpool_protocol.ids import ServerName
+from carpool_protocol.messages import Policy
+from carpool_protocol.names import check_server_name
+
+MAX_PROBLEMS: Final = 100
+SERVERS: Final = "mcpServers"
+
+_FILE_KEYS: Final = {spelling: each for each in FILE_SETTINGS for spelling in (each.key, *each.also)}
+_SERVER_KEYS: Final = {spelling: each for each in SERVER_SETTINGS for spelling in (each.key, *each.also)}
+
+
+class Loaded(Struct, frozen=True):
+    """A file, read."""
+
+    config: Config | None
+    """`None` where there are problems."""
+    problems: list[ConfigProblem]
+
+
+def read_config(text: str, file: str) -> Loaded:
+    """Read a configuration. `file` is the name shown in problems. Never raises, whatever the text."""
+    parsed = parse(text, file)
+    if not parsed.complete:
+        return Loaded(None, parsed.problems)
+    reading = _Reading(file, parsed.lines)
+    config = reading.file_shape(parsed.value)
+    problems = sorted([*parsed.problems, *reading.problems], key=lambda problem: problem.line)
+    if not problems:
+        return Loaded(config, [])
+    if len(problems) > MAX_PROBLEMS:
+        more = ConfigProblem(
+            file, problems[MAX_PROBLEMS].line, "", f"and {len(problems) - MAX_PROBLEMS} more problems"
+        )
+        problems = [*problems[:MAX_PROBLEMS], more]
+    return Loaded(None, problems)
+
+
+def empty_config(file: str) -> Config:
+    """What holds where there is no file: no servers, every default."""
+    loaded = read_config("{}", file)
+    assert loaded.config is not None  # the defaults are valid; a test holds it
+    return loaded.config
+
+
+class _Reading:
+    """One file on its way from JSON to `Config`: the lines of its keys, and the problems so far."""
+
+    def __init__(self, file: str, lines: Mapping[KeyPath, int]) -> None:
+        self.file = file
+        self.lines = lines
+        self.problems: list[ConfigProblem] = []
+        self.below: dict[str | int, dict[KeyPath, int]] = {}
+        """The lines of each server, by path below its name. One pass: a file may hold many servers."""
+        for path, line in lines.items():
+            if len(path) > 1 and path[0] == SERVERS:
+                self.below.setdefault(path[1], {})[path[2:]] = line
+
+    def problem(self, path: KeyPath, text: str) -> None:
+        """Report at the line of `path`, or of the nearest thing around it that is written."""
+        at = path
+        while at not in self.lines:
+            at = at[:-1]
+        self.problems.append(ConfigProblem(self.file, self.lines[at], render_path(path), text))
+
+    def file_shape(self, value: JsonValue) -> Config | None:
+        if not isinstance(value, dict):
+            self.problem((), f'must be an object like {{ "{SERVERS}": {{ … }} }}, found {kind_of(value)}')
+            return None
+        rest = {key: inner for key, inner in value.items() if key != SERVERS and key not in IGNORED_KEYS}
+        found = self.section((), rest, _FILE_KEYS, FILE_LATER, others=(SERVERS,))
+        servers = self.servers(value.get(SERVERS, {}))
+        fields = _with_defaults(FILE_SETTINGS, found)
+        self.check_cap(fields["max_instances"], servers)
+        if self.problems:
+            return None
+        lines = {path: line for path, line in self.lines.items() if path[:1] != (SERVERS,)}
+        bounds = SessionBounds(**_under("session", fields))
+        return Config(file=self.file, servers=servers, session=bounds, lines=lines, **_under("", fields))
+
+    def servers(self, value: JsonValue) -> dict[ServerName, ServerConfig]:
+        if not isinstance(value, dict):
+            self.problem((SERVERS,), f"must be an object of names and servers, found {kind_of(value)}")
+            return {}
+        read = (self.server(ServerName(name), inner) for name, inner in value.items())
+        return {server.name: server for server in read if server is not None}
+
+    def server(self, name: ServerName, value: JsonValue) -> ServerConfig | None:
+        path: KeyPath = (SERVERS, name)
+        before = len(self.problems)
+        if (why := check_server_name(name)) is not None:
+            self.problem(path, why)
+        if not isinstance(value, dict):
+            self.problem(path, f'must be an object like {{ "command": "…" }}, found {kind_of(value)}')
+            return None
+        found = self.section(path, value, _SERVER_KEYS, SERVER_LATER)
+        if "command" not in value and not SERVER_LATER.keys() & value.keys():
+            self.problem(path, 'has no command: write "command": "…", the program to run')
+        if len(self.problems) > before:
+            return None
+        fields = _with_defaults(SERVER_SETTINGS, found)
+        self.check_server(path, fields)
+        policy = Policy(**_under("policy", fields))
+        return ServerConfig(name=name, policy=policy, lines=self.below[name], **_under("", fields))
+
+    def section(
+        self,
+        path: KeyPath,
+        value: dict[str, JsonValue],
+        known: Mapping[str, Setting],
+        later: Mapping[str, str],
+        *,
+        prefix: str = "",
+        others: tuple[str, ...] = (),
+    ) -> dict[str, Any]:
+        """The values of one object and the groups inside it, by their field in `model`."""
+        found: dict[str, Any] = {}
+        for key, inner in value.items():
+            at = (*path, key)
+            dotted = prefix + key
+            setting = known.get(dotted)
+            if setting is not None and "." not in key:
+                found[setting.field] = self.value(at, setting, inner)
+            elif not prefix and any(each.startswith(f"{key}.") for each in known):
+                if isinstance(inner, dict):
+                    found.update(self.section(at, inner, known, later, prefix=f"{key}."))
+                else:
+                    self.problem(at, f"must be an object, found {kind_of(inner)}")
+            elif dotted in later:
+                self.problem(at, later[dotted])
+            elif setting is not None:
+                group, _, name = key.partition(".")
+                self.problem(at, f'write it as "{group}": {{ "{name}": … }}')
+            else:
+                # Guessing costs a millisecond, and a file may hold a hundred thousand strange keys.
+                guess = len(self.problems) < MAX_PROBLEMS
+                self.problem(at, _unknown(key, prefix, (*known, *others)) if guess else "unknown key")
+        return found
+
+    def value(self, path: KeyPath, setting: Setting, value: JsonValue) -> Any:
+        def refuse(refusal: Refusal) -> None:
+            self.problem((*path, *refusal.inner), refusal.text)
+
+        return read_value(setting, value, refuse)
+
+    def check_server(self, path: KeyPath, fields: Mapping[str, Any]) -> None:
+        """The rules between settings of one server: each pair must be in order."""
+        for low, high in _ORDERED:
+            least, most = fields[_SERVER_KEYS[low].field], fields[_SERVER_KEYS[high].field]
+            if least > most:
+                # Only one of the two may be written; the problem belongs there.
+                keys = [tuple(key.split(".")) for key in (low, high)]
+                at = next((each for key in keys if (each := (*path, *key)) in self.lines), path)
+                self.problem(
+                    at, f"{low} ({least:g}) is above {high} ({most:g}); lower one or raise the other"
+                )
+        limit = fields["policy.max_total_s"]
+        for tool, timeout_s in fields["policy.tool_timeouts_s"].items():
+            if timeout_s > limit:
+                why = f"is above max_total_s ({limit:g}), which would end the call first; raise that too"
+                self.problem((*path, "tool_timeouts_s", tool), why)
+
+    def check_cap(self, cap: int, servers: Mapping[ServerName, ServerConfig]) -> None:
+        """Rule 14: what must always run has to fit."""
+        least = sum(each.policy.min_instances for each in servers.values() if not each.disabled)
+        if least > cap:
+            self.problem(
+                ("max_instances",) if ("max_instances",) in self.lines else (SERVERS,),
+                f"the servers' pool.min add up to {least} instances, but max_instances is {cap}; "
+                "raise max_instances or lower a pool.min",
+            )
+
+
+_ORDERED: Final = (
+    ("pool.min", "pool.max"),
+    ("timeout_s", "max_total_s"),
+    ("restart.first_delay_s", "restart.max_delay_s"),
+)
+"""Pairs of settings of which the first must not be above the second."""
+
+
+def _with_defaults(settings: tuple[Setting, ...], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Every field of a section. What is required is present here: its absence is a problem already."""
+    fields: dict[str, Any] = {}
+    for setting in settings:
+        if setting.field in found:
+            fields[setting.field] = found[setting.field]
+        elif setting.default is not UNSET:
+            fields[setting.field] = {} if setting.kind.endswith("map") else setting.default
+    return fields
+
+
+def _under(group: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that belong to one struct: `policy`, `session` or, with an empty group, the outer one."""
+    return {
+        field.rpartition(".")[2]: value
+        for field, value in fields.items()
+        if field.rpartition(".")[0] == group
+    }
+
+
+def _unknown(key: str, prefix: str, known: tuple[str, ...]) -> str:
+    inside = [each for each in known if each.startswith(prefix)]
+    meant = did_you_mean(key, [each.removeprefix(prefix) for each in inside]) if prefix else ""
+    meant = meant or did_you_mean(key, [*known, *_groups(known)])
+    return "unknown key" + (f"; did you mean `{meant}`?" if meant else "; docs/settings.md has every key")
+
+
+def _groups(known: tuple[str, ...]) -> list[str]:
+    return sorted({key.split(".")[0] for key in known if "." in key})

@@ -1,0 +1,105 @@
+"""Deadlines of many keys that share few durations.
+
+Owns one lane per duration: keys in the order they were armed, which is the order in which they fall due
+because `now` never decreases. So arming, re-arming and disarming cost the same with ten keys and with a
+hundred thousand, and a key that is disarmed leaves nothing behind (a heap would keep 40,000 dead entries
+per second).
+
+Invariants: a key is armed in at most one lane; each lane is sorted by deadline.
+Refuses to know: clocks (time comes in), what a key means.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Final, Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+_EMPTY_LANES_KEPT: Final = 16
+"""Empty lanes wait for the next key; past so many lanes they are swept, or odd durations would pile up."""
+
+
+class Deadlines(Generic[K]):
+    """A set of keys with deadlines."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[float, OrderedDict[K, float]] = {}
+        self._lane_of: dict[K, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._lane_of)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._lane_of
+
+    def arm(self, key: K, now: float, duration_s: float) -> None:
+        """Fall due `duration_s` after `now`; an earlier deadline of the key is replaced."""
+        if key in self._lane_of:
+            self.disarm(key)
+        lane = self._lanes.get(duration_s)
+        if lane is None:
+            lane = self._new_lane(duration_s)
+        lane[key] = now + duration_s
+        self._lane_of[key] = duration_s
+
+    def rearm(self, key: K, now: float) -> bool:
+        """The same duration again, from `now`. False (and nothing) when the key is not armed."""
+        duration_s = self._lane_of.get(key)
+        if duration_s is None:
+            return False
+        lane = self._lanes[duration_s]
+        lane[key] = now + duration_s
+        lane.move_to_end(key)
+        return True
+
+    def disarm(self, key: K) -> bool:
+        """Forget the key's deadline. False when it had none."""
+        duration_s = self._lane_of.pop(key, None)
+        if duration_s is None:
+            return False
+        del self._lanes[duration_s][key]
+        return True
+
+    def deadline_of(self, key: K) -> float | None:
+        """When this key falls due, or None."""
+        duration_s = self._lane_of.get(key)
+        return None if duration_s is None else self._lanes[duration_s][key]
+
+    def due(self, now: float) -> list[K]:
+        """Disarm and return every key whose deadline is not after `now`, earliest first."""
+        found: list[tuple[float, K]] = []
+        for lane in self._lanes.values():
+            while lane:
+                key = next(iter(lane))
+                deadline = lane[key]
+                if deadline > now:
+                    break
+                del lane[key]
+                del self._lane_of[key]
+                found.append((deadline, key))
+        found.sort(key=lambda pair: pair[0])
+        return [key for _, key in found]
+
+    def next_deadline(self) -> float | None:
+        """The earliest deadline, or None. Costs one look per lane."""
+        earliest: float | None = None
+        for lane in self._lanes.values():
+            if lane:
+                deadline = lane[next(iter(lane))]
+                if earliest is None or deadline < earliest:
+                    earliest = deadline
+        return earliest
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        assert sum(map(len, self._lanes.values())) == len(self._lane_of)
+        for duration_s, lane in self._lanes.items():
+            deadlines = list(lane.values())
+            assert deadlines == sorted(deadlines)
+            assert all(self._lane_of[key] == duration_s for key in lane)
+
+    def _new_lane(self, duration_s: float) -> OrderedDict[K, float]:
+        if len(self._lanes) >= _EMPTY_LANES_KEPT:
+            self._lanes = {d: lane for d, lane in self._lanes.items() if lane}
+        lane = self._lanes[duration_s] = OrderedDict()
+        return lane

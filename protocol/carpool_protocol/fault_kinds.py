@@ -1,0 +1,287 @@
+"""What can go wrong with a request: one table of every fault carpool itself can answer with.
+
+Owns: each fault's slug, family, JSON-RPC code and sentences. Sorted by what the caller may do next:
+
+- `refused`: policy or protocol says no; asking again the same way is pointless. Never delivered.
+- `unavailable`: not started, so safe to repeat. Never delivered.
+- `lost`: it was written to a server; the outcome is unknown or unusable. Delivered: maybe.
+
+Invariants: a fault that may have been delivered is always `lost` (tools have side effects: this line is
+the most important one in the product). Codes of our own lie outside -32768..-32000, by family: 41xx,
+53xx, 54xx (MCP 2026-07-28, basic/index, reserves the rest); the plain codes of JSON-RPC and MCP are used
+only where those name the case.
+
+Knows nothing of: how a fault is written out (`faults`), who raises which. `docs/errors.md` is generated
+from here.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from carpool_protocol.messages import Delivered
+
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+
+Family = Literal["refused", "unavailable", "lost"]
+
+
+class FaultKind(Struct, frozen=True):
+    """One row of the table."""
+
+    slug: str
+    """Stable: the `code` in `_meta["carpool/error"]`, in logs and in `status`."""
+    family: Family
+    code: int
+    what: str
+    """What happened and by whose doing, one sentence."""
+    advice: str
+    """What to do next, one sentence. `SERVER` stands for the server's name."""
+    protocol: bool = False
+    """A JSON-RPC error even for `tools/call`: the request was wrong, there is no tool result to speak of."""
+
+    @property
+    def delivered(self) -> Delivered:
+        """Whether a server can have seen the call, by family."""
+        return "maybe" if self.family == "lost" else "no"
+
+
+_KINDS: Final = (
+    # --- refused: 41xx, or the code that the specification names ---
+    FaultKind(
+        "unknown_tool",
+        "refused",
+        INVALID_PARAMS,
+        "There is no tool of this name here.",
+        "List the tools again and use a name from that list.",
+        protocol=True,
+    ),
+    FaultKind(
+        "unknown_method",
+        "refused",
+        METHOD_NOT_FOUND,
+        "This method is not served here.",
+        "Use only what the answer to initialize announced.",
+        protocol=True,
+    ),
+    FaultKind(
+        "bad_params",
+        "refused",
+        INVALID_PARAMS,
+        "The params do not have the shape that this method needs.",
+        "Correct the request; the MCP specification gives the shape.",
+        protocol=True,
+    ),
+    FaultKind(
+        "bad_cursor",
+        "refused",
+        INVALID_PARAMS,
+        "This cursor was not given out here, or the list has changed too often since.",
+        "List again from the start, without a cursor.",
+        protocol=True,
+    ),
+    FaultKind(
+        "not_permitted",
+        "refused",
+        INVALID_PARAMS,
+        "The configuration does not permit this tool.",
+        "Use another tool, or ask the user to change the allow and deny lists of the server or the profile.",
+        protocol=True,
+    ),
+    FaultKind(
+        "bad_line",
+        "refused",
+        PARSE_ERROR,
+        "The agent sent a line that is not one JSON value in UTF-8.",
+        "Send one JSON-RPC message per line.",
+        protocol=True,
+    ),
+    FaultKind(
+        "bad_request",
+        "refused",
+        INVALID_REQUEST,
+        "The agent sent JSON that is not a JSON-RPC 2.0 message.",
+        "Send a request with jsonrpc, id and method, or a notification without id.",
+        protocol=True,
+    ),
+    FaultKind(
+        "duplicate_request_id",
+        "refused",
+        4101,
+        "The agent used the id of a request that it still has open.",
+        "Give every open request an id of its own; the first request goes on.",
+        protocol=True,
+    ),
+    FaultKind(
+        "not_initialized",
+        "refused",
+        4102,
+        "The agent sent a request before initialize.",
+        "Send initialize first.",
+        protocol=True,
+    ),
+    FaultKind(
+        "too_large",
+        "refused",
+        4103,
+        "The request is larger than carpool passes on.",
+        "Send less at once, or pass a path or a reference in place of the content.",
+    ),
+    FaultKind(
+        "misconfigured",
+        "refused",
+        4104,
+        "The configuration of this server has a mistake, so it cannot be started.",
+        "Ask the user to run `carpool check` and to correct the configuration.",
+    ),
+    # --- unavailable: 53xx ---
+    FaultKind(
+        "unavailable",
+        "unavailable",
+        5300,
+        "The server cannot take the call now.",
+        "Try again a little later; `carpool status` shows the reason.",
+    ),
+    FaultKind(
+        "waiting_line_full",
+        "unavailable",
+        5301,
+        "Too many calls already wait for this server.",
+        "Try again a little later, with fewer calls at once.",
+    ),
+    FaultKind(
+        "waited_too_long",
+        "unavailable",
+        5302,
+        "No instance of the server became free in time.",
+        "Try again a little later; a larger pool (pool.max) or wait_s for this server gives more room.",
+    ),
+    FaultKind(
+        "too_many_calls",
+        "unavailable",
+        5303,
+        "This agent has more calls open than may wait for one session.",
+        "Wait for some of the open calls to end, then try again.",
+    ),
+    FaultKind(
+        "starting_failed",
+        "unavailable",
+        5304,
+        "The server could not be started.",
+        "Try again a little later; `carpool logs SERVER` shows what it wrote.",
+    ),
+    FaultKind(
+        "backing_off",
+        "unavailable",
+        5305,
+        "The server failed and will be started again soon.",
+        "Try again a little later; `carpool logs SERVER` shows what it wrote.",
+    ),
+    FaultKind(
+        "given_up",
+        "unavailable",
+        5306,
+        "The server failed too often in a row and is not started again by itself.",
+        "Ask the user to look at `carpool logs SERVER` and to run `carpool start SERVER`.",
+    ),
+    FaultKind(
+        "stopped",
+        "unavailable",
+        5307,
+        "The server is stopped or disabled by its operator.",
+        "Ask the user to run `carpool start SERVER`.",
+    ),
+    FaultKind(
+        "draining",
+        "unavailable",
+        5308,
+        "The server is on its way out and takes no new calls.",
+        "List the tools again in a moment; if the server comes back, try again.",
+    ),
+    FaultKind(
+        "supervisor_away",
+        "unavailable",
+        5309,
+        "The supervisor of carpool, which runs the servers, is away; it is started again by itself.",
+        "Try again in a few seconds; if it stays so, ask the user to look at `carpool status`.",
+    ),
+    FaultKind(
+        "breaker_open",
+        "unavailable",
+        5310,
+        "The server broke several times in a row, so calls to it are held back for a while.",
+        "Try again later; one call will then be let through to see whether it is well.",
+    ),
+    FaultKind(
+        "state_lost",
+        "unavailable",
+        5311,
+        "The instance that held this session's state has ended, so its state is gone.",
+        "Set up again what you had there (open, log in, navigate); the next call runs on a fresh instance.",
+    ),
+    # --- lost: 54xx ---
+    FaultKind(
+        "lost",
+        "lost",
+        5400,
+        "The call was lost on its way to or from the server.",
+        "Look at what the call has changed before you repeat it.",
+    ),
+    FaultKind(
+        "instance_died",
+        "lost",
+        5401,
+        "The server's process ended while the call was open.",
+        "Look at what the call has changed before you repeat it; `carpool logs SERVER` shows its last words.",
+    ),
+    FaultKind(
+        "timed_out",
+        "lost",
+        5402,
+        "The server gave no answer and no progress in time; the call was cancelled.",
+        "Look at what the call has changed before you repeat it; timeout_s of the server allows more time.",
+    ),
+    FaultKind(
+        "ran_too_long",
+        "lost",
+        5403,
+        "The call reached its total time limit, progress or not, and was cancelled.",
+        "Look at what the call has changed, then ask for less at once; max_total_s allows more time.",
+    ),
+    FaultKind(
+        "link_broken",
+        "lost",
+        5404,
+        "The supervisor of carpool went away while the call was open.",
+        "Look at what the call has changed before you repeat it.",
+    ),
+    FaultKind(
+        "answer_overdue",
+        "lost",
+        5405,
+        "The supervisor of carpool reported no end of the call long after its deadline.",
+        "Look at what the call has changed before you repeat it.",
+    ),
+    FaultKind(
+        "bad_answer",
+        "lost",
+        5406,
+        "The server answered, but not in a form that MCP allows, so its answer cannot be passed on.",
+        "The call has probably run: look at what it changed; the mistake is the server's.",
+    ),
+    FaultKind(
+        "answer_too_large",
+        "lost",
+        5407,
+        "The server's answer is larger than carpool passes on.",
+        "The call has probably run; ask for less at once (a range, a page, a filter).",
+    ),
+)
+
+KINDS: Final[Mapping[str, FaultKind]] = MappingProxyType({kind.slug: kind for kind in _KINDS})
+"""The table, by slug."""

@@ -1,0 +1,35 @@
+"""The names of things that cross a process boundary, as types.
+
+Owns nothing but the types. All are plain `str`, `int` or `bytes` at run time;
+the types keep a session from being passed where an instance is meant.
+"""
+
+from typing import NewType
+
+SessionId = NewType("SessionId", str)
+"""An agent's attachment as people see it (`s12`). Not a secret."""
+
+ServerName = NewType("ServerName", str)
+"""A server as configured."""
+
+PoolKey = NewType("PoolKey", str)
+"""What makes the instances of a pool interchangeable (design section 3): server name and a keyed hash."""
+
+InstanceId = NewType("InstanceId", int)
+"""One running process of a server. Unique within one supervisor's life, never reused."""
+
+CallId = NewType("CallId", int)
+"""One call, from the broker's admission to its answer. Unique within one broker's life, never reused."""
+
+WireId = NewType("WireId", int)
+"""The JSON-RPC id of a call towards an instance. Unique within one instance's life, never reused."""
+
+Epoch = NewType("Epoch", str)
+"""One life of a broker or of a supervisor."""
+
+RawJson = NewType("RawJson", bytes)
+"""One JSON value: valid UTF-8 and free of bytes below 0x20, so that it stays on one line for every reader
+(rule 1). `b""` stands for an absent value."""
+
+ABSENT = RawJson(b"")
+EMPTY_OBJECT = RawJson(b"{}")

@@ -1,0 +1,186 @@
+"""The ring of what a core was told and what it decided.
+
+Owns the last `size` entries `(now, event, effects)`, their rendering as JSON lines, the story of one call,
+session or instance, and the way back: a dumped journal replays through the same machine and ends in the
+same place, because time and every decision from outside came in with the events.
+
+Invariants: no payload and no secret is kept (`journal_shapes`), of a payload the length is; entries are in
+the order of events; `record` never fails on a value.
+
+A dump that begins with `seq` 0 replays exactly. One whose first entries fell out of the ring is for
+reading.
+Refuses to know: files, processes, what an event means.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NewType
+
+import msgspec
+from msgspec import Struct
+
+from carpool_protocol.journal_shapes import Shape, Strippers, revive, shape_of, structs_in
+from carpool_protocol.machine import Machine, Ticked
+
+JOURNAL_ENTRIES: Final = 4096
+
+
+class Entry(Struct, frozen=True):
+    """One event and what came of it, as people and programs read it."""
+
+    seq: int
+    now: float
+    """Monotonic seconds, as the machine was told."""
+    event: dict[str, Any]
+    effects: list[dict[str, Any]]
+
+    def line(self) -> str:
+        """For people: one line."""
+        effects = ", ".join(map(_said, self.effects)) or "nothing"
+        return f"{self.now:.6f} #{self.seq} {_said(self.event)} -> {effects}"
+
+
+class Journal:
+    """A bounded ring of entries. `record` is on the hot path; the rest is for when something went wrong."""
+
+    def __init__(self, size: int = JOURNAL_ENTRIES) -> None:
+        self._ring: deque[tuple[float, Any, list[Any]]] = deque(maxlen=size)
+        self._recorded = 0
+        self._strippers = Strippers()
+
+    def __len__(self) -> int:
+        return len(self._ring)
+
+    def record(self, now: float, event: Any, effects: Sequence[Any]) -> None:
+        """Keep one event (a Struct) and its effects (Structs), without their payloads and secrets."""
+        strippers = self._strippers
+        strip = strippers[type(event)]
+        kept = []
+        for effect in effects:
+            strip_effect = strippers[type(effect)]
+            kept.append(effect if strip_effect is None else strip_effect(effect))
+        self._ring.append((now, event if strip is None else strip(event), kept))
+        self._recorded += 1
+
+    def entries(self) -> list[Entry]:
+        """All of the ring, oldest first."""
+        first = self._recorded - len(self._ring)
+        return [
+            Entry(seq=first + i, now=now, event=_render(event), effects=[_render(e) for e in effects])
+            for i, (now, event, effects) in enumerate(self._ring)
+        ]
+
+    def story(self, subject: int | str, kind: NewType | None = None) -> list[Entry]:
+        """The entries that mention this id. `kind` (`ids.CallId`, ...) tells call 5 from instance 5."""
+        first = self._recorded - len(self._ring)
+        return [
+            Entry(seq=first + i, now=now, event=_render(event), effects=[_render(e) for e in effects])
+            for i, (now, event, effects) in enumerate(self._ring)
+            if _mentions(event, subject, kind) or any(_mentions(e, subject, kind) for e in effects)
+        ]
+
+    def dump(self) -> bytes:
+        """JSON lines, one entry each, oldest first."""
+        return b"".join(msgspec.json.encode(entry) + b"\n" for entry in self.entries())
+
+
+def load(data: bytes, event_types: Iterable[Any]) -> list[tuple[float, Any]]:
+    """`(now, event)` of each line of a dump. `event_types`: Struct classes or unions of them.
+
+    Payloads come back as blanks of their length, secrets empty. ValueError for bytes that are no dump, and
+    for an event whose class is not among the types.
+    """
+    known = structs_in(Ticked)
+    for event_type in event_types:
+        structs_in(event_type, known)
+    pairs = []
+    for number, line in enumerate(data.splitlines(), 1):
+        entry = msgspec.json.decode(line, type=Entry)
+        if entry.event.get("type") not in known:
+            raise ValueError(f"line {number}: unknown event {entry.event.get('type')!r}")
+        pairs.append((entry.now, revive(Any, entry.event, known)))
+    return pairs
+
+
+def replay(machine: Machine[Any, Any], pairs: Iterable[tuple[float, Any]]) -> list[list[Any]]:
+    """Drive a fresh machine with a loaded journal; the effects of each entry."""
+    return [
+        machine.tick(now) if isinstance(event, Ticked) else machine.handle(event, now) for now, event in pairs
+    ]
+
+
+# --- rendering -------------------------------------------------------------------------------------------
+
+
+def _fields(kept: Any) -> tuple[Shape, Sequence[Any]] | None:
+    """Shape and field values of a Struct, stripped or whole; None for any other value."""
+    if isinstance(kept, tuple) and kept and isinstance(kept[0], Shape):
+        return kept[0], kept[1:]
+    if isinstance(kept, Struct):
+        shape = shape_of(type(kept))
+        return shape, [getattr(kept, field) for field in shape.fields]
+    return None
+
+
+def _render(kept: Any) -> Any:
+    parts = _fields(kept)
+    if parts is not None:
+        shape, values = parts
+        said: dict[str, Any] = {"type": shape.name}
+        for field, value in zip(shape.fields, values, strict=True):
+            match shape.kinds[field]:
+                case "length":
+                    said[field] = {"bytes": value}
+                case "lengths":
+                    said[field] = [{"bytes": n} for n in value]
+                case _:
+                    said[field] = _render(value)
+        return said
+    if isinstance(kept, (list, tuple, set, frozenset)):
+        return [_render(item) for item in kept]
+    if isinstance(kept, dict):
+        return {str(_render(key)): _render(value) for key, value in kept.items()}
+    if isinstance(kept, float) and not math.isfinite(kept):
+        return str(kept)  # JSON has no infinity; `revive` reads the word
+    return msgspec.to_builtins(kept, enc_hook=repr)
+
+
+def _mentions(kept: Any, subject: int | str, kind: NewType | None) -> bool:
+    parts = _fields(kept)
+    if parts is not None:
+        shape, values = parts
+        for field, value in zip(shape.fields, values, strict=True):
+            kinds = shape.id_fields.get(field)
+            if kinds and (kind is None or kind in kinds) and _holds(value, subject):
+                return True
+            if shape.kinds[field] == "deep" and _mentions(value, subject, kind):
+                return True
+        return False
+    if isinstance(kept, dict):
+        return any(_mentions(value, subject, kind) for value in kept.values())
+    return isinstance(kept, (list, tuple)) and any(_mentions(item, subject, kind) for item in kept)
+
+
+def _holds(value: Any, subject: int | str) -> bool:
+    if isinstance(value, dict):
+        return any(_holds(pair, subject) for pair in value.items())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return any(_holds(item, subject) for item in value)
+    return type(value) is type(subject) and bool(value == subject)
+
+
+def _said(rendered: dict[str, Any]) -> str:
+    fields = ", ".join(f"{name}={_short(value)}" for name, value in rendered.items() if name != "type")
+    return f"{rendered['type']}({fields})"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        if value.keys() == {"bytes"}:
+            return f"<{value['bytes']} bytes>"
+        if "type" in value:
+            return _said(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_short, value[:8]))}{', ...' if len(value) > 8 else ''}]"
+    return repr(value)

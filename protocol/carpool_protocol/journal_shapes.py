@@ -1,0 +1,259 @@
+"""What a journal keeps of a Struct, class by class.
+
+Owns the reading of annotations: which fields are cargo (`messages.Payload`: their length is kept), which
+are secret (`messages.Secret`: nothing is kept), which may hold such Structs further down, and which name a
+call, a session, an instance. Compiled once per class.
+
+Invariant: `strip` keeps no reference to a field annotated as payload or secret, nor to a Struct that has
+one.
+Refuses to know: rings, files, what an event means.
+"""
+
+import types
+from collections.abc import Callable
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    NewType,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import msgspec
+from msgspec import Struct
+
+from carpool_protocol import ids
+
+FieldKind = Literal["plain", "deep", "length", "lengths", "blank"]
+"""`deep`: may hold Structs. `lengths`: a list or tuple of payloads."""
+
+_ID_KINDS: Final = (ids.SessionId, ids.ServerName, ids.PoolKey, ids.InstanceId, ids.CallId, ids.WireId)
+
+
+class Shape:
+    """One Struct class as the journal sees it."""
+
+    __slots__ = ("cls", "fields", "hints", "id_fields", "kept_whole", "kinds", "name")
+
+    def __init__(self, cls: type[Struct]) -> None:
+        self.cls = cls
+        self.name = cls.__name__
+        self.fields = cls.__struct_fields__
+        hints = get_type_hints(cls, include_extras=True)
+        self.hints = {field: hints[field] for field in self.fields}
+        self.kinds: dict[str, FieldKind] = {f: _kind(self, f, hint) for f, hint in self.hints.items()}
+        self.id_fields = {f: found for f, hint in self.hints.items() if (found := _ids_in(hint))}
+        self.kept_whole = cls.__struct_config__.frozen and not any(map(_hides, self.hints.values()))
+        """Nothing in it or below it has to go: the object itself is kept, which costs nothing."""
+
+
+Kept = tuple[Any, ...]
+"""A stripped Struct: its `Shape`, then its fields in order. (One that is `kept_whole` stays as it is.)"""
+
+Strip = Callable[[Any], Kept]
+
+
+class Strippers(dict[type, "Strip | None"]):
+    """Class to the function that strips it; None: keep the object itself. Filled on first use."""
+
+    def __missing__(self, cls: type) -> "Strip | None":
+        if not issubclass(cls, Struct):
+            raise TypeError(f"a journal takes msgspec Structs, not {cls.__name__}")
+        shape = shape_of(cls)
+        strip = self[cls] = None if shape.kept_whole else self._compile(shape)
+        return strip
+
+    def deep(self, value: Any) -> Any:
+        """Strip the Structs in a value of any shape."""
+        if isinstance(value, Struct):
+            strip = self[type(value)]
+            return value if strip is None else strip(value)
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return [self.deep(item) for item in value]
+        if isinstance(value, dict):
+            return {key: self.deep(item) for key, item in value.items()}
+        return value
+
+    def _compile(self, shape: Shape) -> Strip:
+        parts = [_PART[shape.kinds[field]].format(f"m.{field}") for field in shape.fields]
+        source = f"lambda m: (_shape, {', '.join(parts)})"
+        # One expression per class, made of attribute names of our own classes: a loop over the fields takes
+        # 4 times as long, and this runs for every event and effect.
+        names = {"_shape": shape, "_deep": self.deep, "_lengths": _lengths}
+        return eval(source, names)  # type: ignore[no-any-return]  # noqa: S307
+
+
+_PART: Final[dict[FieldKind, str]] = {
+    "plain": "{0}",
+    "deep": "_deep({0})",
+    "length": "len({0} or b'')",
+    "lengths": "_lengths({0})",
+    "blank": "None",
+}
+
+_shapes: dict[type, Shape] = {}
+
+
+def shape_of(cls: type[Struct]) -> Shape:
+    """The shape of a class, made once."""
+    shape = _shapes.get(cls)
+    if shape is None:
+        shape = _shapes[cls] = Shape(cls)
+    return shape
+
+
+def structs_in(hint: Any, found: dict[str, type[Struct]] | None = None) -> dict[str, type[Struct]]:
+    """Every Struct class that a type mentions, however deep, by name. ValueError when two share a name."""
+    found = {} if found is None else found
+    if isinstance(hint, type) and issubclass(hint, Struct):
+        known = found.get(hint.__name__)
+        if known is hint:
+            return found
+        if known is not None:
+            raise ValueError(f"two classes are called {hint.__name__}: a journal needs distinct names")
+        found[hint.__name__] = hint
+        for inner in shape_of(hint).hints.values():
+            structs_in(inner, found)
+        return found
+    for inner in _parts_of(hint):
+        structs_in(inner, found)
+    return found
+
+
+def revive(hint: Any, value: Any, known: dict[str, type[Struct]]) -> Any:
+    """The value of this type from what a dump holds of it, with blanks where the journal kept none."""
+    if isinstance(value, dict) and value.get("type") in known:
+        shape = shape_of(known[value["type"]])
+        return shape.cls(**{f: _revive_field(shape, f, value[f], known) for f in shape.fields if f in value})
+    if value is None:
+        return None
+    hint = _bare(hint)
+    origin, args = get_origin(hint), get_args(hint)
+    if isinstance(value, list) and _mentions_struct(hint):
+        inner = args[0] if args else Any
+        items = [revive(inner, item, known) for item in value]
+        return origin(items) if origin in (tuple, set, frozenset) else items
+    if isinstance(value, dict) and origin is dict and _mentions_struct(hint):
+        key_hint, item_hint = args
+        return {
+            msgspec.convert(key, key_hint, strict=False): revive(item_hint, item, known)
+            for key, item in value.items()
+        }
+    if origin in (Union, types.UnionType):
+        arms = [arm for arm in args if not _mentions_struct(arm)]
+        lists = [arm for arm in args if _mentions_struct(arm) and get_origin(arm) is not None]
+        if isinstance(value, list) and lists:
+            return revive(lists[0], value, known)
+        hint = Union[tuple(arms)] if arms else Any  # noqa: UP007
+    if isinstance(hint, TypeVar) or hint in (Any, object):
+        return value
+    return msgspec.convert(value, hint, strict=False, str_keys=True)
+
+
+def _revive_field(shape: Shape, field: str, value: Any, known: dict[str, type[Struct]]) -> Any:
+    match shape.kinds[field]:
+        case "length":
+            return b" " * int(value["bytes"])
+        case "lengths":
+            container = get_origin(_bare(shape.hints[field])) or list
+            return container(b" " * int(item["bytes"]) for item in value)
+        case "blank":
+            bare = _bare(shape.hints[field])
+            empty = get_origin(bare) or bare
+            return empty() if empty in (dict, list, str, bytes, tuple) else None
+        case "plain" | "deep":
+            return revive(shape.hints[field], value, known)
+
+
+# --- annotations -----------------------------------------------------------------------------------------
+
+
+def _kind(shape: Shape, field: str, hint: Any) -> FieldKind:
+    marks = _marks(hint)
+    if "blank" in marks:
+        return "blank"
+    if "length" in marks:
+        if _is_payload(hint):
+            return "length"
+        if get_origin(_bare(hint)) in (list, tuple):
+            return "lengths"
+        raise TypeError(
+            f"{shape.name}.{field}: a payload stands alone or in a list, or a journal cannot strip it"
+        )
+    return "deep" if _mentions_struct(hint) else "plain"
+
+
+def _journal_mark(hint: Any) -> str | None:
+    if get_origin(hint) is Annotated:
+        for extra in hint.__metadata__:
+            if isinstance(extra, msgspec.Meta) and extra.extra:
+                mark: str | None = extra.extra.get("journal")
+                return mark
+    return None
+
+
+def _parts_of(hint: Any) -> tuple[Any, ...]:
+    return () if get_origin(hint) is Literal else get_args(hint)
+
+
+def _bare(hint: Any) -> Any:
+    """Without `Annotated` and without `None`."""
+    if get_origin(hint) is Annotated:
+        return _bare(hint.__origin__)
+    if get_origin(hint) in (Union, types.UnionType):
+        arms = [arm for arm in get_args(hint) if arm is not types.NoneType]
+        if len(arms) == 1:
+            return _bare(arms[0])
+    return hint
+
+
+def _is_payload(hint: Any) -> bool:
+    if get_origin(hint) in (Union, types.UnionType):
+        return all(arm is types.NoneType or _is_payload(arm) for arm in get_args(hint))
+    return _journal_mark(hint) == "length"
+
+
+def _marks(hint: Any) -> set[str]:
+    """The journal marks of a type, not looking into Structs."""
+    mark = _journal_mark(hint)
+    if mark is not None:
+        return {mark}
+    return {mark for part in _parts_of(hint) for mark in _marks(part)}
+
+
+def _mentions_struct(hint: Any) -> bool:
+    """Whether a value of this type can hold Structs; a type that says nothing (Any, TypeVar) can."""
+    if isinstance(hint, TypeVar) or hint in (Any, object):
+        return True
+    if isinstance(hint, type) and issubclass(hint, Struct):
+        return True
+    return any(map(_mentions_struct, _parts_of(hint)))
+
+
+def _hides(hint: Any, seen: frozenset[Any] = frozenset()) -> bool:
+    """Whether a value of this type can hold a payload or a secret, at any depth."""
+    if isinstance(hint, TypeVar) or hint in (Any, object) or _journal_mark(hint) is not None:
+        return True
+    if isinstance(hint, type) and issubclass(hint, Struct):
+        if hint in seen:
+            return False
+        inner = get_type_hints(hint, include_extras=True)
+        return any(_hides(inner[f], seen | {hint}) for f in hint.__struct_fields__)
+    return any(_hides(part, seen) for part in _parts_of(hint))
+
+
+def _ids_in(hint: Any) -> tuple[Any, ...]:
+    if isinstance(hint, NewType):
+        return (hint,) if hint in _ID_KINDS else ()
+    if isinstance(hint, type) and issubclass(hint, Struct):
+        return ()
+    return tuple(found for part in _parts_of(hint) for found in _ids_in(part))
+
+
+def _lengths(values: Any) -> list[int]:
+    return [len(value) for value in values or ()]

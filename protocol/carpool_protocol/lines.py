@@ -1,0 +1,102 @@
+r"""A stream of bytes as lines.
+
+Owns where a line ends: at `\n` and nowhere else (U+2028, U+2029 and U+0085 are legal inside JSON strings).
+Linear in the bytes whatever the chunking. A line over the cap is kept by nobody: its bytes pass through the
+scanner of `scan`, and what is left of it is whose call it was (rule 16).
+
+Knows nothing of: JSON beyond that, where the bytes come from.
+"""
+
+from msgspec import Struct
+
+from carpool_protocol.ids import RawJson
+from carpool_protocol.scan import TopLevelScanner
+
+
+class OverlongLine(Struct, frozen=True):
+    """A line that was longer than the cap."""
+
+    id: RawJson | None
+    """Its top-level id, where one was found that may be echoed."""
+    is_answer: bool | None
+    """True: it has a result or an error. False: it has a method. None: neither was found."""
+    size_bytes: int
+    """Without the line end."""
+
+
+class LineBuffer:
+    """Bytes in, whole lines out.
+
+    Lines come without their end (`\n` or `\r\n`), empty ones are left out. A line of exactly `cap_bytes` is
+    still a line.
+    """
+
+    __slots__ = ("_cap_bytes", "_pending", "_scanned_bytes", "_scanner", "_size_bytes")
+
+    def __init__(self, cap_bytes: int) -> None:
+        self._cap_bytes = cap_bytes
+        self._pending = bytearray()
+        self._size_bytes = 0
+        """Of the unfinished line, kept or not."""
+        self._scanner: TopLevelScanner | None = None
+        self._scanned_bytes = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        """What is kept of the unfinished line: what it costs in memory. 0 when it is over the cap."""
+        return len(self._pending)
+
+    def feed(self, data: bytes) -> list[bytes | OverlongLine]:
+        """Takes the next bytes of the stream; gives the lines that are whole now, in order."""
+        ended = data.split(b"\n")
+        rest = ended.pop()
+        done: list[bytes | OverlongLine] = []
+        if ended and self._size_bytes:
+            self._keep(ended.pop(0))
+            self._end(done)
+        for raw in ended:
+            if len(raw) > self._cap_bytes:
+                self._keep(raw)
+                self._end(done)
+                continue
+            line = raw[:-1] if raw.endswith(b"\r") else raw
+            if line:
+                done.append(line)
+        if rest:
+            self._keep(rest)
+        return done
+
+    def _keep(self, data: bytes) -> None:
+        self._size_bytes += len(data)
+        if self._size_bytes <= self._cap_bytes:
+            self._pending += data
+            self._scan_ahead()
+            return
+        scanner = self._scanner = self._scanner or TopLevelScanner()
+        if self._pending:
+            scanner.feed(bytes(self._pending[self._scanned_bytes :]))
+            self._pending = bytearray()
+        scanner.feed(data)
+
+    def _scan_ahead(self) -> None:
+        """From half the cap on two bytes are scanned for each that comes, so that at the cap nothing is left.
+
+        To scan the whole line when it passes the cap would stop everybody else for a second or more.
+        """
+        due_bytes = 2 * self._size_bytes - self._cap_bytes
+        if due_bytes > self._scanned_bytes:
+            self._scanner = self._scanner or TopLevelScanner()
+            self._scanner.feed(bytes(self._pending[self._scanned_bytes : due_bytes]))
+            self._scanned_bytes = due_bytes
+
+    def _end(self, done: list[bytes | OverlongLine]) -> None:
+        if self._size_bytes > self._cap_bytes and self._scanner is not None:
+            done.append(OverlongLine(self._scanner.id, self._scanner.is_answer, self._size_bytes))
+        else:
+            if self._pending.endswith(b"\r"):
+                del self._pending[-1:]
+            if self._pending:
+                done.append(bytes(self._pending))
+        self._pending = bytearray()
+        self._size_bytes = self._scanned_bytes = 0
+        self._scanner = None

@@ -1,0 +1,312 @@
+"""The neutral call: every message on the link between broker and supervisor.
+
+Owns the vocabulary of the link and its version. One ZeroMQ frame is one msgpack
+list of these (`link_codec`). Eras of MCP are not visible here: each half adapts
+its own side. Field order is the wire format (`array_like`): append fields with
+a default, never reorder, and raise `LINK_VERSION` when a meaning changes.
+
+Payloads are `bytes` holding one JSON value each (`ids.RawJson` on both sides);
+`b""` means absent. Durations are seconds, sizes are bytes.
+
+Knows nothing of: sockets, processes, sessions' rights, JSON-RPC ids of either end.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from carpool_protocol.ids import CallId, Epoch, InstanceId, PoolKey, RawJson, ServerName, SessionId
+
+LINK_VERSION = 1
+"""What both ends say first. A peer that says another number is refused with a clear sentence."""
+
+Secret = Annotated[dict[str, str], Meta(extra={"journal": "blank"})]
+"""Values that never reach a journal, a log or a status page."""
+
+Payload = Annotated[RawJson, Meta(extra={"journal": "length"})]
+"""Opaque cargo: of it a journal keeps the length only."""
+
+Delivered = Literal["no", "maybe"]
+"""Whether a server can have seen the call. `no`: it was never written. `maybe`: it was, outcome unknown."""
+
+PoolState = Literal["cold", "starting", "serving", "backing_off", "given_up", "stopped", "draining"]
+"""`cold`: nothing runs, starts on demand. `draining`: no longer wanted, finishes what is open."""
+
+
+class Message(Struct, frozen=True, array_like=True, tag_field="t"):
+    """Root of all link messages."""
+
+
+# --- both ways -------------------------------------------------------------------------------------------
+
+
+class Hello(Message, frozen=True, tag=1):
+    """The first message each way, and again whenever a peer's epoch turns out to be new."""
+
+    version: int
+    epoch: Epoch
+    name: str
+    """The supervisor's name, or `broker`."""
+    pid: int
+    release: str
+    """The version of carpool that speaks, for people."""
+
+
+class Heartbeat(Message, frozen=True, tag=2):
+    """I am running. Sent every second in which nothing else was sent."""
+
+
+class Credit(Message, frozen=True, tag=3):
+    """The receiver has taken in this many payload bytes: as many may follow (rule 10)."""
+
+    size_bytes: int
+
+
+# --- broker to supervisor --------------------------------------------------------------------------------
+
+
+class Policy(Struct, frozen=True, kw_only=True, array_like=True):
+    """How a pool is run. Every default is a documented setting."""
+
+    min_instances: int = 0
+    max_instances: int = 1
+    idle_s: float = 600.0
+    """An instance unused this long is ended, down to `min_instances`."""
+    auto_connect: bool = False
+    """Start with carpool instead of on first use."""
+    first_start_s: float = 300.0
+    """Limit from spawn to fit until the pool has once been fit (npx and uvx install)."""
+    start_s: float = 60.0
+    timeout_s: float = 60.0
+    """Without progress for this long, a call ends."""
+    tool_timeouts_s: dict[str, float] = {}
+    """`timeout_s` per tool, by the server's own name for it."""
+    max_total_s: float = 1800.0
+    """A call ends after this long, progress or not."""
+    wait_s: float = 30.0
+    """The longest a call waits for an instance."""
+    max_waiting_calls: int = 1024
+    max_waiting_bytes: int = 64 * 1024 * 1024
+    max_in_flight: int = 256
+    """Unanswered calls on one instance before others wait or another instance starts."""
+    scale_up_at: int = 8
+    """Unanswered calls on the least busy instance at which another one starts, up to `max_instances`."""
+    give_up_after: int = 5
+    """Failures in a row after which the pool is not restarted by itself."""
+    first_delay_s: float = 0.5
+    max_delay_s: float = 30.0
+    healthy_after_s: float = 60.0
+    probe_s: float = 30.0
+    """An instance silent this long is probed with a ping."""
+    drain_s: float = 60.0
+    stderr_in_errors: bool = False
+
+
+class PoolSpec(Struct, frozen=True, kw_only=True, array_like=True):
+    """One pool that is wanted: what to run and how."""
+
+    key: PoolKey
+    server: ServerName
+    argv: list[str]
+    env: Secret
+    """The whole environment of the process."""
+    cwd: str
+    policy: Policy
+    start_after: PoolKey = PoolKey("")
+    """The pool that this one replaces `stop_first`: nothing starts here before that one is gone."""
+
+
+class Wanted(Message, frozen=True, tag=10):
+    """All pools that are wanted, complete each time: what is missing here drains and goes."""
+
+    pools: list[PoolSpec]
+    max_processes: int = 64
+    """Cap on all instances together (rule 14)."""
+    max_greeting: int = 3
+    """Cold starts beside each other (rule 2): eleven at once time each other out."""
+
+
+class Discover(Message, frozen=True, tag=11):
+    """Somebody needs this pool's catalog: start an instance if none ever told it."""
+
+    key: PoolKey
+
+
+class Call(Message, frozen=True, tag=12):
+    """One request of an agent for one server."""
+
+    call: CallId
+    key: PoolKey
+    session: SessionId
+    """For fairness between sessions, not for rights."""
+    method: str
+    target: str
+    """The server's own name of the tool."""
+    params: Payload
+    """The agent's params as an object, without `name` and `_meta`."""
+    meta: Payload
+    """The agent's `_meta` as an object without `progressToken`; absent when there was none."""
+    wants_progress: bool
+
+
+class CancelCall(Message, frozen=True, tag=13):
+    """The agent no longer wants the answer; none is sent."""
+
+    call: CallId
+    reason: str
+
+
+class Operate(Message, frozen=True, tag=14):
+    """An operator's word on a pool. Answered with `Operated` when it has taken effect."""
+
+    token: int
+    key: PoolKey
+    verb: Literal["start", "stop", "restart"]
+
+
+class Survey(Message, frozen=True, tag=15):
+    """Tell everything that `status` shows. Answered with `Surveyed`."""
+
+    token: int
+    pids: list[int]
+    """Other processes of carpool whose memory is wanted too (broker, launcher): only the supervisor probes."""
+
+
+# --- supervisor to broker --------------------------------------------------------------------------------
+
+
+class Answered(Message, frozen=True, tag=30):
+    """The server's own answer, untouched."""
+
+    call: CallId
+    is_error: bool
+    """`body` is a JSON-RPC error object, not a result."""
+    body: Payload
+
+
+class Failed(Message, frozen=True, tag=31):
+    """The call ended without an answer of the server. Once per call, and never together with `Answered`."""
+
+    call: CallId
+    fault: str
+    """A code of `faults`."""
+    delivered: Delivered
+    text: str
+    """What happened and what to do next; never argument or environment values."""
+    retry_after_s: float | None = None
+
+
+class Progressed(Message, frozen=True, tag=32):
+    """Progress of a call that wants it."""
+
+    call: CallId
+    params: Payload
+    """The notification's params without `progressToken`."""
+
+
+class ToolOffer(Struct, frozen=True, array_like=True):
+    """One tool as the server describes it."""
+
+    name: str
+    definition: RawJson
+    """The whole tool object, unknown fields included."""
+
+
+class Catalog(Message, frozen=True, tag=33):
+    """What a server offers, complete each time it is read."""
+
+    key: PoolKey
+    tools: list[ToolOffer]
+    instructions: str
+    server_info: RawJson
+    capabilities: RawJson
+    protocol_version: str
+
+
+class PoolChanged(Message, frozen=True, tag=34):
+    """The pool as a whole is in another state than last said."""
+
+    key: PoolKey
+    state: PoolState
+    reason: str
+    """Why, where the state is not good: for people."""
+    retry_after_s: float | None = None
+
+
+class Operated(Message, frozen=True, tag=35):
+    """The answer to `Operate`."""
+
+    token: int
+    ok: bool
+    text: str
+
+
+class InstanceReport(Struct, frozen=True, kw_only=True, array_like=True):
+    """One instance, as `status` and `ps` show it."""
+
+    id: InstanceId
+    pid: int
+    state: str
+    generation: int
+    era: str
+    in_flight: int
+    calls: int
+    rss_bytes: int
+    pss_bytes: int
+    cpu_percent: float
+    uptime_s: float
+
+
+class PoolReport(Struct, frozen=True, kw_only=True, array_like=True):
+    """One pool, as `status` and `ps` show it."""
+
+    key: PoolKey
+    server: ServerName
+    state: PoolState
+    sharing: str
+    waiting: int
+    restarts: int
+    last_error: str
+    stderr_tail: list[str]
+    instances: list[InstanceReport]
+
+
+class ProcessReport(Struct, frozen=True, kw_only=True, array_like=True):
+    """One process of carpool itself."""
+
+    role: str
+    pid: int
+    rss_bytes: int
+    pss_bytes: int
+    cpu_s: float
+
+
+class Surveyed(Message, frozen=True, tag=36):
+    """The answer to `Survey`."""
+
+    token: int
+    pools: list[PoolReport]
+    processes: list[ProcessReport]
+    """The supervisor (role `supervisor`), its spawner (`spawner`) and the asked pids (role ``, where alive)."""
+
+
+ToSupervisor = Hello | Heartbeat | Credit | Wanted | Discover | Call | CancelCall | Operate | Survey
+ToBroker = Hello | Heartbeat | Credit | Answered | Failed | Progressed | Catalog | PoolChanged | Operated | Surveyed
+AnyMessage = (
+    Hello
+    | Heartbeat
+    | Credit
+    | Wanted
+    | Discover
+    | Call
+    | CancelCall
+    | Operate
+    | Survey
+    | Answered
+    | Failed
+    | Progressed
+    | Catalog
+    | PoolChanged
+    | Operated
+    | Surveyed
+)

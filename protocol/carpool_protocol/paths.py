@@ -1,0 +1,160 @@
+"""Where carpool keeps what on this machine: runtime directory, sockets, lock, state and logs.
+
+Invariants: every process of one carpool finds the same places from the same
+environment; the runtime directory is ours alone (mode 0700); a socket path fits
+into what the kernel takes.
+
+The shim imports this file: `os` and nothing else at the top, no pathlib.
+Refuses to know what is written into any of these places.
+"""
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing and collections.abc are more than the shim may import
+    from collections.abc import Mapping
+
+SOCKET_PATH_BYTES = 103
+"""The longest path a Unix socket can have: 104 with its final zero on macOS (108 on Linux). Rule 20."""
+
+RUNTIME_VARIABLE = "CARPOOL_RUNTIME_DIR"
+STATE_VARIABLE = "CARPOOL_STATE_DIR"
+
+INSTANCE_MARK = "CARPOOL_INSTANCE"
+"""In the environment of every instance: `<runtime id>:<generation>` (rule 2)."""
+
+DAEMON_MARK = "CARPOOL_DAEMON"
+"""In the environment of the broker, the supervisors and their spawners: `<runtime id>`."""
+
+_LONGEST_NAME = "/agents.sock"
+
+
+class NotPrivateError(Exception):
+    """A directory we cannot keep to ourselves. The text says whose fault it is and what to do."""
+
+
+def runtime_dir(environ: "Mapping[str, str]", uid: int) -> str:
+    """The runtime directory, absolute. `find_runtime_dir` also says when it is not the one asked for."""
+    return find_runtime_dir(environ, uid)[0]
+
+
+def find_runtime_dir(environ: "Mapping[str, str]", uid: int) -> tuple[str, str]:
+    """The runtime directory and, where a path too long for sockets was replaced, a sentence that says so.
+
+    `$CARPOOL_RUNTIME_DIR`; else `$XDG_RUNTIME_DIR/carpool` where that exists; else a
+    directory of this user's own under the temporary one. Creates nothing.
+    """
+    wished = environ.get(RUNTIME_VARIABLE, "")
+    if wished:
+        wished = os.path.abspath(os.path.expanduser(wished))
+    else:
+        base = environ.get("XDG_RUNTIME_DIR", "")
+        # Set but missing is common under su and in containers, and only root could make it.
+        if base and os.path.isdir(base):
+            wished = os.path.join(os.path.abspath(base), "carpool")
+        else:
+            wished = os.path.join(os.path.abspath(environ.get("TMPDIR") or "/tmp"), f"carpool-{uid}")  # noqa: S108 - ensure_private refuses a directory that somebody else made
+    size = len(os.fsencode(wished + _LONGEST_NAME))
+    if size <= SOCKET_PATH_BYTES:
+        return wished, ""
+    short = f"/tmp/carpool-{uid}-{_digest(wished)}"  # noqa: S108 - as above
+    return short, (
+        f"the runtime directory {wished} is too long for a socket "
+        f"({size} bytes, at most {SOCKET_PATH_BYTES}); using {short}"
+    )
+
+
+def ensure_private(directory: str) -> None:
+    """Make `directory` with mode 0700, or accept one that is ours and closed to others.
+
+    Raises `NotPrivateError` otherwise: who can write there could put a socket of his own in our place.
+    """
+    try:
+        os.makedirs(os.path.dirname(directory), exist_ok=True)
+        os.mkdir(directory, 0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise NotPrivateError(
+            f"cannot make the directory {directory} ({error.strerror}); "
+            f"set {RUNTIME_VARIABLE} to one that you can write"
+        ) from None
+    found = os.lstat(directory)
+    if found.st_mode & 0o170000 != 0o040000:
+        raise NotPrivateError(
+            f"{directory} is not a directory; remove it or set {RUNTIME_VARIABLE} to another one"
+        )
+    if found.st_uid != os.getuid():
+        raise NotPrivateError(
+            f"{directory} belongs to user {found.st_uid}, not to you; set {RUNTIME_VARIABLE} to one of yours"
+        )
+    if found.st_mode & 0o077:
+        raise NotPrivateError(
+            f"{directory} is open to others (mode {found.st_mode & 0o777:04o}); run `chmod 700 {directory}`"
+        )
+
+
+def agents_socket(directory: str) -> str:
+    """Where agents and carriers connect."""
+    return directory + "/agents.sock"
+
+
+def link_socket(directory: str) -> str:
+    """The file behind `link_endpoint`, for those who remove it."""
+    return directory + "/link.sock"
+
+
+def link_endpoint(directory: str) -> str:
+    """Where supervisors find the broker, in ZeroMQ's spelling."""
+    return "ipc://" + link_socket(directory)
+
+
+def lock_file(directory: str) -> str:
+    """What a running launcher holds locked; its text says who it is."""
+    return directory + "/lock"
+
+
+def state_dir(environ: "Mapping[str, str]", directory: str) -> str:
+    """What outlives a restart: logs, verdicts. `directory` is the runtime directory.
+
+    `$CARPOOL_STATE_DIR`; beside the runtime directory's sockets where `$CARPOOL_RUNTIME_DIR`
+    names one (a carpool of its own keeps its own logs); else the XDG state directory.
+    """
+    wished = environ.get(STATE_VARIABLE, "")
+    if wished:
+        return os.path.abspath(os.path.expanduser(wished))
+    if environ.get(RUNTIME_VARIABLE):
+        return directory + "/state"
+    base = environ.get("XDG_STATE_HOME", "")
+    if base and os.path.isabs(base):
+        return os.path.join(base, "carpool")
+    return os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".local", "state", "carpool")
+
+
+def log_dir(environ: "Mapping[str, str]", directory: str) -> str:
+    """Where all logs lie. `directory` is the runtime directory."""
+    return state_dir(environ, directory) + "/log"
+
+
+def server_log(logs: str, server: str) -> str:
+    """The stderr of a server's instances. `logs` is what `log_dir` said."""
+    return f"{logs}/server-{server}.log"
+
+
+def daemon_log(logs: str, name: str) -> str:
+    """The log of one of our own processes: `broker`, `launcher`, `supervisor-NAME`."""
+    return f"{logs}/{name}.log"
+
+
+def runtime_id(directory: str) -> str:
+    """A short name of this runtime directory, the same in every process and after every restart.
+
+    Marks instances and daemon processes in their environment, so that survivors are found by it.
+    """
+    return _digest(os.path.realpath(directory))
+
+
+def _digest(text: str) -> str:
+    import hashlib  # late: the shim asks for this only when a path is too long
+
+    return hashlib.blake2s(os.fsencode(text), digest_size=6).hexdigest()

@@ -1,0 +1,94 @@
+"""A daemon process's end of its lifeline: the socket pair between it and the launcher.
+
+Text lines. To the launcher: `ready` once, `alive` every second. From it: `stop`,
+`gone NAME` (a supervisor has died). End of file means that the launcher is dead,
+and then this process ends as well: nothing is left running (design section 1).
+
+`alive` is sent by the event loop itself, so a loop that hangs falls silent.
+A launcher that does not read (it may be stopped) never blocks us: what does not
+fit is not sent.
+"""
+
+import socket
+from collections.abc import Callable
+
+import trio
+
+ALIVE_EVERY_S = 1.0
+_LONGEST_LINE_BYTES = 4096
+
+
+class Lifeline:
+    """The child's end. Owns the descriptor `fd` from construction on; `close` gives it back."""
+
+    def __init__(self, fd: int) -> None:
+        self._socket = socket.socket(fileno=fd)
+        self._socket.setblocking(False)
+        self._unsent = b""
+        self._unread = b""
+
+    def ready(self) -> None:
+        """Say that this process does its work now: a broker takes sessions, a supervisor is linked."""
+        self._send(b"ready\n")
+
+    async def run(self, on_stop: Callable[[], None], on_gone: Callable[[str], None]) -> None:
+        """Serve the lifeline until the launcher is gone or the caller cancels.
+
+        `on_stop` is called at most once: at the launcher's word, or at its death. After `stop` the
+        lifeline is kept up, so that a long drain is not taken for silence. `on_gone` gets the name
+        of a dead supervisor. Both must not block.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._say_alive)
+            stopping = False
+            while (lines := await self._read()) is not None:
+                for line in lines:
+                    verb, _, rest = line.partition(" ")
+                    if verb == "stop" and not stopping:
+                        stopping = True
+                        on_stop()
+                    elif verb == "gone":
+                        on_gone(rest)
+            nursery.cancel_scope.cancel()
+            if not stopping:
+                on_stop()
+
+    def close(self) -> None:
+        """Give the descriptor back. The launcher sees end of file."""
+        self._socket.close()
+
+    async def _say_alive(self) -> None:
+        while True:
+            self._send(b"alive\n")
+            await trio.sleep(ALIVE_EVERY_S)
+
+    def _send(self, line: bytes) -> None:
+        # Only a half line must be completed; a whole one that does not fit is old news later.
+        if self._unsent:
+            self._unsent = self._unsent[self._push(self._unsent) :]
+        if not self._unsent:
+            sent = self._push(line)
+            self._unsent = line[sent:] if sent else b""
+
+    def _push(self, data: bytes) -> int:
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError:  # the launcher is gone: the reader sees it too, and ends us
+            return len(data)
+
+    async def _read(self) -> list[str] | None:
+        """The next whole lines, maybe none yet. `None`: the launcher is gone."""
+        await trio.lowlevel.wait_readable(self._socket)
+        try:
+            data = self._socket.recv(4096)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        if not data:
+            return None
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        self._unread = self._unread[-_LONGEST_LINE_BYTES:]
+        return [line.decode("utf-8", "replace") for line in lines]

@@ -1,0 +1,150 @@
+"""The pump: feeds a core its events, records them, and has its effects performed.
+
+Owns the order of events of one core, the timer for its next deadline, and what happens when the core is
+wrong: the journal goes to a file and the exception goes on, so that the process ends and is replaced (a
+core that broke an invariant must not decide anything more).
+
+Rules: an event fed while effects are being performed waits its turn (order, no recursion). A shell calls
+`settle` at the end of each burst (it is made to be called from the `settle` of the link and of the ready
+set): only there the timer looks at the core's next deadline, so no event pays for it.
+
+Knows nothing of: what events and effects mean.
+"""
+
+import math
+import os
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+import trio
+
+from carpool_protocol.journal import Journal
+from carpool_protocol.machine import Machine, Ticked
+
+E = TypeVar("E")
+F = TypeVar("F")
+
+CHECK_VARIABLE: Final = "CARPOOL_CHECK"
+"""With `1` in this environment variable every invariant is checked after every event."""
+
+_TICK: Final = Ticked()
+
+
+class Pump(Generic[E, F]):
+    """Drives one machine. All methods are called in one thread."""
+
+    def __init__(
+        self,
+        machine: Machine[E, F],
+        perform: Callable[[list[F]], None],
+        journal: Journal,
+        clock: Callable[[], float] = trio.current_time,
+        *,
+        dump_to: Path | None = None,
+        check: bool | None = None,
+    ) -> None:
+        self._machine = machine
+        self._perform = perform
+        self._journal = journal
+        self._clock = clock
+        self._dump_to = dump_to
+        self._check = os.environ.get(CHECK_VARIABLE) == "1" if check is None else check
+        self._waiting: deque[E] = deque()
+        self._busy = False
+        self._sleep: trio.CancelScope | None = None
+        self._wake_at = math.inf
+
+    def feed(self, event: E) -> None:
+        """Handle one event, record it, perform its effects; then, in order, what `perform` fed meanwhile."""
+        if self._busy:
+            self._waiting.append(event)
+            return
+        self._drain((event,))
+
+    def feed_all(self, events: Iterable[E]) -> None:
+        """The same as `feed` for each, on one reading of the clock."""
+        if self._busy:
+            self._waiting.extend(events)
+            return
+        self._drain(events)
+
+    def settle(self) -> None:
+        """The burst is over: have the timer sleep no longer than to the next deadline."""
+        if self._sleep is not None:
+            deadline = self._machine.next_deadline()
+            if deadline is not None and deadline < self._wake_at:
+                self._wake_at = deadline
+                self._sleep.deadline = self._trio_time(deadline)
+
+    async def run_timers(self) -> None:
+        """Tick the machine at its deadlines, until cancelled."""
+        while True:
+            deadline = self._machine.next_deadline()
+            if deadline is not None and deadline <= self._clock():
+                self._tick()
+                await trio.lowlevel.checkpoint()  # a machine that is always due must not starve the rest
+                continue
+            self._wake_at = math.inf if deadline is None else deadline
+            with trio.CancelScope(deadline=self._trio_time(self._wake_at)) as self._sleep:
+                await trio.sleep_forever()
+            self._sleep = None
+
+    def _trio_time(self, deadline: float) -> float:
+        return trio.current_time() + max(0.0, deadline - self._clock())
+
+    def _tick(self) -> None:
+        self._busy = True
+        try:
+            now = self._clock()
+            self._step(_TICK, now)
+            self._drain_waiting(now)
+        finally:
+            self._busy = False
+
+    def _drain(self, events: Iterable[E]) -> None:
+        self._busy = True
+        try:
+            now = self._clock()
+            for event in events:
+                self._step(event, now)
+                if self._waiting:
+                    self._drain_waiting(now)
+        finally:
+            self._busy = False
+
+    def _drain_waiting(self, now: float) -> None:
+        waiting = self._waiting
+        while waiting:
+            self._step(waiting.popleft(), now)
+
+    def _step(self, event: E | Ticked, now: float) -> None:
+        machine = self._machine
+        recorded = False
+        try:
+            effects = machine.tick(now) if isinstance(event, Ticked) else machine.handle(event, now)
+            self._journal.record(now, event, effects)
+            recorded = True
+            if self._check:
+                machine.check()
+            if effects:
+                self._perform(effects)
+        except Exception as exc:
+            # Whatever comes out of a core or of performing is a bug of ours: `faults.Bug`, or worse.
+            if not recorded:
+                self._journal.record(now, event, ())
+            self._dump(exc)
+            raise
+
+    def _dump(self, exc: Exception) -> None:
+        self._waiting.clear()
+        if self._dump_to is None:
+            return
+        try:
+            # Blocking on purpose: nothing else may run before the process ends.
+            self._dump_to.write_bytes(self._journal.dump())
+        except OSError as failure:
+            exc.add_note(f"the journal could not be written to {self._dump_to}: {failure.strerror}")
+        else:
+            exc.add_note(f"the journal is in {self._dump_to}")

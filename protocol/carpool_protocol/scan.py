@@ -1,0 +1,343 @@
+r"""Where values begin and end in a line, without decoding it.
+
+For the lines `msgspec` will not read (rule 16): over the cap, broken, or legal JSON with half a surrogate
+pair (`"\ud83d"`: what `JSON.stringify` makes of a cut emoji). Its tools:
+
+- `TopLevelScanner` finds the top-level `id` of a line that arrives in chunks and is kept by nobody;
+- `members` cuts one JSON object into its keys and values, as offsets (`fields`: as names and raw values);
+- `mended` makes a copy of a text that `msgspec` can check, of the same length, so offsets agree.
+
+All work is done by regular expressions without backtracking (possessive, so linear), one Python step per
+token of the top level and per bracket that is nested deeper than they see; nothing recurses. Where a key
+comes twice the last one counts, as in every common reader.
+
+Knows nothing of: what the messages mean, UTF-8 (bytes are compared, never decoded).
+"""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from carpool_protocol.ids import RawJson
+
+MAX_TOKEN_BYTES = 1024
+"""The longest key or id the scanner remembers over a cut between chunks; a longer one counts as not seen."""
+
+MAX_MEMBERS = 1000
+"""An object with more is not cut up: no message has them, and the cuts would take many times its size."""
+
+_STRING = rb'"(?s:[^"\\]++|\\.)*+"'
+_FLAT = rb'[^"{}\[\]]++|' + _STRING
+_NESTED = rb"[{\[](?:" + _FLAT + rb")*+[}\]]"
+for _level in range(5):  # six levels in all: what real payloads have, so that they are passed over in C
+    _NESTED = rb"[{\[](?:" + _FLAT + rb"|" + _NESTED + rb")*+[}\]]"
+_BLANK = rb"[ \t\r\n]*+"
+_SCALAR = rb'[^ \t\r\n",:{}\[\]]++'
+
+_string = re.compile(_STRING).match
+_string_rest = re.compile(rb'(?s:[^"\\]++|\\.)*+').match
+_inside = re.compile(rb"(?:" + _FLAT + rb"|" + _NESTED + rb")*+").match
+"""Everything of a container up to a bracket that closes it, or that opens more than six levels."""
+_opening = re.compile(rb"[{\[]++").match
+_closing = re.compile(rb"[}\]]++").match
+_blank = re.compile(_BLANK).match
+_before_key = re.compile(rb'[^"{}\[\]]*+').match
+_after_value = re.compile(rb'[^",{}\[\]]*+').match
+_scalar = re.compile(_SCALAR).match
+_uninteresting = re.compile(
+    rb'(?:%b"(?!(?:id|method|result|error)")[^"\\]*+"%b:%b(?:%b|%b|%b)%b,)*+'
+    % (_BLANK, _BLANK, _BLANK, _SCALAR, _STRING, _NESTED, _BLANK)
+).match
+"""Whole members of the top level that the scanner does not look for."""
+
+_legal_number = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?").fullmatch
+_legal_string = re.compile(rb'"(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+"').fullmatch
+
+_half_pair = re.compile(
+    rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"  # a first half without a second
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"  # a second half without a first
+)
+
+_read_text = msgspec.json.Decoder(str).decode
+
+_QUOTE, _BACKSLASH, _COMMA, _COLON = b'"\\,:'
+_OPEN_OBJECT, _OPEN_ARRAY, _CLOSE_OBJECT, _CLOSE_ARRAY = b"{[}]"
+
+Phase = Literal["key", "colon", "value", "after"]
+"""What comes next in the top-level object."""
+
+
+def mended(text: bytes) -> bytes:
+    r"""A copy with no half surrogate pair, of the same length and structure.
+
+    Legal JSON exactly where `text` is, for a reader that takes half pairs. To be checked and measured, not to
+    be read: escaped backslashes are gone too (`__`, legal in a string only, as they are), since after
+    them a `\ud83d` is not an escape.
+    """
+    return _half_pair.sub(rb"\\ufffd", text.replace(rb"\\", b"__"))
+
+
+def legal_id(raw: bytes) -> bool:
+    """Whether an answer can carry these bytes as its id: a JSON string, number or null, on one line."""
+    if raw[:1] != b'"':
+        return raw == b"null" or _legal_number(raw) is not None
+    if _legal_string(raw) is None:
+        return False
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def key_text(raw_key: bytes) -> str | None:
+    """A key as text, escapes resolved; None when it is no legal text (broken, or half a surrogate pair)."""
+    try:
+        return _read_text(raw_key)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+class Member(NamedTuple):
+    """One member of an object, as offsets: `raw[key:key_end]` with its quotes, `raw[value:value_end]`."""
+
+    key: int
+    key_end: int
+    value: int
+    value_end: int
+
+
+def members(raw: bytes) -> list[Member] | None:
+    """The members of one JSON object in their order, doubles included.
+
+    For legal JSON (the caller has had it checked, through `mended` where needed): of other input the cuts
+    mean nothing. None when `raw` does not even look like an object, or has more than `MAX_MEMBERS`.
+    """
+    found: list[Member] = []
+    pos = _skip_blank(raw, 0)
+    if raw[pos : pos + 1] != b"{":
+        return None
+    pos = _skip_blank(raw, pos + 1)
+    if raw[pos : pos + 1] == b"}":
+        return found
+    while len(found) < MAX_MEMBERS:
+        key = _string(raw, pos)
+        if key is None:
+            return None
+        colon = _skip_blank(raw, key.end())
+        if raw[colon : colon + 1] != b":":
+            return None
+        value = _skip_blank(raw, colon + 1)
+        value_end = _value_end(raw, value)
+        if value_end is None:
+            return None
+        found.append(Member(pos, key.end(), value, value_end))
+        pos = _skip_blank(raw, value_end)
+        follows = raw[pos : pos + 1]
+        if follows == b"}":
+            return found
+        if follows != b",":
+            return None
+        pos = _skip_blank(raw, pos + 1)
+    return None
+
+
+def fields(raw: bytes) -> dict[str, bytes] | None:
+    """The members of one legal JSON object by name, the last of doubles; None where `members` gives None.
+
+    Unlike `msgspec` it reads keys that hold half a surrogate pair (as Python text that holds it too).
+    """
+    cuts = members(raw)
+    if cuts is None:
+        return None
+    found: dict[str, bytes] = {}
+    for cut in cuts:
+        raw_key = raw[cut.key : cut.key_end]
+        key = key_text(raw_key)
+        if key is None:
+            try:
+                key = json.loads(raw_key)
+            except (ValueError, RecursionError):
+                continue
+        found[key] = raw[cut.value : cut.value_end]
+    return found
+
+
+def _past(pattern: Callable[[bytes, int], re.Match[bytes] | None], data: bytes, pos: int) -> int:
+    found = pattern(data, pos)
+    return found.end() if found else pos
+
+
+def _skip_blank(data: bytes, pos: int) -> int:
+    return _past(_blank, data, pos)
+
+
+def _value_end(raw: bytes, pos: int) -> int | None:
+    if raw[pos : pos + 1] in {b"{", b"["}:
+        pos, depth = _skip_nested(raw, pos + 1, 1, 0)
+        return None if depth else pos
+    found = _string(raw, pos) or _scalar(raw, pos)
+    return found.end() if found else None
+
+
+def _skip_nested(data: bytes, pos: int, depth: int, floor: int) -> tuple[int, int]:
+    """Goes on until the nesting is down to `floor`, the data ends, or a string has no end in it."""
+    end = len(data)
+    while depth > floor and pos < end:
+        if inside := _inside(data, pos):
+            pos = inside.end()
+        if found := _closing(data, pos):
+            step = min(found.end() - pos, depth - floor)
+            depth -= step
+            pos += step
+        elif found := _opening(data, pos):
+            depth += found.end() - pos
+            pos = found.end()
+        else:
+            break
+    return pos, depth
+
+
+class TopLevelScanner:
+    """Finds the id of a line, and what kind of message it is, while the line passes in chunks.
+
+    Takes any bytes. What follows the top-level object is ignored; of a line that does not begin with an
+    object nothing is found: words of a log that quote a message must not end anybody's call.
+    """
+
+    __slots__ = ("_carry", "_depth", "_done", "_escaped", "_id", "_in_string", "_key", "_phase", "keys")
+
+    def __init__(self) -> None:
+        self.keys: set[str] = set()
+        """Which of `id`, `method`, `result`, `error` were seen at the top level."""
+        self._id: bytes | None = None
+        self._depth = 0
+        self._phase: Phase = "key"
+        self._key: str | None = None
+        self._carry = b""
+        """The beginning of a key or id whose end has not come yet."""
+        self._in_string = False
+        self._escaped = False
+        """The chunk ended between a backslash and what it escapes."""
+        self._done = False
+
+    @property
+    def id(self) -> RawJson | None:
+        """The raw id, byte for byte; None when there was none, or none that may be echoed (`legal_id`)."""
+        return RawJson(self._id) if self._id is not None and legal_id(self._id) else None
+
+    @property
+    def is_answer(self) -> bool | None:
+        """False for what has a method, True for what has a result or an error, None for neither."""
+        if "method" in self.keys:
+            return False
+        return True if self.keys & {"result", "error"} else None
+
+    def feed(self, chunk: bytes) -> None:
+        """Takes the next bytes of the line."""
+        data = self._carry + chunk if self._carry else chunk
+        self._carry = b""
+        pos, end = 0, len(data)
+        while pos < end and not self._done:
+            if self._in_string:
+                pos = self._pass_string(data, pos)
+            elif self._depth > 1:
+                pos, self._depth = _skip_nested(data, pos, self._depth, 1)
+                if pos < end and self._depth > 1:  # only a string without its end stops it here
+                    self._in_string = True
+                    pos += 1
+            elif self._depth == 1:
+                pos = self._step(data, pos)
+            else:
+                pos = self._begin(data, pos)
+
+    def _begin(self, data: bytes, pos: int) -> int:
+        pos = _skip_blank(data, pos)
+        if pos < len(data):
+            self._done = data[pos] != _OPEN_OBJECT
+            self._depth = 1
+        return pos + 1
+
+    def _pass_string(self, data: bytes, pos: int) -> int:
+        if self._escaped:
+            self._escaped = False
+            pos += 1
+        pos = _past(_string_rest, data, pos)
+        if pos < len(data):
+            self._escaped = data[pos] == _BACKSLASH
+            self._in_string = self._escaped
+        return pos + 1
+
+    def _step(self, data: bytes, pos: int) -> int:
+        """One token of the top-level object."""
+        if self._phase == "key":
+            pos = _past(_before_key, data, _past(_uninteresting, data, pos))
+        elif self._phase == "after":
+            pos = _past(_after_value, data, pos)
+        else:
+            pos = _past(_blank, data, pos)
+        if pos == len(data):
+            return pos
+        byte = data[pos]
+        if byte == _QUOTE:
+            return self._text(data, pos)
+        if byte in {_OPEN_OBJECT, _OPEN_ARRAY}:
+            self._value_is(None)
+            self._depth = 2
+        elif byte in {_CLOSE_OBJECT, _CLOSE_ARRAY}:
+            self._done = True
+        elif byte == _COMMA:
+            self._phase = "key"
+        elif self._phase == "value":
+            return self._bare(data, pos)
+        elif byte == _COLON:
+            self._phase = "value"
+        else:  # no colon after a key: broken here, go on with the next comma
+            self._phase = "after"
+        return pos + 1
+
+    def _text(self, data: bytes, pos: int) -> int:
+        """A string: a key, the id, or nothing of interest."""
+        wanted = self._phase == "key" or (self._phase == "value" and self._key == "id")
+        found = _string(data, pos) if wanted else None
+        if wanted and found is None and len(data) - pos <= MAX_TOKEN_BYTES:
+            self._carry = data[pos:]
+            return len(data)
+        raw = found[0] if found else None
+        if self._phase == "key":
+            self._key_is(raw)
+        else:
+            self._value_is(raw)
+        if found:
+            return found.end()
+        self._in_string = True
+        return pos + 1
+
+    def _bare(self, data: bytes, pos: int) -> int:
+        """A value without quotes or brackets."""
+        found = _scalar(data, pos)
+        if found is None:  # a second colon
+            return pos + 1
+        if self._key != "id":
+            self._phase = "after"
+        elif found.end() < len(data):
+            self._value_is(found[0])
+        elif found.end() - pos <= MAX_TOKEN_BYTES:
+            self._carry = data[pos:]  # a number is over only where something else follows
+        else:
+            self._value_is(None)
+        return found.end()
+
+    def _key_is(self, raw: bytes | None) -> None:
+        self._key = key_text(raw) if raw is not None and len(raw) <= MAX_TOKEN_BYTES else None
+        if self._key in {"id", "method", "result", "error"}:
+            self.keys.add(self._key)
+        self._phase = "colon"
+
+    def _value_is(self, raw: bytes | None) -> None:
+        if self._phase == "value" and self._key == "id":
+            self._id = raw
+        self._phase = "after"

@@ -1,0 +1,106 @@
+"""The attach exchange: what is read, what is refused, and what stays a plain connection."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from carpool_protocol import attach
+from carpool_protocol.attach import Attach, AttachProblem, RunCommand, parse_attach
+
+
+def line(**params: object) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "method": "carpool/attach", "params": params}).encode()
+
+
+def test_an_attach_line_is_read_back_as_it_was_written() -> None:
+    wanted = Attach(
+        version=1,
+        carrier="run",
+        pid=7,
+        cwd="/x",
+        profile="reader",
+        run=RunCommand(argv=["a", "b"], env={"A": "ü"}, cwd="/x", name="n"),
+    )
+    written = attach.attach_line(wanted)
+    assert written.endswith(b"\n")
+    assert parse_attach(written) == wanted
+
+
+def test_unknown_members_are_ignored_and_missing_ones_have_defaults() -> None:
+    assert parse_attach(line(version=1, carrier="shim", later=1)) == Attach(version=1, carrier="shim")
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}',
+        b"garbage",
+        b"",
+        b"[]",
+        b"\xff\xfe",
+        b"[" * 5000,
+        b'{"method":5}',
+    ],
+)
+def test_any_other_first_line_is_a_plain_connection(first: bytes) -> None:
+    assert parse_attach(first) is None
+
+
+def test_another_version_is_refused_before_the_rest_is_looked_at() -> None:
+    problem = parse_attach(line(version=2, carrier=["shaped", "differently"]))
+    assert isinstance(problem, AttachProblem)
+    assert "carpool restart --all" in problem.text
+
+
+def test_a_malformed_line_is_refused_without_repeating_what_it_held() -> None:
+    problem = parse_attach(
+        line(version=1, carrier="run", run={"argv": ["x"], "cwd": "/", "env": {"TOKEN": ["hunter2"]}})
+    )
+    assert isinstance(problem, AttachProblem)
+    assert "hunter2" not in problem.text
+    assert "run.env" in problem.text
+
+
+@pytest.mark.parametrize(
+    "params", [{"carrier": "run"}, {"carrier": "shim", "run": {"argv": ["x"], "env": {}, "cwd": "/"}}]
+)
+def test_a_run_carrier_and_only_it_brings_a_command(params: dict[str, object]) -> None:
+    assert isinstance(parse_attach(line(version=1, **params)), AttachProblem)
+
+
+def test_an_empty_command_is_refused() -> None:
+    run = {"argv": [], "env": {}, "cwd": "/"}
+    assert isinstance(parse_attach(line(version=1, carrier="run", run=run)), AttachProblem)
+
+
+def test_the_brokers_lines_begin_as_the_shim_expects() -> None:
+    from carpool import shim_pump
+
+    assert attach.attached_line("s1", []).startswith(shim_pump._ATTACHED)
+    assert shim_pump._NO_ENVIRONMENT in attach.attached_line("s1", [])
+    assert shim_pump._NO_ENVIRONMENT not in attach.attached_line("s1", ["A"])
+    assert attach.refused_line("no").startswith(shim_pump._REFUSED)
+
+
+def test_the_brokers_yes_and_no_are_read_back() -> None:
+    yes = attach.parse_attached(attach.attached_line("s1", ["A"]))
+    assert yes == attach.Attached(version=1, session="s1", env=["A"])
+    assert attach.parse_attached(attach.refused_line("no, because")) == AttachProblem("no, because")
+    assert isinstance(attach.parse_attached(b"HTTP/1.1 400 Bad Request"), AttachProblem)
+
+
+def test_an_environment_line_is_read_and_other_lines_are_none() -> None:
+    assert attach.parse_environment(attach.environment_line({"A": "1"})) == {"A": "1"}
+    assert attach.parse_environment(b'{"method":"carpool/environment","params":{"A":1}}') is None
+    assert attach.parse_environment(b'{"method":"ping"}') is None
+
+
+@given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
+@settings(deadline=None)
+def test_no_bytes_make_the_readers_raise(noise: bytes) -> None:
+    for framed in (noise, b'{"method":"carpool/attach","params":' + noise + b"}"):
+        assert isinstance(parse_attach(framed), Attach | AttachProblem | None)
+        attach.parse_attached(framed)
+        attach.parse_environment(framed)

@@ -1,0 +1,445 @@
+"""The `mcpServers` shape: what is accepted, what is refused and in which words; nothing is lost."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import UNSET, structs
+
+from carpool_protocol.config.describe import MASK, Row, describe, value_of
+from carpool_protocol.config.model import Config, ServerConfig, variables
+from carpool_protocol.config.problems import did_you_mean
+from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, Setting
+from carpool_protocol.config.shape import MAX_PROBLEMS, empty_config, read_config
+from carpool_protocol.ids import ServerName
+from carpool_protocol.messages import Policy
+from carpool_protocol.names import check_server_name
+
+GIT = ServerName("git")
+
+
+def good(text: str) -> Config:
+    loaded = read_config(text, "f")
+    assert [problem.render() for problem in loaded.problems] == []
+    assert loaded.config is not None
+    return loaded.config
+
+
+def bad(text: str) -> list[str]:
+    loaded = read_config(text, "f")
+    assert loaded.config is None
+    assert loaded.problems
+    return [problem.render() for problem in loaded.problems]
+
+
+def server(**keys: Any) -> str:
+    """A file with one server, on line 1."""
+    return json.dumps({"mcpServers": {"git": {"command": "git-server", **keys}}})
+
+
+NO_TEMPLATE = (
+    "a ${ is not closed or holds no name; write ${VAR} or ${VAR:-default} (to write ${ itself, write $${)"
+)
+
+
+def bad_server(**keys: Any) -> list[str]:
+    return [line.removeprefix("f:1: mcpServers.git.") for line in bad(server(**keys))]
+
+
+# --- what is accepted ------------------------------------------------------------------------------------
+
+
+def test_the_shape_other_programs_write_is_read_as_it_is() -> None:
+    text = """{ "$schema": "https://x/y.json", "mcpServers": {
+        "time": { "type": "stdio", "command": "uvx", "args": ["mcp-server-time"],
+                  "env": { "TZ": "${TZ:-UTC}" } },
+        "git-2": { "transport": "stdio", "command": "git-server", "disabled": true },
+    } }"""
+    config = good(text)
+    assert list(config.servers) == ["time", "git-2"]
+    time = config.servers[ServerName("time")]
+    assert (time.command, time.args, time.env) == ("uvx", ("mcp-server-time",), {"TZ": "${TZ:-UTC}"})
+    assert time.policy == Policy()
+    assert config.servers[ServerName("git-2")].disabled
+
+
+def test_an_empty_object_is_a_configuration_with_every_default() -> None:
+    config = good("{}")
+    assert config == empty_config("f")
+    assert config.servers == {}
+    assert (config.max_instances, config.separator, config.session.max_open_calls) == (64, "__", 64)
+
+
+def test_settings_of_a_server_arrive_in_its_policy() -> None:
+    config = good(
+        server(
+            pool={"min": 1, "max": 4, "idle_s": 5},
+            timeout_s=2,
+            tool_timeouts_s={"index": 600},
+            restart={"give_up_after": 2, "max_delay_s": 9},
+            stderr_in_errors=True,
+            auto_connect=True,
+        )
+    )
+    assert config.servers[GIT].policy == Policy(
+        min_instances=1,
+        max_instances=4,
+        idle_s=5.0,
+        timeout_s=2.0,
+        tool_timeouts_s={"index": 600.0},
+        give_up_after=2,
+        max_delay_s=9.0,
+        stderr_in_errors=True,
+        auto_connect=True,
+    )
+
+
+# --- the table and the values hold together ----------------------------------------------------------------
+
+
+def test_every_field_of_the_policy_is_a_setting_with_the_same_default() -> None:
+    of_policy = {
+        each.field.removeprefix("policy."): each
+        for each in SERVER_SETTINGS
+        if each.field.startswith("policy.")
+    }
+        each.field.removeprefix("policy."): each
+        for each in SERVER_SETTINGS
+        if each.field.startswith("policy.")
+    }
+    assert of_policy.keys() == {field.name for field in structs.fields(Policy)}
+    for name, setting in of_policy.items():
+        default: Any = {} if setting.kind.endswith("map") else setting.default
+        assert getattr(Policy(), name) == default
+    assert good(server()).servers[GIT].policy == Policy()
+
+
+def test_every_setting_has_a_sentence_and_a_duration_or_size_names_its_unit() -> None:
+    for setting in (*FILE_SETTINGS, *SERVER_SETTINGS):
+        assert setting.text.endswith(".")
+        assert setting.key.endswith("_s") == (setting.unit == "s")
+        assert setting.key.endswith("_bytes") == (setting.unit == "bytes")
+        assert setting.unit or setting.kind not in {"count", "seconds", "seconds map"}
+
+
+def test_every_default_of_the_table_is_a_value_the_reader_accepts() -> None:
+    document: dict[str, Any] = {"mcpServers": {"git": {"command": "x"}}}
+    for setting in FILE_SETTINGS:
+        put(document, setting, setting.default)
+    for setting in SERVER_SETTINGS:
+        put(document["mcpServers"]["git"], setting, setting.default)
+    written = good(json.dumps(document))
+    default = good(json.dumps({"mcpServers": {"git": {"command": "x"}}}))
+    assert structs.replace(written, lines={}, servers={}) == structs.replace(default, lines={}, servers={})
+    assert structs.replace(written.servers[GIT], lines={}) == structs.replace(default.servers[GIT], lines={})
+
+
+def put(section: dict[str, Any], setting: Setting, value: Any) -> None:
+    if value is None or value is UNSET:
+        return
+    *groups, key = setting.key.split(".")
+    for group in groups:
+        section = section.setdefault(group, {})
+    section[key] = list(value) if isinstance(value, tuple) else value
+
+
+# --- any valid configuration survives --------------------------------------------------------------------
+
+WORD = st.text(alphabet="abcxyz019_-", min_size=1, max_size=8)
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0$"), min_size=1).filter(
+    str.strip
+)
+SECONDS = st.integers(1, 10**6) | st.floats(0.001, 10**6)
+
+
+def valid(setting: Setting) -> st.SearchStrategy[Any]:
+    """A valid value of one setting. Bounds between settings are kept by narrow ranges."""
+    if setting.choices:
+        return st.sampled_from(setting.choices)
+    if setting.check is not None:
+        return WORD
+    match setting.key:
+        case "pool.min" | "restart.first_delay_s":
+            return st.integers(0, 0)
+        case "timeout_s" | "tool_timeouts_s":
+            small = st.floats(0.5, 1.0)
+            return small if setting.kind == "seconds" else st.dictionaries(TEXT, small, max_size=3)
+        case _:
+            pass
+    match setting.kind:
+        case "switch":
+            return st.booleans()
+        case "count":
+            return st.integers(int(setting.low), int(setting.high))
+        case "seconds":
+            return SECONDS
+        case "text" | "template":
+            return TEXT
+        case "texts" | "templates":
+            return st.lists(TEXT, max_size=3)
+        case "template map":
+            return st.dictionaries(st.from_regex(r"[A-Z_]{1,8}", fullmatch=True), TEXT, max_size=3)
+        case "seconds map":
+            return st.dictionaries(TEXT, SECONDS, max_size=3)
+
+
+def section(table: tuple[Setting, ...]) -> st.SearchStrategy[dict[str, Any]]:
+    required = {each.key: valid(each) for each in table if each.default is UNSET}
+    optional = {
+        each.key: valid(each) for each in table if each.default is not UNSET and each.key != "max_total_s"
+    }
+    return st.fixed_dictionaries(required, optional=optional)
+
+
+NAMES = st.from_regex(r"[A-Za-z0-9-]{1,6}(_[A-Za-z0-9-]{1,6}){0,2}", fullmatch=True)
+
+
+@settings(deadline=None, max_examples=60)
+@given(section(FILE_SETTINGS), st.dictionaries(NAMES, section(SERVER_SETTINGS), max_size=3))
+def test_any_valid_configuration_keeps_every_value_that_was_written(
+    file: dict[str, Any], servers: dict[str, dict[str, Any]]
+) -> None:
+    document: dict[str, Any] = {"mcpServers": {name: {} for name in servers}}
+    for setting in FILE_SETTINGS:
+        put(document, setting, file.get(setting.key))
+    for name, written in servers.items():
+        for setting in SERVER_SETTINGS:
+            put(document["mcpServers"][name], setting, written.get(setting.key))
+    config = good(json.dumps(document, indent=1))
+    assert list(config.servers) == list(servers)
+    assert_kept(config, FILE_SETTINGS, file)
+    for name, written in servers.items():
+        assert_kept(config.servers[ServerName(name)], SERVER_SETTINGS, written)
+    assert describe(config)
+
+
+def assert_kept(owner: Config | ServerConfig, table: tuple[Setting, ...], written: dict[str, Any]) -> None:
+    for setting in table:
+        default: Any = {} if setting.kind.endswith("map") else setting.default
+        expected = written.get(setting.key, default)
+        kept = value_of(owner, setting)
+        assert kept == (tuple(expected) if isinstance(expected, list) else expected), setting.key
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.text(max_size=5)
+                | st.sampled_from(
+                    ["mcpServers", "git", *(key for each in SERVER_SETTINGS for key in each.key.split("."))]
+                )
+                | st.sampled_from([each.key for each in FILE_SETTINGS]),
+                inner,
+                max_size=5,
+            )
+        ),
+        max_leaves=30,
+    )
+)
+def test_no_json_value_makes_the_reader_raise(value: Any) -> None:
+    for document in (value, {"mcpServers": value}, {"mcpServers": {"git": value}}):
+        loaded = read_config(json.dumps(document), "f")
+        assert (loaded.config is None) == bool(loaded.problems)
+
+
+# --- what is refused -------------------------------------------------------------------------------------
+
+
+def test_an_unknown_key_is_an_error_with_path_line_and_a_guess() -> None:
+    text = """{
+      "mcpServers": {
+        "git": {
+          "command": "x",
+          "pool": {
+            "maxx": 3 },
+          "disabledd": true } },
+      "seperator": "_" }"""
+    assert bad(text) == [
+        "f:6: mcpServers.git.pool.maxx: unknown key; did you mean `max`?",
+        "f:7: mcpServers.git.disabledd: unknown key; did you mean `disabled`?",
+        "f:8: seperator: unknown key; did you mean `separator`?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("autoConnect", "auto_connect"),
+        ("idle_s", "pool.idle_s"),
+        ("max_delay_s", "restart.max_delay_s"),
+        ("tool_timeout_s", "tool_timeouts_s"),
+        ("arguments", "args"),
+        ("zzz", ""),
+        ("x" * 100_000, ""),
+    ],
+)
+def test_the_guess_knows_how_people_misremember(wrong: str, meant: str) -> None:
+    assert did_you_mean(wrong, [each.key for each in SERVER_SETTINGS]) == meant
+
+
+def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_lines() -> None:
+    text = """{
+      "mcpServers": {
+        "a__b": { "command": "x" },
+        "git": { "command": 5, "args": "one", "timeout_s": "60" },
+        "time": { "command": "x", "pool": {"min": true} },
+        "time": { "command": "x" },
+        "none": {} },
+      "max_instances": 0
+    }"""
+    assert [line.rstrip(".") for line in bad(text)] == [
+        "f:3: mcpServers.a__b: " + str(check_server_name("a__b")).rstrip("."),
+        "f:4: mcpServers.git.command: must be text, found a number (write it in double quotes)",
+        "f:4: mcpServers.git.args: must be a list of texts, found text (write it in [ ])",
+        "f:4: mcpServers.git.timeout_s: must be a number of seconds, found text (write it without quotes)",
+        "f:6: mcpServers.time: written twice, also on line 5; keep one",
+        'f:7: mcpServers.none: has no command: write "command": "…", the program to run',
+        "f:8: max_instances: must be from 1 to 4096 instances",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        (
+            {"command": ["npx", "-y"]},
+            "command: must be text, found a list (the program is `command`, the rest goes into `args`)",
+        ),
+        ({"command": " "}, "command: is empty"),
+        ({"command": "a\0b"}, "command: holds a NUL character, which no process can be given"),
+        ({"args": ["--port", 8080]}, "args[1]: must be text, found a number (write it in double quotes)"),
+        ({"args": "--x"}, "args: must be a list of texts, found text (write it in [ ])"),
+        ({"env": {"A": None}}, "env.A: must be text, found null (leave the key out instead)"),
+        ({"env": {"A=B": "c"}}, 'env."A=B": is no name of an environment variable'),
+        ({"env": {"A": "${B"}}, f"env.A: {NO_TEMPLATE}"),
+        ({"disabled": "true"}, "disabled: must be true or false (without quotes), found text"),
+        ({"disabled": 1}, "disabled: must be true or false, found a number"),
+        ({"timeout_s": "60"}, "timeout_s: must be a number of seconds, found text (write it without quotes)"),
+        ({"timeout_s": True}, "timeout_s: must be a number of seconds, found true or false"),
+        ({"timeout_s": 0}, "timeout_s: must be above 0 s and at most 1000000000 s"),
+        ({"tool_timeouts_s": {"a": -1}}, "tool_timeouts_s.a: must be above 0 s and at most 1000000000 s"),
+        ({"pool": 3}, "pool: must be an object, found a number"),
+        ({"pool": {"max": 2.5}}, "pool.max: must be a whole number, found a number"),
+        ({"pool": {"max": True}}, "pool.max: must be a whole number, found true or false"),
+        ({"pool": {"min": 3}}, "pool.min: pool.min (3) is above pool.max (1); lower one or raise the other"),
+        (
+            {"pool": {"min": 3, "max": 2}},
+            "pool.min: pool.min (3) is above pool.max (2); lower one or raise the other",
+        ),
+        ({"pool.min": 1}, '"pool.min": write it as "pool": { "min": … }'),
+        (
+            {"timeout_s": 3600},
+            "timeout_s: timeout_s (3600) is above max_total_s (1800); lower one or raise the other",
+        ),
+        (
+            {"tool_timeouts_s": {"a": 1900}},
+            "tool_timeouts_s.a: is above max_total_s (1800), which would end the call first; raise that too",
+        ),
+        (
+            {"sharing": "session"},
+            'sharing: "session" is not there yet in this version; use "auto" or "concurrent"',
+        ),
+        (
+            {"sharing": "serial"},
+            'sharing: "serial" is not there yet in this version; use "auto" or "concurrent"',
+        ),
+        ({"sharing": "concurent"}, 'sharing: must be "auto" or "concurrent"; did you mean "concurrent"?'),
+        ({"type": "http"}, 'type: "http" is not there yet in this version; use "stdio"'),
+        ({"transport": "sse"}, 'transport: "sse" is not there yet in this version; use "stdio"'),
+        (
+            {"url": "https://x/mcp"},
+            "url: remote servers are not there yet in this version; a server needs a `command`",
+        ),
+        ({"timeout": 60000}, "timeout: the key is called `timeout_s` here, in seconds"),
+        (
+            {"limits": {}},
+            "limits: limits of memory, calls and age are not there yet in this version; take them out",
+        ),
+    ],
+)
+def test_a_wrong_value_is_told_where_and_what_to_write(keys: dict[str, Any], problem: str) -> None:
+    assert bad_server(**keys) == [problem]
+
+
+def test_a_remote_server_is_refused_with_one_sentence_and_not_asked_for_a_command() -> None:
+    problems = bad('{"mcpServers": {"s": {"url": "https://x/mcp"}}}')
+    assert problems == [
+        "f:1: mcpServers.s.url: remote servers are not there yet in this version; a server needs a `command`"
+    ]
+
+
+def test_values_never_appear_in_problems() -> None:
+    secret = "hunter2-hunter2"
+    for keys in (
+        {"env": {"A": f"${{{secret}"}},
+        {"env": secret},
+        {"env": {"A": [secret]}},
+        {"args": {"a": secret}},
+    ):
+        assert not any(secret in line for line in bad_server(**keys))
+
+
+def test_the_process_cap_must_hold_what_always_runs() -> None:
+    text = """{ "mcpServers": {
+      "a": {"command": "x", "pool": {"min": 2, "max": 2}},
+      "b": {"command": "x", "pool": {"min": 2, "max": 2} %s}},
+      "max_instances": 3 }"""
+    (problem,) = bad(text % "")
+    assert problem.startswith(
+        "f:4: max_instances: the servers' pool.min add up to 4 instances, but max_instances is 3;"
+    )
+    assert good(text % ', "disabled": true').max_instances == 3
+
+
+def test_a_file_full_of_nonsense_gives_a_bounded_answer() -> None:
+    loaded = read_config(json.dumps({f"k{at}": 0 for at in range(5000)}), "f")
+    assert len(loaded.problems) == MAX_PROBLEMS + 1
+    assert loaded.problems[-1].text == f"and {5000 - MAX_PROBLEMS} more problems"
+
+
+@pytest.mark.parametrize("text", ["[]", "3", '"x"', "null", '{"mcpServers": []}', '{"mcpServers": {"a": 3}}'])
+def test_a_file_of_another_shape_is_refused(text: str) -> None:
+    assert "must be an object" in bad(text)[0]
+
+
+# --- told back -------------------------------------------------------------------------------------------
+
+
+def test_variables_are_exactly_those_of_enabled_servers() -> None:
+    servers = {
+        "a": {
+            "command": "${BIN}/x",
+            "args": ["${A}", "$${NOT}", "$NEITHER"],
+            "env": {"T": "b ${B:-c}"},
+        },
+        "b": {"command": "x", "cwd": "${workspace}/${D}", "tags": ["${NO}"]},
+        "c": {"command": "${OFF}", "disabled": True},
+    }
+    assert variables(good(json.dumps({"mcpServers": servers}))) == {"BIN", "A", "B", "D"}
+
+
+def test_describe_tells_every_setting_and_where_it_comes_from_and_masks_env() -> None:
+    config = good("""{ "max_instances": 9,
+      "mcpServers": {"git": {
+        "command": "x",
+        "type": "stdio",
+        "env": {
+          "T": "hunter2"},
+        "pool": {"max": 2}}}}""")
+    rows = describe(config)
+    assert len(rows) == len(FILE_SETTINGS) + len(SERVER_SETTINGS)
+    by_setting = {row.setting: row for row in rows}
+    assert by_setting["max_instances"] == Row("max_instances", "9", "instances", "f:1")
+    assert by_setting["list_wait_s"] == Row("list_wait_s", "10.0", "s", "default")
+    assert by_setting["mcpServers.git.env.T"] == Row("mcpServers.git.env.T", MASK, "", "f:6")
+    assert by_setting["mcpServers.git.pool.max"].origin == "f:7"
+    assert by_setting["mcpServers.git.transport"].origin == "f:4"
+    assert by_setting["mcpServers.git.tools_prefix"].value == "—"
+    assert "hunter2" not in repr(rows)
+    assert "hunter2" not in repr(config)

@@ -1,0 +1,88 @@
+"""The child's end of the lifeline."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from carpool_protocol.runtime.lifeline import Lifeline
+
+Pair = tuple[socket.socket, Lifeline]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """The launcher's end, non-blocking, and the child's."""
+    launcher, child = socket.socketpair()
+    launcher.setblocking(False)
+    lifeline = Lifeline(child.detach())
+    yield launcher, lifeline
+    launcher.close()
+    lifeline.close()
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def stop(self) -> None:
+        self.words.append("stop")
+
+    def gone(self, name: str) -> None:
+        self.words.append(f"gone {name}")
+
+
+async def test_stop_and_gone_are_passed_on_in_order_and_stop_once(pair: Pair) -> None:
+    launcher, lifeline = pair
+    heard = Heard()
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lifeline.run, heard.stop, heard.gone)
+            launcher.send(b"gone sup1\nst")
+            await wait_all_tasks_blocked()
+            launcher.send(b"op\nstop\nwhat is this\ngone sup2\n")
+            launcher.shutdown(socket.SHUT_WR)
+    assert heard.words == ["gone sup1", "stop", "gone sup2"]
+
+
+async def test_a_dead_launcher_stops_the_child(pair: Pair) -> None:
+    launcher, lifeline = pair
+    heard = Heard()
+    launcher.close()
+    with trio.fail_after(5):
+        await lifeline.run(heard.stop, heard.gone)
+    assert heard.words == ["stop"]
+
+
+async def test_it_says_ready_and_then_alive_every_second(pair: Pair, autojump_clock: MockClock) -> None:
+    launcher, lifeline = pair
+    lifeline.ready()
+    with trio.move_on_after(2.5):
+        await lifeline.run(lambda: None, lambda _: None)
+    assert launcher.recv(4096) == b"ready\nalive\nalive\nalive\n"
+
+
+async def test_it_stays_alive_while_it_drains(pair: Pair, autojump_clock: MockClock) -> None:
+    launcher, lifeline = pair
+    launcher.send(b"stop\n")
+    with trio.move_on_after(2.5):
+        await lifeline.run(lambda: None, lambda _: None)
+    assert launcher.recv(4096).count(b"alive\n") == 3
+
+
+async def test_a_launcher_that_does_not_read_blocks_nothing_and_gets_whole_lines(pair: Pair) -> None:
+    launcher, lifeline = pair
+    for _ in range(20_000):
+        lifeline._send(b"alive\n")
+    said = b""
+    while True:
+        try:
+            said += launcher.recv(1 << 16)
+        except BlockingIOError:
+            break
+    lifeline._send(b"alive\n")
+    said += launcher.recv(4096)
+    assert len(said) < 20_000 * 6
+    assert set(said.split(b"\n")) == {b"alive", b""}

@@ -1,0 +1,38 @@
+"""Pages that are made from code, and examples in pages, say what the code says."""
+
+import re
+from pathlib import Path
+
+from carpool_protocol.errors_page import page
+from carpool_protocol.ids import ServerName
+from carpool_protocol.names import Resolved, Resolver, qualify, qualify_all
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def test_the_page_of_errors_is_the_generated_one() -> None:
+    assert (DOCS / "errors.md").read_text(encoding="utf-8") == page(), (
+        "write it again: python -m carpool_protocol.errors_page > docs/errors.md"
+    )
+
+
+def test_every_spelling_that_the_page_of_names_promises_resolves() -> None:
+    names = Resolver(qualify_all([(ServerName("github"), "search")], {}))
+    text = (DOCS / "names.md").read_text(encoding="utf-8")
+    promised = re.findall(
+        r"^\| `([^`]*)` \|", text.partition("## Spellings")[2].partition("\n## ")[0], re.MULTILINE
+    )
+    assert len(promised) == 8
+    for spelling in promised:
+        assert isinstance(names.resolve(spelling), Resolved), spelling
+    assert names.aliases(ServerName("github"), "search") == [
+        way for way in promised if way != "github__search"
+    ]
+
+
+def test_every_shortened_name_that_the_page_of_names_shows_is_the_real_one() -> None:
+    text = (DOCS / "names.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^\| `([^`]+)` \| `([^`]+)` \| `([^`]+)` \|$", text, re.MULTILINE)
+    assert len(shown) >= 4
+    for server, tool, name in shown:
+        assert qualify(server, tool) == name

@@ -1,0 +1,19 @@
+"""The page of settings is what the table says."""
+
+from pathlib import Path
+
+from carpool_protocol.config.page import page
+from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS
+
+PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
+
+
+def test_the_page_of_settings_is_current() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), (
+        "run `python -m carpool_protocol.config.page > docs/settings.md`"
+    )
+
+
+def test_the_page_has_a_row_for_every_setting() -> None:
+    for setting in (*FILE_SETTINGS, *SERVER_SETTINGS):
+        assert f"| `{setting.key}` |" in page()

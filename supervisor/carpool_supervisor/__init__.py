@@ -1,0 +1,1 @@
+"""The client half of MCP: server processes, pools, placement, deadlines, restarts."""

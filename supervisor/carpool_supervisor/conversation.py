@@ -1,0 +1,115 @@
+"""One instance as the shell holds it: its pipes, its era adapter, its log.
+
+Owns the order of things around an instance's end: everything it wrote is read before the core
+hears that it exited, and what it never got is named by wire id, so that "not delivered" is exact.
+
+Knows nothing of: why it runs, which call is whose, when it shall end.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from carpool_protocol.ids import InstanceId, WireId
+from carpool_protocol.lines import OverlongLine
+from carpool_protocol.messages import Call
+from carpool_protocol.runtime.ready import ReadySet
+from carpool_supervisor.child_io import ChildIo, PipeBudget
+from carpool_supervisor.core.events import InstanceHeard, OwnEvent, StdinBlocked, StdoutClosed
+from carpool_supervisor.era.adapter import Adapter
+from carpool_supervisor.spawn_request import Pipes
+from carpool_supervisor.stderr_log import StderrLog
+
+REMEMBERED_LINES = 8192
+"""Lines of which we know the wire id until they are written; far more than may be in flight."""
+MIN_SECRET_CHARS = 6
+"""Shorter environment values (`1`, `true`, `en`) are not worth masking: they are in every text."""
+
+
+class Conversation:
+    """One instance's pipes and adapter. `feed` takes events in order."""
+
+    def __init__(
+        self,
+        instance: InstanceId,
+        adapter: Adapter,
+        pipes: Pipes,
+        ready: ReadySet,
+        budget: PipeBudget,
+        log: StderrLog,
+        *,
+        secrets: Iterable[str],
+        feed: Callable[[Iterable[OwnEvent]], None],
+        on_dirty: Callable[["Conversation"], None],
+    ) -> None:
+        self.instance = instance
+        self._adapter = adapter
+        self._log = log
+        self._feed = feed
+        self._on_dirty = on_dirty
+        self._secrets = sorted({s for s in secrets if len(s) >= MIN_SECRET_CHARS}, key=len, reverse=True)
+        self._written: deque[WireId] = deque(maxlen=REMEMBERED_LINES)
+        """The wire id of each line handed to the pipe, 0 for lines that are no calls."""
+        self._dirty = False
+        self.io = ChildIo(
+            ready,
+            pipes.stdin_fd,
+            pipes.stdout_fd,
+            budget,
+            on_lines=self._take,
+            on_stdout_closed=lambda: feed((StdoutClosed(instance),)),
+            on_stdin_blocked=lambda blocked: feed((StdinBlocked(instance, blocked),)),
+        )
+        log.attach(instance, pipes.stderr_fd)
+
+    def greet(self) -> None:
+        """The process runs: open the conversation."""
+        self._write(self._adapter.greet())
+
+    def call(self, wire: WireId, call: Call) -> None:
+        """Write a call."""
+        self._write(self._adapter.call(wire, call), wire)
+
+    def cancel(self, wire: WireId, reason: str) -> None:
+        """Write a cancel."""
+        self._write(self._adapter.cancel(wire, reason))
+
+    def probe(self) -> None:
+        """Write a ping."""
+        self._write(self._adapter.probe())
+
+    def flush(self) -> None:
+        """Hand over what was written since the last flush, as one burst."""
+        self._dirty = False
+        self.io.flush()
+
+    def exited(self) -> tuple[tuple[WireId, ...], str]:
+        """The process is gone: read what is left, and say which calls it never got, and its last words."""
+        self.io.drain()
+        self._log.drain(self.instance)
+        count = self.io.unwritten_count()
+        lines = list(self._written)[-count:] if count else []
+        words = "\n".join(self._log.tail_of(self.instance))
+        for secret in self._secrets:
+            words = words.replace(secret, "***")
+        return tuple(wire for wire in lines if wire), words
+
+    def close(self) -> None:
+        """Let go of the pipes."""
+        self.io.close()
+        self._log.forget(self.instance)
+
+    def _write(self, line: bytes, wire: WireId = WireId(0)) -> None:  # noqa: B008 - an int
+        self._written.append(wire)
+        self.io.write(line)
+        if not self._dirty:
+            self._dirty = True
+            self._on_dirty(self)
+
+    def _take(self, lines: list[bytes | OverlongLine]) -> None:
+        events, answers = self._adapter.take(lines)
+        for line in answers:
+            self._write(line)
+        if events:
+            self._feed(events)
+        else:
+            self._feed((InstanceHeard(self.instance),))

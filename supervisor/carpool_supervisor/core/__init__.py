@@ -1,0 +1,1 @@
+"""The supervisor's decisions: pure, synchronous, without clock, dice or I/O."""

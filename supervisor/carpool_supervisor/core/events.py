@@ -1,0 +1,166 @@
+"""What can happen to the supervisor: past tense, values only.
+
+Owns the vocabulary of the supervisor core's input beside the link messages, which are
+events as they come (`Call`, `CancelCall`, `Wanted`, `Discover`, `Operate`). Payloads are
+opaque and annotated so that a journal keeps their length only.
+
+Knows nothing of: JSON, pipes, pids' meaning.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from carpool_protocol.ids import InstanceId, WireId
+from carpool_protocol.messages import Call, CancelCall, Catalog, Discover, Operate, Payload, Wanted
+
+Text = Annotated[str, Meta(extra={"journal": "length"})]
+"""Text that a server wrote: of it a journal keeps the length only."""
+
+
+class Event(Struct, frozen=True, tag=True):
+    """Root of the supervisor's own events."""
+
+
+class BrokerCame(Event, frozen=True):
+    """A broker greeted with an epoch not seen before: what an older one had open is nobody's now."""
+
+
+class InstanceSpawned(Event, frozen=True):
+    """The process runs; greeting begins."""
+
+    instance: InstanceId
+    pid: int
+
+
+class SpawnFailed(Event, frozen=True):
+    """The process could not be started at all (no such command, no such directory)."""
+
+    instance: InstanceId
+    text: str
+    jitter: float
+    """Uniform in [0, 1), drawn by the shell."""
+
+
+class InstanceGreeted(Event, frozen=True):
+    """The instance has greeted as MCP and told its catalog: it is fit."""
+
+    instance: InstanceId
+    catalog: Catalog
+    """Its `key` is the pool's."""
+
+
+class GreetingFailed(Event, frozen=True):
+    """The instance speaks, but not MCP as we know it."""
+
+    instance: InstanceId
+    text: str
+
+
+class CatalogRead(Event, frozen=True):
+    """A serving instance told its catalog anew."""
+
+    instance: InstanceId
+    catalog: Catalog
+
+
+class ServerAnswered(Event, frozen=True):
+    """An answer with one of our wire ids. Whether it is late or unknown is for the core to say."""
+
+    instance: InstanceId
+    wire: WireId
+    is_error: bool
+    body: Payload
+
+
+class AnswerUnreadable(Event, frozen=True):
+    """A line that belongs to this wire id but is no answer (rules 16 and 17)."""
+
+    instance: InstanceId
+    wire: WireId
+    fault: Literal["bad_answer", "answer_too_large"]
+    text: str
+
+
+class ServerProgressed(Event, frozen=True):
+    """Progress for one of our tokens, which are wire ids."""
+
+    instance: InstanceId
+    wire: WireId
+    params: Payload
+
+
+class InstanceHeard(Event, frozen=True):
+    """At least one byte came on stdout."""
+
+    instance: InstanceId
+
+
+class ProbeAnswered(Event, frozen=True):
+    """The instance answered our ping."""
+
+    instance: InstanceId
+
+
+class ServerMisspoke(Event, frozen=True):
+    """A line that is no message or no message for us: dropped, shown as `last_error`."""
+
+    instance: InstanceId
+    text: str
+
+
+class StdinBlocked(Event, frozen=True):
+    """The instance does not read (`blocked`), or reads again."""
+
+    instance: InstanceId
+    blocked: bool
+
+
+class StdoutClosed(Event, frozen=True):
+    """No answer can come any more, though the process may still run."""
+
+    instance: InstanceId
+
+
+class InstanceExited(Event, frozen=True):
+    """The process is gone and every byte it wrote has been read."""
+
+    instance: InstanceId
+    how: str
+    """`ended with exit code 3`, `was killed by SIGKILL`: for people."""
+    unwritten: tuple[WireId, ...]
+    """Calls of which not every byte was handed to the process: not delivered."""
+    stderr: Text
+    """Its last lines, masked."""
+    jitter: float
+
+
+class ClockJumped(Event, frozen=True):
+    """The machine slept: every instance is probed before it is used."""
+
+
+class StopWanted(Event, frozen=True):
+    """The supervisor shall end: drain nothing, stop everything."""
+
+
+OwnEvent = (
+    BrokerCame
+    | InstanceSpawned
+    | SpawnFailed
+    | InstanceGreeted
+    | GreetingFailed
+    | CatalogRead
+    | ServerAnswered
+    | AnswerUnreadable
+    | ServerProgressed
+    | InstanceHeard
+    | ProbeAnswered
+    | ServerMisspoke
+    | StdinBlocked
+    | StdoutClosed
+    | InstanceExited
+    | ClockJumped
+    | StopWanted
+)
+LinkEvent = Wanted | Discover | Call | CancelCall | Operate
+AnyEvent = OwnEvent | LinkEvent

@@ -1,0 +1,1 @@
+"""How one instance is spoken to: an adapter per era, pure; lines in, neutral events out, and back."""

@@ -1,0 +1,33 @@
+"""What an era adapter is: the supervisor's side of one instance's conversation, without I/O.
+
+Bytes in, neutral events out; neutral commands in, lines out. One adapter per instance, made anew
+with each incarnation. A wire id of the core is the JSON-RPC id of a call; an adapter's own requests
+use string ids, so that the two can never meet.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from carpool_protocol.ids import WireId
+from carpool_protocol.lines import OverlongLine
+from carpool_protocol.messages import Call
+from carpool_supervisor.core.events import OwnEvent
+
+
+class Adapter(Protocol):
+    """One instance's conversation."""
+
+    def greet(self) -> bytes:
+        """The line that opens the conversation."""
+
+    def take(self, lines: Sequence[bytes | OverlongLine]) -> tuple[list[OwnEvent], list[bytes]]:
+        """What these lines mean, and the lines to send back at once."""
+
+    def call(self, wire: WireId, call: Call) -> bytes:
+        """The line of a call."""
+
+    def cancel(self, wire: WireId, reason: str) -> bytes:
+        """The line that cancels a call."""
+
+    def probe(self) -> bytes:
+        """The line that a living server answers."""

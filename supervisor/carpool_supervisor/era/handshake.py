@@ -1,0 +1,432 @@
+"""The handshake era (2024-11-05 … 2025-11-25) towards one instance.
+
+Owns the greeting (`initialize`, version negotiation, `initialized`, `tools/list` with all its
+pages), the wording of calls, cancels and pings, and what a server may say when. Declares no
+capability, so a server that asks anyway is refused at once and never left waiting; its pings are
+answered here. Source: MCP 2025-11-25, basic/lifecycle, basic/utilities, server/tools.
+
+Knows nothing of: agents, deadlines, processes, which call is whose.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from carpool_protocol.answers import repair_tool_result
+from carpool_protocol.faults import TOOLS_CALL
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, PoolKey, RawJson, WireId
+from carpool_protocol.jsonrpc import (
+    ErrorAnswer,
+    Garbage,
+    Notification,
+    Request,
+    Result,
+    decode,
+    error_line,
+    notification_line,
+    quote,
+    request_line,
+    result_line,
+)
+from carpool_protocol.lines import OverlongLine
+from carpool_protocol.messages import Call, Catalog, ToolOffer
+from carpool_protocol.params import ParamsError, call_params, split_progress
+from carpool_supervisor.core.events import (
+    AnswerUnreadable,
+    CatalogRead,
+    GreetingFailed,
+    InstanceGreeted,
+    OwnEvent,
+    ProbeAnswered,
+    ServerAnswered,
+    ServerMisspoke,
+    ServerProgressed,
+)
+
+VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+MAX_TOOLS: Final = 100_000
+MAX_PAGES: Final = 10_000
+"""A server whose pages never end is cut off here."""
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+
+
+class _Initialized(Struct):
+    """The fields of an InitializeResult that we use."""
+
+    protocolVersion: str  # noqa: N815 - the wire's name
+    capabilities: dict[str, msgspec.Raw] = {}
+    serverInfo: msgspec.Raw = msgspec.Raw(b"{}")  # noqa: N815 - the wire's name
+    instructions: str | None = None
+
+
+class _ToolPage(Struct):
+    tools: list[msgspec.Raw] = []
+    nextCursor: str | None = None  # noqa: N815 - the wire's name
+
+
+class _Named(Struct):
+    name: str
+
+
+class _Supported(Struct):
+    supported: list[str] = []
+
+
+class _RpcError(Struct):
+    code: int = 0
+    message: str = ""
+    data: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_initialized = msgspec.json.Decoder(_Initialized)
+_tool_page = msgspec.json.Decoder(_ToolPage)
+_named = msgspec.json.Decoder(_Named)
+_supported = msgspec.json.Decoder(_Supported)
+_rpc_error = msgspec.json.Decoder(_RpcError)
+
+
+class Handshake:
+    """One instance's conversation. See `adapter.Adapter`."""
+
+    def __init__(self, instance: InstanceId, key: PoolKey, release: str) -> None:
+        self._instance = instance
+        self._key = key
+        self._release = release
+        self._fit = False
+        self._own = 0
+        """Counts our own requests; their ids are strings."""
+        self._initialize = ABSENT
+        self._listing = ABSENT
+        """The id of the `tools/list` request that is out."""
+        self._list_again = False
+        self._offers: list[ToolOffer] = []
+        self._cursors: set[str] = set()
+        self._greeted: _Initialized | None = None
+        self._version = VERSIONS[0]
+        self._others: set[WireId] = set()
+        """Open calls of methods other than `tools/call`: their results have no `content`."""
+        self._events: list[OwnEvent] = []
+        self._lines: list[bytes] = []
+
+    # --- out -------------------------------------------------------------------------------------------
+
+    def greet(self) -> bytes:
+        """`initialize`, with no capabilities."""
+        return self._initialize_as(VERSIONS[0])
+
+    def call(self, wire: WireId, call: Call) -> bytes:
+        """The call under its wire id, which is also its progress token."""
+        token = RawJson(b"%d" % wire) if call.wants_progress else ABSENT
+        if call.method != TOOLS_CALL:
+            self._others.add(wire)
+        return request_line(wire, call.method, call_params(call.target, call.params, call.meta, token))
+
+    def cancel(self, wire: WireId, reason: str) -> bytes:
+        """`notifications/cancelled`."""
+        self._others.discard(wire)
+        params = RawJson(b'{"requestId":%d,"reason":%s}' % (wire, quote(reason)))
+        return notification_line("notifications/cancelled", params)
+
+    def probe(self) -> bytes:
+        """`ping`. Any answer, an error too, is a sign of life."""
+        return request_line(self._next_id("ping"), "ping", ABSENT)
+
+    # --- in --------------------------------------------------------------------------------------------
+
+    def take(self, lines: Sequence[bytes | OverlongLine]) -> tuple[list[OwnEvent], list[bytes]]:
+        """What these lines mean, and the lines to send back at once."""
+        events: list[OwnEvent] = []
+        out: list[bytes] = []
+        self._events, self._lines = events, out
+        for line in lines:
+            if isinstance(line, OverlongLine):
+                self._overlong(line)
+                continue
+            message = decode(line)
+            if type(message) is Result:
+                if message.id.isdigit():
+                    self._answered(WireId(int(message.id)), message.result)
+                else:
+                    self._own_answered(message.id, message)
+            else:
+                self._other(message)
+        return events, out
+
+    def _answered(self, wire: WireId, result: RawJson) -> None:
+        if self._others and wire in self._others:
+            self._others.remove(wire)
+        else:
+            result, note = repair_tool_result(result)
+            if note is not None:
+                self._events.append(ServerMisspoke(self._instance, f"answered against the protocol: {note}"))
+        self._events.append(ServerAnswered(self._instance, wire, is_error=False, body=result))
+
+    def _other(self, message: Result | ErrorAnswer | Request | Notification | Garbage) -> None:
+        match message:
+            case ErrorAnswer():
+                if message.id.isdigit():
+                    wire = WireId(int(message.id))
+                    self._others.discard(wire)
+                    self._events.append(ServerAnswered(self._instance, wire, is_error=True, body=message.error))
+                else:
+                    self._own_answered(message.id, message)
+            case Request():
+                self._asked(message)
+            case Notification():
+                self._notified(message)
+            case Garbage():
+                self._misspoke(message)
+            case Result():  # pragma: no cover - taken in `take`
+                self._own_answered(message.id, message)
+
+    def _asked(self, request: Request) -> None:
+        if request.method == "ping":
+            self._lines.append(result_line(request.id, EMPTY_OBJECT))
+            return
+        text = f"{request.method}: carpool has declared no such capability"
+        self._lines.append(error_line(request.id, METHOD_NOT_FOUND, text))
+
+    def _notified(self, message: Notification) -> None:
+        if message.method == "notifications/progress":
+            parts = split_progress(message.params)
+            if not isinstance(parts, ParamsError):
+                token, rest = parts
+                if token.isdigit():
+                    self._events.append(ServerProgressed(self._instance, WireId(int(token)), rest))
+        elif message.method == "notifications/tools/list_changed":
+            if self._listing:
+                self._list_again = True
+            elif self._fit:
+                self._list_tools()
+
+    def _misspoke(self, garbage: Garbage) -> None:
+        wire = _wire(garbage.id) if garbage.kind != "request" else None
+        if wire is not None:
+            self._others.discard(wire)
+            text = f"The answer cannot be read: {garbage.text}"
+            self._events.append(AnswerUnreadable(self._instance, wire, "bad_answer", text))
+        elif garbage.kind == "request" and garbage.id:
+            self._lines.append(error_line(garbage.id, -32600, garbage.text))
+        elif garbage.id is not None and garbage.id == self._initialize:
+            self._events.append(GreetingFailed(self._instance, f"answered initialize with no message: {garbage.text}"))
+        else:
+            self._events.append(ServerMisspoke(self._instance, f"wrote a line that is no message: {garbage.text}"))
+
+    def _overlong(self, line: OverlongLine) -> None:
+        wire = _wire(line.id) if line.is_answer is not False else None
+        text = f"a line of {line.size_bytes} bytes is longer than carpool reads"
+        if wire is not None:
+            self._others.discard(wire)
+            self._events.append(AnswerUnreadable(self._instance, wire, "answer_too_large", f"It was {text}."))
+        else:
+            self._events.append(ServerMisspoke(self._instance, f"wrote {text}"))
+
+    # --- our own requests ------------------------------------------------------------------------------
+
+    def _next_id(self, what: str) -> RawJson:
+        self._own += 1
+        return RawJson(b'"carpool-%s-%d"' % (what.encode(), self._own))
+
+    def _initialize_as(self, version: str) -> bytes:
+        self._version = version
+        self._initialize = self._next_id("initialize")
+        info = msgspec.json.encode({"name": "carpool", "version": self._release})
+        params = b'{"protocolVersion":"%s","capabilities":{},"clientInfo":%s}' % (version.encode(), info)
+        return request_line(self._initialize, "initialize", RawJson(params))
+
+    def _own_answered(self, answer_id: RawJson, message: Result | ErrorAnswer) -> None:
+        wire = _wire(answer_id)
+        if wire is not None:  # a server that answers "17" to 17
+            if isinstance(message, Result):
+                self._answered(wire, message.result)
+            else:
+                self._events.append(ServerAnswered(self._instance, wire, is_error=True, body=message.error))
+        elif answer_id.startswith(b'"carpool-ping-'):
+            self._events.append(ProbeAnswered(self._instance))
+        elif answer_id == self._initialize:
+            self._initialize = ABSENT
+            self._greeting_answered(message)
+        elif answer_id == self._listing:
+            self._listing = ABSENT
+            self._page_answered(message)
+        else:
+            self._events.append(ServerMisspoke(self._instance, "answered a request that carpool never made"))
+
+    def _greeting_answered(self, message: Result | ErrorAnswer) -> None:
+        if isinstance(message, ErrorAnswer):
+            error = _error(message.error)
+            version = _common_version(error, self._version)
+            if version is not None:
+                self._lines.append(self._initialize_as(version))
+                return
+            self._events.append(
+                GreetingFailed(self._instance, f"refused initialize: {error.message[:200]} ({error.code})")
+            )
+            return
+        try:
+            greeted: _Initialized | None = _initialized.decode(message.result)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            greeted = _lenient_initialized(message.result)
+        if greeted is None or greeted.protocolVersion not in VERSIONS:
+            said = "no protocol version" if greeted is None else f"protocol version {greeted.protocolVersion[:40]!a}"
+            self._events.append(
+                GreetingFailed(self._instance, f"answered initialize with {said}; carpool speaks {', '.join(VERSIONS)}")
+            )
+            return
+        self._greeted = greeted
+        self._lines.append(notification_line("notifications/initialized", ABSENT))
+        if "tools" in greeted.capabilities:
+            self._list_tools()
+        else:
+            self._told()
+
+    def _list_tools(self, cursor: str | None = None) -> None:
+        if cursor is None:
+            self._offers = []
+            self._cursors = set()
+        self._listing = self._next_id("tools")
+        params = ABSENT if cursor is None else RawJson(b'{"cursor":%s}' % quote(cursor))
+        self._lines.append(request_line(self._listing, "tools/list", params))
+
+    def _page_answered(self, message: Result | ErrorAnswer) -> None:
+        if isinstance(message, ErrorAnswer):
+            error = _error(message.error)
+            self._unlisted(f"refused tools/list: {error.message[:200]} ({error.code})")
+            return
+        page = _read_page(message.result)
+        if page is None:
+            self._unlisted("answered tools/list with no list of tools")
+            return
+        tools, cursor = page
+        self._offers += tools
+        if self._list_again:
+            self._list_again = False
+            self._list_tools()
+        elif cursor is None:
+            self._told()
+        elif cursor in self._cursors or len(self._cursors) >= MAX_PAGES or len(self._offers) > MAX_TOOLS:
+            self._events.append(ServerMisspoke(self._instance, "its pages of tools do not end; the rest is left out"))
+            self._told()
+        else:
+            self._cursors.add(cursor)
+            self._list_tools(cursor)
+
+    def _unlisted(self, text: str) -> None:
+        self._events.append(ServerMisspoke(self._instance, text))
+        if not self._fit:
+            self._events.append(GreetingFailed(self._instance, text))
+
+    def _told(self) -> None:
+        greeted = self._greeted
+        assert greeted is not None
+        catalog = Catalog(
+            key=self._key,
+            tools=_without_doubles(self._offers),
+            instructions=greeted.instructions or "",
+            server_info=RawJson(bytes(greeted.serverInfo)),
+            capabilities=RawJson(msgspec.json.encode(greeted.capabilities)),
+            protocol_version=greeted.protocolVersion,
+        )
+        if self._fit:
+            self._events.append(CatalogRead(self._instance, catalog))
+        else:
+            self._fit = True
+            self._events.append(InstanceGreeted(self._instance, catalog))
+
+
+def _wire(answer_id: RawJson | None) -> WireId | None:
+    """The wire id an answer's id means; `"17"` counts as 17, as in the Python SDK."""
+    digits = answer_id.strip(b'"') if answer_id else b""
+    return WireId(int(digits)) if digits.isdigit() and len(digits) < 19 else None
+
+
+def _error(error: RawJson) -> _RpcError:
+    try:
+        return _rpc_error.decode(error)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return _RpcError(message="an error that is no JSON-RPC error")
+
+
+def _common_version(error: _RpcError, tried: str) -> str | None:
+    """Some servers refuse a version with -32602 and say which they know (digest 2.1)."""
+    if error.code != INVALID_PARAMS:
+        return None
+    try:
+        supported = _supported.decode(error.data).supported
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+    return next((version for version in VERSIONS if version in supported and version != tried), None)
+
+
+def _lenient_initialized(result: RawJson) -> _Initialized | None:
+    """For results that msgspec refuses (lone surrogates, rule 16): the standard library reads them."""
+    try:
+        fields = json.loads(result)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(fields, dict) or not isinstance(fields.get("protocolVersion"), str):
+        return None
+    capabilities = fields.get("capabilities")
+    instructions = fields.get("instructions")
+    return _Initialized(
+        protocolVersion=fields["protocolVersion"],
+        capabilities={
+            name: msgspec.Raw(json.dumps(value).encode())
+            for name, value in (capabilities if isinstance(capabilities, dict) else {}).items()
+        },
+        serverInfo=msgspec.Raw(json.dumps(fields.get("serverInfo", {})).encode()),
+        instructions=_legible(instructions) if isinstance(instructions, str) else None,
+    )
+
+
+def _legible(text: str) -> str:
+    """Without lone surrogates, which no UTF-8 can carry."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _read_page(result: RawJson) -> tuple[list[ToolOffer], str | None] | None:
+    """The tools of one page and the next cursor. A tool without a name is left out."""
+    try:
+        page = _tool_page.decode(result)
+        offers = []
+        for raw in page.tools:
+            offer = _offer(raw)
+            if offer is not None:
+                offers.append(offer)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return _lenient_page(result)
+    return offers, page.nextCursor
+
+
+def _offer(raw: msgspec.Raw) -> ToolOffer | None:
+    try:
+        name = _named.decode(raw).name
+    except msgspec.ValidationError:
+        return None
+    return ToolOffer(name, RawJson(bytes(raw)))
+
+
+def _lenient_page(result: RawJson) -> tuple[list[ToolOffer], str | None] | None:
+    try:
+        fields = json.loads(result)
+    except (ValueError, RecursionError):
+        return None
+    tools = fields.get("tools") if isinstance(fields, dict) else None
+    if not isinstance(tools, list):
+        return None
+    cursor = fields.get("nextCursor")
+    offers = [
+        ToolOffer(_legible(tool["name"]), RawJson(json.dumps(tool).encode()))
+        for tool in tools
+        if isinstance(tool, dict) and isinstance(tool.get("name"), str)
+    ]
+    return offers, cursor if isinstance(cursor, str) else None
+
+
+def _without_doubles(offers: list[ToolOffer]) -> list[ToolOffer]:
+    """A name offered twice counts once, the first time."""
+    return list({offer.name: offer for offer in reversed(offers)}.values())[::-1]

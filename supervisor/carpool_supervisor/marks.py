@@ -1,0 +1,114 @@
+"""The mark every process of ours carries in its environment, and reading it back.
+
+Owns the spelling: `CARPOOL_RUNTIME=<runtime id>` and `CARPOOL_INSTANCE=<runtime id>:<epoch>.<instance>`.
+Environments are inherited, so whatever a server starts carries the mark of its instance (rule 2), also
+what has left the server's process group. A pid alone proves nothing, it may have been reused.
+
+Standard library only and few modules: the spawner and the launcher's sweep import this. Reads `/proc`;
+where there is none (macOS) these functions find nothing and `vitals.find_marked` does it.
+Knows nothing of: who is started, why it is ended.
+"""
+
+import _signal  # type: ignore[import-not-found]  # no stub; `signal` drags in enum, 0.7 MB
+import os
+from _collections_abc import Callable  # `collections.abc` and `typing` would cost 2 MB more
+
+RUNTIME = "CARPOOL_RUNTIME"
+INSTANCE = "CARPOOL_INSTANCE"
+
+
+def instance_mark(runtime_id: str, epoch: str, tail: int | str) -> str:
+    """The value of `CARPOOL_INSTANCE`. `tail` is the instance, or `spawner`."""
+    return f"{runtime_id}:{epoch}.{tail}"
+
+
+def _slurp(path: str) -> bytes:
+    """The whole file, or nothing where it has vanished or is not ours to read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    parts: list[bytes] = []
+    try:
+        while part := os.read(fd, 1 << 16):
+            parts.append(part)
+    except OSError:  # the process ended while we read
+        return b""
+    finally:
+        os.close(fd)
+    return b"".join(parts)
+
+
+def value_of(pid: int, name: str) -> str | None:
+    """What `pid` was started with under `name`. None: not set, gone, or not ours to read."""
+    wanted = os.fsencode(name) + b"="
+    for entry in _slurp(f"/proc/{pid}/environ").split(b"\0"):
+        if entry.startswith(wanted):
+            return os.fsdecode(entry[len(wanted) :])
+    return None
+
+
+def state_and_group(pid: int) -> tuple[str, int]:
+    """The state letter of proc(5) and the process group; `("", 0)` for one that is gone."""
+    fields = _slurp(f"/proc/{pid}/stat").rpartition(b")")[2].split()  # the name before may hold anything
+    return (fields[0].decode(), int(fields[2])) if len(fields) > 2 else ("", 0)
+
+
+def parent_of(pid: int) -> int:
+    """The parent, 0 for a process that is gone."""
+    fields = _slurp(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return int(fields[1]) if len(fields) > 1 else 0
+
+
+def children_of_this_thread() -> list[int]:
+    """Children of the calling thread, adopted ones included."""
+    return [int(pid) for pid in _slurp("/proc/thread-self/children").split()]
+
+
+def is_running(pid: int) -> bool:
+    """It exists and is no zombie."""
+    return state_and_group(pid)[0] not in {"", "Z", "X"}
+
+
+def find(name: str, is_wanted: Callable[[str], bool]) -> list[int]:
+    """Running processes of this user whose `name` in the environment is wanted, ourselves left out."""
+    mine, me = os.getuid(), os.getpid()
+    found: list[int] = []
+    try:
+        pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    except OSError:
+        return found
+    for pid in pids:
+        try:
+            if pid == me or os.stat(f"/proc/{pid}").st_uid != mine:
+                continue
+        except OSError:
+            continue
+        value = value_of(pid, name)
+        if value is not None and is_wanted(value) and is_running(pid):
+            found.append(pid)
+    return found
+
+
+def signal_marked(pid: int, number: int, name: str, is_wanted: Callable[[str], bool]) -> bool:
+    """Signal `pid` only if it is still a process with this mark. Says whether it was signalled.
+
+    The pidfd pins the process before the mark is read again, so a reused pid is never hit.
+    """
+    fd = -1
+    try:
+        if hasattr(os, "pidfd_open"):
+            fd = os.pidfd_open(pid)
+        value = value_of(pid, name)
+        if value is None or not is_wanted(value):
+            return False
+        if fd >= 0:
+            _signal.pidfd_send_signal(fd, number)
+        else:
+            os.kill(pid, number)
+    except OSError:
+        return False
+    finally:
+        if fd >= 0:
+            os.close(fd)
+    return True

@@ -1,0 +1,289 @@
+"""The supervisor as a process: performs what the core decides.
+
+Owns the wiring: link, ready set, spawner, conversations, logs, timers, lifeline. Decides nothing
+about calls, pools or instances.
+
+Knows nothing of: agents, names, rights.
+"""
+
+import logging
+import os
+import random
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import trio
+
+from carpool_protocol import paths
+from carpool_protocol.ids import Epoch, InstanceId, PoolKey, ServerName
+from carpool_protocol.journal import Journal
+from carpool_protocol.messages import LINK_VERSION, AnyMessage, Hello, Message, PoolSpec, Survey, Wanted
+from carpool_protocol.peer import BROKER, LinkEvent, PeerDown, PeerRefused, PeerUp
+from carpool_protocol.runtime.lifeline import Lifeline
+from carpool_protocol.runtime.link import Link
+from carpool_protocol.runtime.pump import Pump
+from carpool_protocol.runtime.ready import ReadySet
+from carpool_protocol.runtime.steady_clock import SteadyClock
+from carpool_protocol.runtime.zmq_link import ZmqLink
+from carpool_supervisor.child_io import PipeBudget
+from carpool_supervisor.conversation import Conversation
+from carpool_supervisor.core import effects, events
+from carpool_supervisor.core.supervisor import SupervisorCore
+from carpool_supervisor.endings import exit_text
+from carpool_supervisor.era.handshake import Handshake
+from carpool_supervisor.spawn_request import SpawnRefusedError
+from carpool_supervisor.spawner import Spawner
+from carpool_supervisor.stderr_log import StderrLog
+from carpool_supervisor.survey import Surveyor
+
+log = logging.getLogger("carpool.supervisor")
+
+HELD_HIGH_BYTES = 64 * 1024 * 1024
+HELD_LOW_BYTES = 16 * 1024 * 1024
+"""While so much waits for the broker, no more is read from servers; they wait in turn (rule 10)."""
+
+
+class SupervisorShell:
+    """One supervisor process."""
+
+    def __init__(self, runtime_dir: str, name: str, lifeline: Lifeline | None) -> None:
+        self._runtime_dir = runtime_dir
+        self._logs = Path(paths.log_dir(os.environ, runtime_dir))
+        self._name = name
+        self._lifeline = lifeline
+        self._release = version("carpool")
+        epoch = Epoch(f"{os.getpid():x}-{os.urandom(6).hex()}")
+        hello = Hello(LINK_VERSION, epoch, name, os.getpid(), self._release)
+        self._ready = ReadySet()
+        self._link: Link = ZmqLink(hello, paths.link_endpoint(runtime_dir))
+        self._spawner = Spawner(
+            self._ready,
+            paths.runtime_id(runtime_dir),
+            epoch,
+            on_spawned=self._spawned,
+            on_spawn_failed=self._spawn_failed,
+            on_exited=self._exited,
+            on_lost=self._spawner_lost,
+        )
+        self._spawner_gone = trio.Event()
+        self.core = SupervisorCore()
+        self._clock = SteadyClock()
+        dump_to = self._logs / f"journal-supervisor-{name}.jsonl"
+        self._pump: Pump[events.AnyEvent, effects.AnyEffect] = Pump(
+            self.core, self._perform, Journal(), self._clock, dump_to=dump_to
+        )
+        self._budget = PipeBudget()
+        self._surveyor = Surveyor()
+        self._specs: dict[PoolKey, PoolSpec] = {}
+        self._conversations: dict[InstanceId, Conversation] = {}
+        self._stderr: dict[ServerName, StderrLog] = {}
+        self._dirty: list[Conversation] = []
+        self._paused = False
+        self._stopping = False
+        self._stopped = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self._perform_one: dict[type, Callable[..., None]] = {
+            effects.WriteCall: self._write_call,
+            effects.WriteCancel: self._write_cancel,
+            effects.Spawn: self._spawn,
+            effects.Probe: self._probe,
+            effects.CloseStdin: self._close_stdin,
+            effects.SignalGroup: self._signal,
+            effects.Forget: self._forget,
+            effects.Note: self._note,
+        }
+
+    async def run(self) -> None:
+        """Serve until stopped: by the lifeline, or by `stop`. Ends every process it has started."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            await self._spawner.start()
+            nursery.start_soon(self._ready.run, self._settle)
+            nursery.start_soon(self._pump.run_timers)
+            nursery.start_soon(self._clock.watch, self._jumped)
+            nursery.start_soon(self._renew_spawner)
+            await nursery.start(self._link.run, self._deliver, self._settle)
+            if self._lifeline is not None:
+                self._lifeline.ready()
+                nursery.start_soon(self._lifeline.run, self.stop, _ignore)
+            log.info("supervisor %s serves (pid %d)", self._name, os.getpid())
+            await self._stopped.wait()
+            with trio.CancelScope(shield=True):
+                await self._spawner.close()
+            nursery.cancel_scope.cancel()
+        for stderr in self._stderr.values():
+            stderr.close()
+
+    def stop(self) -> None:
+        """End: every instance is asked to end, then the process."""
+        if not self._stopping:
+            self._stopping = True
+            log.info("stopping")
+            self._pump.feed(events.StopWanted())
+            self._settle()
+
+    # --- the burst -------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """The burst is over: everything it caused leaves now."""
+        if self._dirty:
+            dirty, self._dirty = self._dirty, []
+            for conversation in dirty:
+                conversation.flush()
+        self._link.flush()
+        self._pump.settle()
+        held = self._link.held_bytes(BROKER)
+        if held > HELD_HIGH_BYTES and not self._paused:
+            self._paused = True
+            for conversation in self._conversations.values():
+                conversation.io.pause()
+        elif self._paused and held < HELD_LOW_BYTES:
+            self._paused = False
+            for conversation in self._conversations.values():
+                conversation.io.resume()
+        if self._stopping and self.core.quiet:
+            self._stopped.set()
+
+    def _mark(self, conversation: Conversation) -> None:
+        self._dirty.append(conversation)
+
+    def _perform(self, todo: list[effects.AnyEffect]) -> None:
+        for effect in todo:
+            if isinstance(effect, Message):
+                self._link.send(BROKER, effect)
+            else:
+                self._perform_one[type(effect)](effect)
+
+    # --- the link --------------------------------------------------------------------------------------
+
+    def _deliver(self, _peer: str, messages: Sequence[LinkEvent]) -> None:
+        for message in messages:
+            match message:
+                case PeerUp():
+                    log.info("broker came (pid %d, carpool %s)", message.hello.pid, message.hello.release)
+                    self._pump.feed(events.BrokerCame())
+                case PeerDown():
+                    log.warning("broker went: %s", message.why)
+                case PeerRefused():
+                    log.error("%s", message.text)
+                case Survey():
+                    self._survey(message)
+                case Wanted():
+                    self._specs = {spec.key: spec for spec in message.pools}
+                    self._pump.feed(message)
+                case _:
+                    self._feed_message(message)
+
+    def _feed_message(self, message: AnyMessage) -> None:
+        if isinstance(message, events.LinkEvent):
+            self._pump.feed(message)
+
+    def _survey(self, asked: Survey) -> None:
+        assert self._nursery is not None
+
+        async def answer() -> None:
+            reports = self.core.report()
+            surveyed = await self._surveyor.survey(asked, reports, self._spawner.pid)
+            self._link.send(BROKER, surveyed)
+            self._link.flush()
+
+        self._nursery.start_soon(answer)
+
+    # --- instances -------------------------------------------------------------------------------------
+
+    def _spawn(self, effect: effects.Spawn) -> None:
+        instance = effect.instance
+        spec = self._specs.get(effect.key)
+        if spec is None:  # its pool goes and has calls left that no instance will see
+            self._feed((events.SpawnFailed(instance, "its configuration is gone", random.random()),))  # noqa: S311
+            return
+        try:
+            pipes = self._spawner.spawn(instance, spec.argv, spec.env, spec.cwd)
+        except SpawnRefusedError as error:
+            self._feed((events.SpawnFailed(instance, f"could not be started: {error}", random.random()),))  # noqa: S311
+            return
+        self._conversations[instance] = Conversation(
+            instance,
+            Handshake(instance, spec.key, self._release),
+            pipes,
+            self._ready,
+            self._budget,
+            self._stderr_of(effect.server),
+            secrets=[value for name, value in spec.env.items() if os.environ.get(name) != value],
+            feed=self._feed,
+            on_dirty=self._mark,
+        )
+        log.info("%s #%d starts (generation %d)", effect.server, instance, effect.generation)
+
+    def _spawned(self, instance: InstanceId, pid: int) -> None:
+        self._feed((events.InstanceSpawned(instance, pid),))
+        conversation = self._conversations.get(instance)
+        if conversation is not None:
+            conversation.greet()
+
+    def _spawn_failed(self, instance: InstanceId, text: str) -> None:
+        self._feed((events.SpawnFailed(instance, f"could not be started: {text}", random.random()),))  # noqa: S311
+
+    def _exited(self, instance: InstanceId, status: int) -> None:
+        how = exit_text(status)
+        how = f"was {how}" if status < 0 else f"ended with {how}"
+        conversation = self._conversations.get(instance)
+        unwritten, words = conversation.exited() if conversation is not None else ((), "")
+        self._feed((events.InstanceExited(instance, how, unwritten, words, random.random()),))  # noqa: S311
+
+    def _feed(self, what: Iterable[events.OwnEvent]) -> None:
+        self._pump.feed_all(what)
+
+    def _write_call(self, effect: effects.WriteCall) -> None:
+        self._conversations[effect.instance].call(effect.wire, effect.call)
+
+    def _write_cancel(self, effect: effects.WriteCancel) -> None:
+        self._conversations[effect.instance].cancel(effect.wire, effect.reason)
+
+    def _probe(self, effect: effects.Probe) -> None:
+        self._conversations[effect.instance].probe()
+
+    def _close_stdin(self, effect: effects.CloseStdin) -> None:
+        self._conversations[effect.instance].io.close_stdin()
+
+    def _signal(self, effect: effects.SignalGroup) -> None:
+        self._spawner.signal(effect.instance, effect.signal)
+
+    def _forget(self, effect: effects.Forget) -> None:
+        conversation = self._conversations.pop(effect.instance, None)
+        if conversation is not None:
+            conversation.close()
+
+    def _note(self, effect: effects.Note) -> None:
+        log.log(logging.getLevelNamesMapping()[effect.level.upper()], "%s", effect.text)
+
+    def _stderr_of(self, server: ServerName) -> StderrLog:
+        found = self._stderr.get(server)
+        if found is None:
+            path = Path(paths.server_log(str(self._logs), server))
+            found = self._stderr[server] = StderrLog(
+                self._ready, path, on_trouble=lambda text: log.error("%s: %s", server, text)
+            )
+        return found
+
+    # --- the spawner -----------------------------------------------------------------------------------
+
+    def _spawner_lost(self) -> None:
+        log.error("the spawner died, and with it every instance; it is started again")
+        self._spawner_gone.set()
+
+    async def _renew_spawner(self) -> None:
+        while True:
+            await self._spawner_gone.wait()
+            self._spawner_gone = trio.Event()
+            await self._spawner.start()
+
+    def _jumped(self) -> None:
+        log.warning("this process stood still for a while; every instance is probed")
+        self._pump.feed(events.ClockJumped())
+        self._settle()
+
+
+def _ignore(_name: str) -> None:
+    """Other supervisors' deaths do not concern this one."""

@@ -1,0 +1,263 @@
+"""A broker that is none: attach lines, a few canned answers, the lifeline. For tests of the client's half.
+
+Standard library only. In a test's own process: `with FakeBroker(directory): …`. As a process it stands in
+for the modules `carpool_broker` and `carpool_supervisor` (see `fake_packages`), and then does what the file
+`behave-NAME` in the runtime directory says, one word a line: `refuse` (print a config error, exit 2), `crash`
+(exit 1 at once), `spawner` (once: leave a child behind), `mute` (never a word), `deaf` (ignores `stop`). What the launcher tells it goes
+to `heard-NAME`, each of its lives to `lives-NAME`.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]
+
+TOOLS: list[Json] = [
+    {
+        "name": "time__now",
+        "server": "time",
+        "tool": "now",
+        "description": "Tell the time.",
+        "aliases": ["time.now", "now"],
+    },
+    {
+        "name": "git__log",
+        "server": "git",
+        "tool": "log",
+        "description": "Show\x1b[31m history.",
+        "aliases": ["git.log"],
+    },
+]
+
+STATUS: Json = {
+    "healthy": False,
+    "reason": "git has given up",
+    "broker": {"pid": 11, "uptime_s": 3700.5, "version": "0.1.0"},
+    "supervisors": [{"id": "sup1", "pid": 12}],
+    "servers": {
+        "time": {
+            "state": "serving",
+            "sharing": "concurrent",
+            "waiting": 0,
+            "restarts": 0,
+            "tools": 2,
+            "last_error": "",
+            "instances": [
+                {
+                    "id": 1,
+                    "pid": 21,
+                    "state": "fit",
+                    "generation": 1,
+                    "era": "2025-06-18",
+                    "in_flight": 3,
+                    "calls": 1234,
+                    "rss_bytes": 31457280,
+                    "pss_bytes": 20971520,
+                    "cpu_percent": 1.5,
+                }
+            ],
+        },
+        "git": {
+            "state": "given_up",
+            "sharing": "concurrent",
+            "waiting": 2,
+            "restarts": 5,
+            "tools": 0,
+            "last_error": "exit code 1: no \x1b]0;repository\x07",
+            "instances": [],
+        },
+    },
+    "sessions": [
+        {"id": "s1", "agent": "claude", "pid": 31, "era": "2025-06-18", "profile": "", "in_flight": 3},
+    ],
+    "totals": {
+        "instances": 1,
+        "sessions": 1,
+        "in_flight": 3,
+        "calls": 1234,
+        "private_processes_avoided": 4,
+        "memory_saved_bytes": 83886080,
+    },
+}
+
+
+class FakeBroker:
+    """Listens on the agents' socket of `directory` and keeps every message it got in `heard`."""
+
+    def __init__(self, directory: str | Path, env: list[str] | None = None, refuse: str = "") -> None:
+        self.heard: list[Json] = []
+        self._env = env or []
+        self._refuse = refuse
+        self._path = Path(directory) / "agents.sock"
+        self._path.unlink(missing_ok=True)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self._path))
+        self._listener.listen(64)
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> "FakeBroker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._path.unlink(missing_ok=True)
+        # shutdown wakes the thread in accept; close alone would not.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for sock in self._open:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def methods(self) -> list[str]:
+        return [message.get("method", "") for message in self.heard]
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            self._open.append(sock)
+            threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        with sock, sock.makefile("rb") as lines:
+            try:
+                for line in lines:
+                    message = json.loads(line)
+                    self.heard.append(message)
+                    for answer in self._answers(message):
+                        sock.sendall(json.dumps(answer, separators=(",", ":")).encode() + b"\n")
+                    if self._refuse:
+                        return
+            except OSError:
+                return
+
+    def _answers(self, message: Json) -> list[Json]:
+        method, number, params = message.get("method"), message.get("id"), message.get("params", {})
+        if method == "carpool/attach":
+            if self._refuse:
+                return [{"jsonrpc": "2.0", "method": "carpool/refused", "params": {"text": self._refuse}}]
+            attached = {"version": 1, "session": "s1", "env": self._env}
+            return [{"jsonrpc": "2.0", "method": "carpool/attached", "params": attached}]
+        if number is None:
+            return []
+        answer = self._result(str(method), params)
+        if isinstance(answer, FakeError):
+            return [{"jsonrpc": "2.0", "id": number, "error": {"code": answer.code, "message": answer.text}}]
+        # A ping first: a caller must not take somebody else's message for its answer.
+        ping = {"jsonrpc": "2.0", "id": "p1", "method": "ping"}
+        return [ping, {"jsonrpc": "2.0", "id": number, "result": answer}]
+
+    def _result(self, method: str, params: Json) -> "Json | FakeError":
+        results: dict[str, Callable[[], Json | FakeError]] = {
+            "initialize": lambda: {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {},
+                "serverInfo": {"name": "fake", "version": "0"},
+            },
+            "carpool/status": lambda: STATUS,
+            "carpool/tools": lambda: {
+                "tools": [t for t in TOOLS if params.get("name") in (None, t["name"], *t["aliases"])]
+            },
+            "carpool/operate": lambda: {
+                "results": [
+                    {
+                        "server": name,
+                        "ok": name != "git",
+                        "text": "done" if name != "git" else "git has given up",
+                    }
+                    for name in params["servers"] or ["time", "git"]
+                ]
+            },
+            "carpool/reload": lambda: {
+                "ok": False,
+                "problems": ["carpool.json:3: unknown key 'comand'; did you mean 'command'?"],
+            },
+            "tools/call": lambda: self._call(params),
+        }
+        return results.get(method, lambda: FakeError(-32601, f"no {method}"))()
+
+    def _call(self, params: Json) -> "Json | FakeError":
+        if params["name"] == "unknown":
+            return FakeError(-32602, "unknown tool 'unknown'")
+        text = json.dumps(params.get("arguments", {}))
+        return {
+            "content": [{"type": "text", "text": f"{text}\x1b[2J"}],
+            "isError": params["name"] == "git__log",
+        }
+
+
+class FakeError:
+    def __init__(self, code: int, text: str) -> None:
+        self.code = code
+        self.text = text
+
+
+def fake_packages(folder: Path) -> str:
+    """Make packages in `folder` that stand in for broker, supervisor and sweep: an entry of PYTHONPATH."""
+    here = str(Path(__file__).resolve().parent)
+    for package in ("carpool_broker", "carpool_supervisor"):
+        (folder / package).mkdir(parents=True)
+        (folder / package / "__init__.py").touch()
+        code = (
+            f"import sys; sys.path.insert(0, {here!r})\nimport fake_broker; fake_broker.main({package!r})\n"
+        )
+        (folder / package / "__main__.py").write_text(code)
+    sweep = (
+        "import os, sys\nopen(os.environ['CARPOOL_RUNTIME_DIR'] + '/swept', 'a').write(sys.argv[1] + '\\n')\n"
+    )
+    (folder / "carpool_supervisor" / "sweep.py").write_text(sweep)
+    return str(folder)
+
+
+def main(package: str) -> None:
+    """Be a daemon process: the lifeline, and for the broker the agents' socket."""
+    arguments = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
+    directory = Path(arguments["--runtime-dir"])
+    name = arguments.get("--name", "broker")
+    behaviour = directory / f"behave-{name}"
+    words = behaviour.read_text().split() if behaviour.exists() else []
+    lifeline = socket.socket(fileno=int(arguments["--lifeline"]))
+    with (directory / f"lives-{name}").open("a") as lives:
+        lives.write(f"{os.getpid()} {json.dumps(arguments)} {json.dumps(dict(os.environ))}\n")
+    if "refuse" in words:
+        sys.stderr.write("carpool.json:3: unknown key 'comand'\n")
+        sys.exit(2)
+    if "crash" in words:
+        sys.stderr.write("no module named sense\n")
+        sys.exit(1)
+    if "spawner" in words:
+        spawner = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        (directory / "spawner").write_text(str(spawner.pid))
+        behaviour.unlink()
+    broker = FakeBroker(directory) if package == "carpool_broker" else None
+    if "mute" not in words:
+        lifeline.sendall(b"ready\n")
+    else:
+        time.sleep(60)
+    lifeline.settimeout(0.1)
+    while True:
+        try:
+            data = lifeline.recv(4096)
+        except TimeoutError:
+            lifeline.sendall(b"alive\n")
+            continue
+        with (directory / f"heard-{name}").open("ab") as heard:
+            heard.write(data)
+        if not data or (b"stop\n" in data and "deaf" not in words):
+            break
+    if broker:
+        broker.close()

@@ -1,0 +1,272 @@
+"""An instance's pipes, with real pipes: order, a full pipe, what was not delivered, the end."""
+
+import fcntl
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from carpool_protocol.lines import OverlongLine
+from carpool_protocol.runtime.ready import ReadySet
+from carpool_supervisor.child_io import RAISED_PIPE_BYTES, ChildIo, PipeBudget
+from tests.kit.leaks import no_leaks
+from tests.kit.waits import until
+
+KIB = 1024
+
+
+class Far:
+    """The far ends of the pipes (the process's), and what our end reported."""
+
+    def __init__(self, ready: ReadySet, budget: PipeBudget, cap_bytes: int = 1 << 20) -> None:
+        self.stdin_fd, stdin_write = os.pipe()
+        stdout_read, self.stdout_fd = os.pipe()
+        self.our_stdout_fd = stdout_read
+        for fd in (stdin_write, stdout_read):
+            os.set_blocking(fd, False)
+        self.lines: list[bytes | OverlongLine] = []
+        self.closed = 0
+        self.blocked: list[bool] = []
+        self.io = ChildIo(
+            ready,
+            stdin_write,
+            stdout_read,
+            budget,
+            on_lines=self.lines.extend,
+            on_stdout_closed=self._closed,
+            on_stdin_blocked=self.blocked.append,
+            cap_bytes=cap_bytes,
+        )
+
+    def _closed(self) -> None:
+        self.closed += 1
+
+    def take(self, size_bytes: int) -> bytes:
+        """Read at the process's end; blocks unless it is there."""
+        data = b""
+        while len(data) < size_bytes and (part := os.read(self.stdin_fd, size_bytes - len(data))):
+            data += part
+        return data
+
+    def end(self) -> None:
+        """The process ends: its descriptors close."""
+        for name in ("stdin_fd", "stdout_fd"):
+            if (fd := getattr(self, name)) >= 0:
+                os.close(fd)
+                setattr(self, name, -1)
+
+
+@contextmanager
+def far(budget: PipeBudget | None = None, cap_bytes: int = 1 << 20) -> Iterator[tuple[Far, ReadySet]]:
+    with no_leaks():
+        ready = ReadySet()
+        one = Far(ready, budget or PipeBudget(), cap_bytes)
+        try:
+            yield one, ready
+        finally:
+            one.io.close()
+            one.io.close()  # twice is once
+            one.end()
+            assert len(ready) == 0
+            ready.close()
+
+
+@asynccontextmanager
+async def served(budget: PipeBudget | None = None, cap_bytes: int = 1 << 20) -> AsyncIterator[Far]:
+    with far(budget, cap_bytes) as (one, ready):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ready.run, lambda: None)
+            yield one
+            nursery.cancel_scope.cancel()
+
+
+def test_written_lines_arrive_whole_and_in_order_and_only_at_flush() -> None:
+    with far() as (one, _):
+        one.io.write(b"one\n")
+        one.io.write(b"two\n")
+        assert one.io.unwritten_count() == 2
+        one.io.flush()
+        assert one.take(8) == b"one\ntwo\n"
+        assert (one.io.unwritten_count(), one.io.unwritten_bytes, one.blocked) == (0, 0, [])
+
+
+async def test_a_full_pipe_blocks_nobody_and_the_rest_follows_in_order() -> None:
+    lines = [b"%06d" % at + b"x" * (at * 37 % 5000) + b"\n" for at in range(200)]
+    whole = b"".join(lines)
+    async with served() as one:
+        for line in lines:
+            one.io.write(line)
+            one.io.flush()
+        assert one.blocked == [True]
+        assert one.io.unwritten_bytes >= len(whole) - _capacity(one)
+        got = b""
+        while len(got) < len(whole):
+            await trio.lowlevel.wait_readable(one.stdin_fd)
+            got += os.read(one.stdin_fd, 100 * KIB)
+        assert got == whole
+        await until(lambda: one.blocked == [True, False], "it is said that the pipe takes again")
+        assert (one.io.unwritten_count(), one.io.unwritten_bytes) == (0, 0)
+
+
+def test_a_line_of_which_bytes_are_missing_is_undelivered_and_one_without_only_its_newline_is_not() -> None:
+    with far() as (one, _):
+        capacity = _capacity(one)
+        one.io.write(b"a" * (capacity - 1) + b"\n")  # fills the pipe to the byte
+        one.io.write(b"never started\n")
+        one.io.flush()
+        assert one.io.unwritten_count() == 1
+    with far() as (one, _):
+        one.io.write(b"a" * (_capacity(one) - 3) + b"\n")
+        one.io.write(b"begun\n")
+        one.io.flush()
+        assert one.io.unwritten_count() == 1
+    with far() as (one, _):
+        one.io.write(b"a" * _capacity(one) + b"\n")  # only the newline is missing: at end of file it may run
+        one.io.write(b"next\n")
+        one.io.flush()
+        assert one.io.unwritten_count() == 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.integers(1, 40_000), max_size=12),
+    st.lists(st.integers(1, 90_000), max_size=12),
+    st.integers(0, 3),
+)
+def test_what_was_read_and_what_is_unwritten_add_up(
+    sizes: list[int], reads: list[int], flush_every: int
+) -> None:
+    with far() as (one, _):
+        lines = [bytes([97 + at]) * size + b"\n" for at, size in enumerate(sizes)]
+        for at, line in enumerate(lines):
+            one.io.write(line)
+            if flush_every and at % flush_every == 0:
+                one.io.flush()
+        one.io.flush()
+        os.set_blocking(one.stdin_fd, False)
+        got = b""
+        for size in reads:
+            try:
+                got += os.read(one.stdin_fd, size)
+            except BlockingIOError:
+                break
+            one.io._push()  # what the ReadySet calls
+        while True:
+            try:
+                got += os.read(one.stdin_fd, 1 << 20)
+            except BlockingIOError:
+                break
+        whole = b"".join(lines)
+        assert got == whole[: len(whole) - one.io.unwritten_bytes]
+        undelivered = [line for at, line in enumerate(lines) if sum(map(len, lines[: at + 1])) - 1 > len(got)]
+        assert one.io.unwritten_count() == len(undelivered)
+
+
+def test_a_process_that_closed_its_stdin_is_noticed_and_its_lines_stay_undelivered() -> None:
+    with far() as (one, _):
+        os.close(one.stdin_fd)
+        one.stdin_fd = -1
+        one.io.write(b"into the void\n")
+        one.io.flush()
+        one.io.write(b"again\n")
+        one.io.flush()
+        assert one.io.is_stdin_broken
+        assert one.io.unwritten_count() == 2
+
+
+def test_closing_stdin_is_an_end_of_file_and_what_a_full_pipe_held_back_is_undelivered() -> None:
+    with far() as (one, _):
+        one.io.write(b"last\n")
+        one.io.close_stdin()
+        assert one.take(100) == b"last\n"
+        one.io.write(b"too late\n")
+        one.io.flush()
+        one.io.close_stdin()
+        assert one.io.unwritten_count() == 1
+    with far() as (one, _):
+        one.io.write(b"a" * 1_000_000 + b"\n")
+        one.io.flush()
+        one.io.close_stdin()
+        assert one.io.unwritten_count() == 1
+        assert len(one.take(2_000_000)) < 1_000_000
+
+
+async def test_lines_come_whole_and_the_end_is_told_once_half_lines_dropped() -> None:
+    async with served() as one:
+        os.write(one.stdout_fd, b'{"a":1}\n{"b"')
+        await until(lambda: one.lines == [b'{"a":1}'], "the first line came")
+        assert one.io.received_bytes == 12
+        os.write(one.stdout_fd, b":2}\nhalf a li")
+        one.end()
+        await until(lambda: one.closed, "the end is told")
+        assert one.lines == [b'{"a":1}', b'{"b":2}']
+        one.io.drain()
+        assert one.closed == 1
+
+
+async def test_a_line_over_the_cap_is_reported_and_the_next_one_read() -> None:
+    async with served(cap_bytes=1000) as one:
+        os.write(one.stdout_fd, b'{"id":7,"result":"' + b"x" * 2000 + b'"}\nshort\n')
+        await until(lambda: len(one.lines) == 2, "both came")
+        assert isinstance(one.lines[0], OverlongLine)
+        assert one.lines[0].id == b"7"
+        assert one.lines[1] == b"short"
+
+
+async def test_paused_it_reads_nothing_resumed_everything_and_drained_also_while_paused() -> None:
+    async with served() as one:
+        one.io.pause()
+        os.write(one.stdout_fd, b"waits\n")
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        assert one.lines == []
+        one.io.resume()
+        await until(lambda: one.lines == [b"waits"], "it was read")
+        one.io.pause()
+        os.write(one.stdout_fd, b"last words\n")
+        one.end()
+        one.io.drain()
+        assert one.lines == [b"waits", b"last words"]
+
+
+def test_draining_ends_though_somebody_else_holds_the_pipe_open() -> None:
+    with far() as (one, _):
+        os.write(one.stdout_fd, b"last words\n")
+        one.io.drain()
+        one.io.drain()
+        assert (one.lines, one.closed) == ([b"last words"], 0)
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_GETPIPE_SZ"), reason="pipe sizes are Linux's")
+async def test_only_senders_of_long_lines_get_larger_pipes_and_only_so_many() -> None:
+    budget = PipeBudget(limit=1)
+    async with served(budget) as short, served(budget) as first, served(budget) as second:
+        os.write(short.stdout_fd, b"short\n" * 1000)
+        await until(lambda: len(short.lines) == 1000, "the short lines came")
+        for one in (first, second):
+            await trio.to_thread.run_sync(_write_all, one.stdout_fd, b"x" * 400 * KIB + b"\n")
+            await until(lambda at=one: at.lines, "the long line came")  # type: ignore[misc]  # bound late
+        assert _pipe_bytes(first) == RAISED_PIPE_BYTES
+        assert _pipe_bytes(second) == _pipe_bytes(short) < RAISED_PIPE_BYTES
+        first.io.close()  # gives its share back
+        await trio.to_thread.run_sync(_write_all, second.stdout_fd, b"x" * 400 * KIB + b"\n")
+        await until(lambda: len(second.lines) == 2, "its next long line came")
+        assert _pipe_bytes(second) == RAISED_PIPE_BYTES
+    assert budget.take()
+
+
+def _pipe_bytes(one: Far) -> int:
+    return fcntl.fcntl(one.our_stdout_fd, fcntl.F_GETPIPE_SZ)
+
+
+def _capacity(one: Far) -> int:
+    return fcntl.fcntl(one.stdin_fd, fcntl.F_GETPIPE_SZ) if hasattr(fcntl, "F_GETPIPE_SZ") else 64 * KIB
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]

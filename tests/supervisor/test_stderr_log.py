@@ -1,0 +1,173 @@
+"""The log of a server's stderr: format, bounds, rotation, tails, and a disk that fails."""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from carpool_protocol.ids import InstanceId
+from carpool_protocol.runtime.ready import ReadySet
+from carpool_protocol.wallclock import unix_s, wallclock
+from carpool_supervisor.stderr_log import LINE_BYTES, TAIL_LINES, StderrLog
+from tests.kit.leaks import no_leaks
+
+NOW = "2026-11-21T22:00:01.123Z"
+ONE, TWO = InstanceId(1), InstanceId(2)
+
+
+class Bench:
+    """A log and the writing ends of its instances' stderr."""
+
+    def __init__(self, path: Path, file_bytes: int) -> None:
+        self.ready = ReadySet()
+        self.troubles: list[str] = []
+        self.ends: dict[InstanceId, int] = {}
+        self.log = StderrLog(
+            self.ready, path, on_trouble=self.troubles.append, now_text=lambda: NOW, file_bytes=file_bytes
+        )
+
+    def attach(self, instance: InstanceId) -> None:
+        fd, self.ends[instance] = os.pipe()
+        os.set_blocking(fd, False)
+        self.log.attach(instance, fd)
+
+    def says(self, instance: InstanceId, data: bytes) -> None:
+        for at in range(0, len(data), 4096):
+            os.write(self.ends[instance], data[at : at + 4096])
+            self.log.drain(instance)
+
+    def ends_speech(self, instance: InstanceId) -> None:
+        os.close(self.ends.pop(instance))
+        self.log.drain(instance)
+
+    def close(self) -> None:
+        self.log.close()
+        for fd in self.ends.values():
+            os.close(fd)
+        assert len(self.ready) == 0
+        self.ready.close()
+
+
+Start = Callable[..., Bench]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    with no_leaks():
+        made: list[Bench] = []
+
+        def begin(path: Path = tmp_path / "logs" / "git.log", file_bytes: int = 1 << 20) -> Bench:
+            made.append(Bench(path, file_bytes))
+            made[-1].attach(ONE)
+            return made[-1]
+
+        yield begin
+        for bench in made:
+            bench.close()
+
+
+def test_each_line_tells_when_and_of_whom_and_nobody_can_forge_the_beginning_of_a_line(start: Start) -> None:
+    bench = start()
+    bench.attach(TWO)
+    bench.says(ONE, b"hello\nhalf ")
+    bench.says(TWO, b"\x1b[31mred\x1b[0m\n\n")
+    bench.says(ONE, b"line\nno newline at the end")
+    bench.ends_speech(ONE)
+    assert bench.log.path.read_text() == (
+        f"{NOW} #1 hello\n{NOW} #2 \x1b[31mred\x1b[0m\n{NOW} #2 \n"
+        f"{NOW} #1 half line\n{NOW} #1 no newline at the end\n"
+    )
+
+
+def test_the_file_and_its_directory_are_the_users_alone(start: Start) -> None:
+    bench = start()
+    bench.says(ONE, b"x\n")
+    assert bench.log.path.stat().st_mode & 0o777 == 0o600
+    assert bench.log.path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_invalid_utf8_is_replaced_and_an_overlong_line_cut_once_whatever_the_chunks(start: Start) -> None:
+    bench = start()
+    bench.says(ONE, b"bad \xff\xfe\n" + b"y" * (5 * LINE_BYTES) + b"\nafter\n" + b"z" * LINE_BYTES + b"\n")
+    lines = [line.removeprefix(f"{NOW} #1 ") for line in bench.log.path.read_text().splitlines()]
+    assert lines == ["bad \ufffd\ufffd", "y" * LINE_BYTES + " [cut]", "after", "z" * LINE_BYTES]
+
+
+def test_the_last_lines_are_kept_for_the_server_and_for_each_instance(
+    start: Start,
+) -> None:
+    bench = start()
+    bench.attach(TWO)
+    bench.says(TWO, b"two says this\n")
+    bench.says(ONE, b"".join(b"line %d\n" % at for at in range(50)))
+    bench.ends_speech(ONE)
+    assert bench.log.tail_of(ONE) == [f"line {at}" for at in range(50 - TAIL_LINES, 50)]
+    assert bench.log.tail_of(TWO) == ["two says this"]
+    assert bench.log.tail() == [f"#1 line {at}" for at in range(50 - TAIL_LINES, 50)]
+    bench.log.forget(ONE)
+    assert bench.log.tail_of(ONE) == []
+    assert len(bench.log.tail()) == TAIL_LINES
+
+
+def test_the_file_is_rotated_and_at_most_three_are_kept(start: Start) -> None:
+    bench = start(file_bytes=1000)
+    for at in range(100):
+        bench.says(ONE, b"%03d" % at + b"x" * 60 + b"\n")
+    names = sorted(path.name for path in bench.log.path.parent.iterdir())
+    assert names == ["git.log", "git.log.1", "git.log.2"]
+    assert all(path.stat().st_size <= 1000 for path in bench.log.path.parent.iterdir())
+    kept = "".join((bench.log.path.parent / name).read_text() for name in reversed(names))
+    numbers = [int(found) for found in re.findall(r"#1 (\d{3})x", kept)]
+    assert numbers == list(range(numbers[0], 100))
+    assert bench.log.lost_lines == 0
+
+
+def test_a_new_life_appends_to_the_file_and_counts_what_it_holds(start: Start) -> None:
+    first = start(file_bytes=200)
+    first.says(ONE, b"x" * 100 + b"\n")
+    second = start(file_bytes=200)
+    second.says(ONE, b"second\n")
+    second.says(ONE, b"y" * 100 + b"\n")
+    assert (second.log.path.parent / "git.log.1").read_text().count("\n") == 2
+
+
+def test_a_file_that_cannot_be_written_is_said_once(start: Start, tmp_path: Path) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+    bench = start(in_the_way / "git.log")
+    for _ in range(3):
+        bench.says(ONE, b"one\ntwo\n")
+    assert bench.log.lost_lines == 6
+    assert len(bench.troubles) == 1
+    assert "cannot be written" in bench.troubles[0]
+    assert bench.log.tail_of(ONE)[-1] == "two"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_counted_and_harms_nobody(start: Start) -> None:
+    bench = start(Path("/dev/full"))
+    bench.says(ONE, b"one\ntwo\n")
+    assert bench.log.lost_lines == 2
+    assert "No space left" in bench.troubles[0]
+
+
+def test_a_log_that_is_a_link_or_a_fifo_is_not_used(start: Start, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("mine")
+    link = tmp_path / "link.log"
+    link.symlink_to(target)
+    fifo = tmp_path / "fifo.log"
+    os.mkfifo(fifo)
+    for path in (link, fifo):
+        bench = start(path)
+        bench.says(ONE, b"x\n")
+        assert bench.log.lost_lines == 1
+    assert target.read_text() == "mine"
+
+
+def test_the_wall_clock_reads_as_people_write_it() -> None:
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", wallclock())
+    assert wallclock() <= wallclock()
+    assert unix_s() > 1_700_000_000

@@ -1,0 +1,75 @@
+"""The sweep of an earlier life: by mark and uid, polite first, and never whoever runs it."""
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from carpool_supervisor import marks
+from carpool_supervisor.sweep import end_marked, sweep
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc; elsewhere see test_vitals")
+
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+POLITE = "import time; print(flush=True); time.sleep(60)"
+
+
+@contextmanager
+def survivor(code: str, runtime_id: str) -> Iterator[subprocess.Popen[bytes]]:
+    env = {marks.RUNTIME: runtime_id, marks.INSTANCE: f"{runtime_id}:e0.1"}
+    argv = [sys.executable, "-I", "-S", "-c", code]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env=env, start_new_session=True) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def runtime_id() -> str:
+    return f"test-{uuid.uuid4().hex[:12]}"
+
+
+def test_survivors_are_ended_also_the_deaf_and_others_are_left_alone(runtime_id: str) -> None:
+    with (
+        survivor(DEAF, runtime_id) as deaf,
+        survivor(POLITE, runtime_id) as polite,
+        survivor(POLITE, runtime_id + "x") as other,
+    ):
+        assert sweep(runtime_id) == (2, 0)
+        assert not marks.is_running(deaf.pid)
+        assert polite.wait() == -15
+        assert deaf.wait() == -9
+        assert other.poll() is None
+
+
+def test_with_nothing_to_end_the_command_is_quick_and_silent(runtime_id: str) -> None:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), marks.RUNTIME: runtime_id}
+    command = [sys.executable, "-m", "carpool_supervisor.sweep", runtime_id]  # it carries the mark itself
+    done = subprocess.run(command, env=env, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert subprocess.run(command[:-1], env=env, capture_output=True, check=False).returncode == 2
+
+
+def test_who_started_the_sweep_is_spared_though_it_carries_the_mark(runtime_id: str) -> None:
+    code = (
+        "import subprocess, sys;"
+        f"done = subprocess.run([sys.executable, '-m', 'carpool_supervisor.sweep', {runtime_id!r}]);"
+        "sys.exit(40 + done.returncode)"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), marks.RUNTIME: runtime_id}
+    assert subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode == 40
+
+
+def test_a_pid_that_no_longer_carries_the_mark_is_not_signalled(runtime_id: str) -> None:
+    with survivor(POLITE, runtime_id) as other:
+        assert not marks.signal_marked(other.pid, 9, marks.RUNTIME, lambda value: value == "somebody-elses")
+        assert other.poll() is None
+        assert end_marked(marks.INSTANCE, lambda value: value == f"{runtime_id}:e0.1", grace_s=0.0) == (1, 0)
+        assert other.wait() == -9

@@ -1,0 +1,75 @@
+"""What processes cost, with real processes: descendants count, vanished ones are no error."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from carpool_supervisor.vitals import Probe, find_marked, is_stopped, vitals
+from tests.kit.spawning import server_argv
+from tests.kit.waits import until
+
+MIB = 1024 * 1024
+
+
+@contextmanager
+def running(*argv: str, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+async def test_the_memory_of_the_real_server_behind_a_wrapper_counts() -> None:
+    with running("sh", "-c", '"$@"; true', "sh", *server_argv("hog", "40")) as wrapper:
+        await until(
+            lambda: (now := vitals(wrapper.pid)) and now.pss_bytes > 40 * MIB, "the server has its memory"
+        )
+        now = vitals(wrapper.pid)
+        assert now is not None
+        assert now.processes == 2
+        assert now.rss_bytes >= now.pss_bytes
+        assert now.threads >= 2
+        assert 0 <= now.uptime_s < 60
+        assert now.cpu_s > 0
+        assert wrapper.stdin is not None
+        wrapper.stdin.close()  # or the server would outlive its wrapper
+
+
+async def test_the_rate_of_cpu_is_that_since_the_last_survey() -> None:
+    code = "print(flush=True); exec('while True: pass')"
+    probe = Probe()
+    with running(sys.executable, "-I", "-S", "-c", code) as busy, running("cat") as idle:
+        assert busy.stdout is not None
+        busy.stdout.readline()
+        first = probe.survey([busy.pid, idle.pid])
+        await until(
+            lambda: (now := vitals(busy.pid)) and now.cpu_s > first[busy.pid].cpu_s + 0.05, "it used CPU"
+        )
+        second = probe.survey([busy.pid, idle.pid])
+        assert second[busy.pid].cpu_percent > second[idle.pid].cpu_percent
+        assert second[idle.pid].cpu_percent == 0.0
+
+
+def test_a_process_that_is_gone_is_missing_and_no_error() -> None:
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    assert vitals(process.pid) is None
+    assert Probe().survey([process.pid, -1, os.getpid()]).keys() == {os.getpid()}
+    assert not is_stopped(process.pid)
+    assert not is_stopped(-1)
+
+
+async def test_a_stopped_process_is_told_from_a_running_one() -> None:
+    with running("cat") as process:
+        assert not is_stopped(process.pid)
+        process.send_signal(signal.SIGSTOP)
+        await until(lambda: is_stopped(process.pid), "it is stopped")
+
+
+def test_marked_processes_are_found_where_there_is_no_proc_too() -> None:
+    with running("cat", env={"PATH": os.environ["PATH"], "CARPOOL_RUNTIME": "vitals-test"}) as process:
+        assert find_marked("CARPOOL_RUNTIME", lambda value: value == "vitals-test") == [process.pid]

@@ -1,0 +1,150 @@
+"""One agent's socket: lines in, lines out, and what waits for a slow reader.
+
+Owns the socket and its buffers. Nothing here blocks. Reading goes on whatever is open (an answer,
+a cancel or a ping may be the next line); it stops only while the agent does not read what we write
+(rule 3), or while the door says so.
+
+Knows nothing of: JSON, sessions, the attach line.
+"""
+
+import socket
+import struct
+from collections.abc import Callable
+
+from carpool_protocol.lines import LineBuffer, OverlongLine
+from carpool_protocol.runtime.ready import ReadySet
+
+LINE_CAP_BYTES = 8 * 1024 * 1024
+UNREAD_HIGH_BYTES = 1024 * 1024
+"""So much that the agent has not read stops our reading of it."""
+READ_BYTES = 64 * 1024
+
+
+class AgentIo:
+    """One agent's socket on the ready set. `on_closed` is called once, not after `close`."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        ready: ReadySet,
+        *,
+        on_lines: Callable[[list[bytes | OverlongLine]], None],
+        on_closed: Callable[[], None],
+    ) -> None:
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._ready = ready
+        self._on_lines = on_lines
+        self._on_closed = on_closed
+        self._buffer = LineBuffer(cap_bytes=LINE_CAP_BYTES)
+        self._out: list[bytes] = []
+        self._unsent = memoryview(b"")
+        self._blocked = False
+        self._held = False
+        self._paused = False
+        self.progress = 0
+        """Grows with every byte the agent takes."""
+        self.closed = False
+        ready.add(self._fd, self._readable)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Of the unfinished line."""
+        return self._buffer.pending_bytes
+
+    @property
+    def blocked(self) -> bool:
+        """The agent does not read."""
+        return self._blocked
+
+    def peer_pid(self) -> int:
+        """The agent's pid where the system tells it, else 0."""
+        if not hasattr(socket, "SO_PEERCRED"):
+            return 0
+        credentials = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        return int(struct.unpack("3i", credentials)[0])
+
+    def write(self, line: bytes) -> None:
+        """Accept a complete line. `flush` sends it."""
+        self._out.append(line)
+
+    def flush(self) -> None:
+        """Send what the socket takes now; the rest follows by itself."""
+        if self._blocked or self.closed or not self._out:
+            return
+        out = self._out
+        data = out[0] if len(out) == 1 else b"".join(out)
+        self._out = []
+        try:
+            sent = self._sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._gone()
+            return
+        self.progress += sent
+        if sent < len(data):
+            self._unsent = memoryview(data)[sent:]
+            self._blocked = True
+            self._ready.want_write(self._fd, self._writable)
+            self._judge()
+
+    def hold(self, held: bool) -> None:
+        """The door's word: do not read (the receive budget is spent), or read again."""
+        self._held = held
+        self._judge()
+
+    def close(self) -> None:
+        """Let go of the socket. No callback comes after this."""
+        if not self.closed:
+            self.closed = True
+            self._ready.remove(self._fd)
+            self._sock.close()
+
+    def _readable(self) -> None:
+        try:
+            data = self._sock.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._gone()
+            return
+        lines = self._buffer.feed(data)
+        if lines:
+            self._on_lines(lines)
+
+    def _writable(self) -> None:
+        try:
+            sent = self._sock.send(self._unsent)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._gone()
+            return
+        self.progress += sent
+        self._unsent = self._unsent[sent:]
+        if not self._unsent:
+            self._blocked = False
+            self._ready.want_write(self._fd, None)
+            self.flush()
+        self._judge()
+
+    def _judge(self) -> None:
+        """Whether to read: not while held, nor while too much waits for the agent."""
+        if self.closed:
+            return
+        waiting = len(self._unsent) + (sum(map(len, self._out)) if self._blocked else 0)
+        pause = self._held or waiting > UNREAD_HIGH_BYTES
+        if pause != self._paused:
+            self._paused = pause
+            if pause:
+                self._ready.pause_read(self._fd)
+            else:
+                self._ready.resume_read(self._fd)
+
+    def _gone(self) -> None:
+        if not self.closed:
+            self.close()
+            self._on_closed()

@@ -1,0 +1,263 @@
+"""What the command line may ask of a running broker: the `carpool/…` methods.
+
+Owns these methods and the questions to the supervisor that they need. Control sessions only: an
+agent that sends one gets "method not found" like for any unknown method.
+
+Knows nothing of: sockets, how answers are shown to people.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+import msgspec
+import trio
+from msgspec import Struct
+
+from carpool_broker.configuration import Configuration
+from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.view import View, ViewTool
+from carpool_broker.status import Facts, page
+from carpool_protocol.ids import PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.messages import AnyMessage, Discover, Operate, Operated, Survey, Surveyed
+from carpool_protocol.names import Ambiguous
+
+P = TypeVar("P", bound=Struct)
+
+SURVEY_S = 5.0
+OPERATE_S = 310.0
+"""A first start may install for minutes."""
+
+
+class ControlError(Exception):
+    """The request cannot be served. `slug` is a fault of `faults`."""
+
+    def __init__(self, slug: str, detail: str) -> None:
+        super().__init__(detail)
+        self.slug = slug
+        self.detail = detail
+
+
+class _ToolsParams(Struct):
+    name: str | None = None
+
+
+class _OperateParams(Struct):
+    verb: Literal["start", "stop", "restart"]
+    servers: list[str] | None = None
+
+
+class Control:
+    """Answers control requests. `send` puts a message on the link and flushes it."""
+
+    def __init__(
+        self,
+        core: BrokerCore,
+        configuration: Configuration,
+        send: Callable[[AnyMessage], None],
+        *,
+        release: str,
+        supervisors: Callable[[], list[tuple[str, int]]],
+        control_sessions: Callable[[], set[SessionId]],
+        reload: Callable[[], list[str]],
+    ) -> None:
+        self._core = core
+        self._configuration = configuration
+        self._send = send
+        self._release = release
+        self._supervisors = supervisors
+        self._control_sessions = control_sessions
+        self._reload = reload
+        self._began_at = trio.current_time()
+        self._tokens = 0
+        self._asked: dict[int, tuple[trio.Event, list[Surveyed | Operated]]] = {}
+
+    def heard(self, message: Surveyed | Operated) -> None:
+        """An answer of the supervisor; one that nobody waits for any more is dropped."""
+        waiting = self._asked.get(message.token)
+        if waiting is not None:
+            waiting[1].append(message)
+            waiting[0].set()
+
+    def supervisor_went(self) -> None:
+        """No answer comes any more."""
+        for event, _ in self._asked.values():
+            event.set()
+
+    async def answer(self, session: SessionId, method: str, params: RawJson) -> RawJson:
+        """The result of one control request. Raises `ControlError`."""
+        match method:
+            case "carpool/status":
+                result: object = await self._status()
+            case "carpool/tools":
+                result = await self._tools(session, _decode(params, _ToolsParams))
+            case "carpool/operate":
+                result = await self._operate(_decode(params, _OperateParams))
+            case "carpool/reload":
+                problems = self._reload()
+                result = {"ok": not problems, "problems": problems}
+            case _:
+                raise ControlError("unknown_method", "")
+        return RawJson(msgspec.json.encode(result))
+
+    async def _ask(self, make: Callable[[int], AnyMessage], limit_s: float) -> Surveyed | Operated | None:
+        self._tokens += 1
+        token = self._tokens
+        event = trio.Event()
+        answers: list[Surveyed | Operated] = []
+        self._asked[token] = (event, answers)
+        try:
+            self._send(make(token))
+            with trio.move_on_after(limit_s):
+                await event.wait()
+        finally:
+            del self._asked[token]
+        return answers[0] if answers else None
+
+    # --- status ----------------------------------------------------------------------------------------
+
+    async def _status(self) -> dict[str, Any]:
+        core = self._core
+        operators = self._control_sessions()
+        sessions = [session for session in core.sessions.values() if session.id not in operators]
+        shims = [session.pid for session in sessions if session.carrier in ("shim", "run") and session.pid]
+        launcher = os.getppid()
+        surveyed = None
+        if self._supervisors():
+            pids = [os.getpid(), launcher, *shims]
+            surveyed = await self._ask(lambda token: Survey(token, pids), SURVEY_S)
+        waiting: dict[PoolKey, int] = {}
+        for session in sessions:
+            for owed in session.waiting:
+                waiting[owed.key] = waiting.get(owed.key, 0) + 1
+        config = self._configuration.config
+        servers = {name: "disabled" if server.disabled else "" for name, server in config.servers.items()}
+        for source in core.sources.sources.values():
+            for name, why in source.goal.misconfigured.items():
+                servers[name] = servers.get(name) or why
+        catalogs = {
+            spec.key: core.registry.catalog(spec.key)
+            for source in core.sources.sources.values()
+            for spec in source.specs.values()
+        }
+        return page(
+            Facts(
+                broker_pid=os.getpid(),
+                launcher_pid=launcher,
+                release=self._release,
+                uptime_s=trio.current_time() - self._began_at,
+                supervisors=self._supervisors(),
+                surveyed=surveyed if isinstance(surveyed, Surveyed) else None,
+                sessions=sessions,
+                calls=core.ledger.opened,
+                tools={key: len(catalog.tools) for key, catalog in catalogs.items() if catalog is not None},
+                servers=servers,
+                sharing=dict.fromkeys(config.servers, "concurrent"),
+                config_file=config.file,
+                config_problem=self._configuration.problem,
+                waiting=waiting,
+            )
+        )
+
+    # --- tools -----------------------------------------------------------------------------------------
+
+    async def _tools(self, session: SessionId, params: _ToolsParams) -> dict[str, Any]:
+        view = await self._settled_view(session)
+        if params.name is None:
+            return {"tools": [_describe(view, tool) for tool in view.tools]}
+        found = view.resolve(params.name)
+        if isinstance(found, ViewTool):
+            return {"tools": [_describe(view, found)]}
+        if isinstance(found, Ambiguous):
+            names = ", ".join(found.candidates)
+            raise ControlError("unknown_tool", f"More than one server has it; say which: {names}.")
+        suggestions = getattr(found, "suggestions", ())
+        raise ControlError("unknown_tool", f"Did you mean {', '.join(suggestions)}?" if suggestions else "")
+
+    async def _settled_view(self, session: SessionId) -> View:
+        """What the session sees once every server has told its tools, or the patience for that is over."""
+        with trio.move_on_after(self._core.list_wait_s):
+            asked: set[PoolKey] = set()
+            while True:
+                view = self._core.view_of(session)
+                missing = {key for key in view.unknown if not self._core.is_settled(key)}
+                if not missing:
+                    break
+                for key in sorted(missing - asked):
+                    self._send(Discover(key))
+                asked |= missing
+                await trio.sleep(0.02)
+        return self._core.view_of(session)
+
+    # --- operate ---------------------------------------------------------------------------------------
+
+    async def _operate(self, params: _OperateParams) -> dict[str, Any]:
+        if not self._supervisors():
+            raise ControlError("supervisor_away", "")
+        pools: dict[ServerName, list[PoolKey]] = {}
+        for source in self._core.sources.sources.values():
+            for spec in source.specs.values():
+                keys = pools.setdefault(spec.server, [])
+                if spec.key not in keys:
+                    keys.append(spec.key)
+        names = [ServerName(name) for name in params.servers] if params.servers is not None else sorted(pools)
+        results: dict[ServerName, dict[str, Any]] = {}
+
+        async def one(name: ServerName) -> None:
+            results[name] = await self._operate_one(name, params.verb, pools.get(name, []))
+
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                nursery.start_soon(one, name)
+        return {"results": [results[name] for name in names]}
+
+    async def _operate_one(
+        self, name: ServerName, verb: Literal["start", "stop", "restart"], keys: list[PoolKey]
+    ) -> dict[str, Any]:
+        if not keys:
+            return {"server": name, "ok": False, "text": self._why_not(name)}
+        texts: list[str] = []
+        ok = True
+        for key in keys:
+            answer = await self._ask(lambda token, key=key: Operate(token, key, verb), OPERATE_S)  # type: ignore[misc]
+            if isinstance(answer, Operated):
+                ok = ok and answer.ok
+                texts.append(answer.text)
+            else:
+                ok = False
+                texts.append("the supervisor did not answer in time")
+        return {"server": name, "ok": ok, "text": "; ".join(dict.fromkeys(texts))}
+
+    def _why_not(self, name: ServerName) -> str:
+        for source in self._core.sources.sources.values():
+            if name in source.goal.misconfigured:
+                return f"misconfigured: {source.goal.misconfigured[name]}"
+        server = self._configuration.config.servers.get(name)
+        if server is not None and server.disabled:
+            return "disabled in the configuration"
+        return "no such server in the configuration"
+
+
+def _describe(view: View, tool: ViewTool) -> dict[str, Any]:
+    try:
+        description = msgspec.json.decode(tool.definition, type=_Described).description
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        description = ""
+    return {
+        "name": tool.qualified,
+        "server": tool.server,
+        "tool": tool.tool,
+        "description": description,
+        "aliases": view.resolver.aliases(tool.server, tool.tool),
+    }
+
+
+class _Described(Struct):
+    description: str = ""
+
+
+def _decode(params: RawJson, kind: type[P]) -> P:
+    try:
+        return msgspec.json.decode(params or b"{}", type=kind)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise ControlError("bad_params", f"{error}.") from None

@@ -1,0 +1,1 @@
+"""The broker's decisions: pure, synchronous, without clock, dice or I/O."""

@@ -1,0 +1,409 @@
+"""The broker's decisions, all of them, behind one door.
+
+Composes sessions, the ledger (calls), the registry (views) and sources (configurations in force):
+takes an event, returns the effects in order. Owns what a session may do when, which name means
+which tool, and who is told that a list changed (rule 18). Pure: time comes in.
+
+Invariants (`check`): those of its parts; every session's source is known; a list that waits, waits
+for a pool that may still tell its catalog.
+
+Knows nothing of: how an era words requests and answers, sockets, processes.
+"""
+
+from typing import Final, assert_never
+
+from carpool_broker.core.effects import AnyEffect, Greet, Reply, SayListChanged
+from carpool_broker.core.events import (
+    AgentCalled,
+    AgentCame,
+    AgentCancelled,
+    AgentErred,
+    AgentGreeted,
+    AgentLeft,
+    AgentListed,
+    AgentPinged,
+    AnyEvent,
+    SourceDropped,
+    SourceId,
+    SourceRead,
+    SupervisorCame,
+    SupervisorWent,
+)
+from carpool_broker.core.ledger import Bounds, Ledger
+from carpool_broker.core.registry import Registry
+from carpool_broker.core.scope import Scope
+from carpool_broker.core.session import Owed, Session
+from carpool_broker.core.sources import Sources
+from carpool_broker.core.view import BadCursor, Denied, View, ViewTool
+from carpool_protocol.deadlines import Deadlines
+from carpool_protocol.faults import fault, for_method
+from carpool_protocol.ids import EMPTY_OBJECT, CallId, PoolKey, RawJson, SessionId
+from carpool_protocol.messages import Answered, Catalog, Credit, Discover, Failed, PoolChanged, Progressed
+from carpool_protocol.names import Ambiguous, Unknown
+
+VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+"""Versions of the handshake era, the newest first: what we answer to a version that we do not know."""
+
+AWAY: Final = frozenset({"given_up", "stopped"})
+"""States in which a server leaves every list."""
+FAILING: Final = frozenset({"given_up", "stopped", "backing_off"})
+"""States in which no list waits for a pool's catalog."""
+
+
+class BrokerCore:
+    """All decisions of the broker. See `carpool_protocol.machine.Machine`."""
+
+    def __init__(self, registry: Registry, bounds: Bounds, list_wait_s: float) -> None:
+        self._effects: list[AnyEffect] = []
+        self.registry = registry
+        self.list_wait_s = list_wait_s
+        self.sessions: dict[SessionId, Session] = {}
+        self.states: dict[PoolKey, PoolChanged] = {}
+        self.sources = Sources(registry, self.states)
+        self.ledger = Ledger(self.sessions, bounds, self._out)
+        self.list_waits: Deadlines[tuple[SessionId, RawJson]] = Deadlines()
+        self.name_waits: Deadlines[CallId] = Deadlines()
+        self._nameless: dict[CallId, Owed] = {}
+        self._wanted: set[PoolKey] = set()
+
+    def handle(self, event: AnyEvent, now: float) -> list[AnyEffect]:
+        """Take one event; return what is to be done, in order."""
+        effects: list[AnyEffect] = []
+        self._effects = effects
+        # The two events of every call come first.
+        if type(event) is Answered:
+            self.ledger.answered(event, now)
+        elif type(event) is AgentCalled:
+            self._called(event, now)
+        else:
+            self._handle_rare(event, now)
+        return effects
+
+    def tick(self, now: float) -> list[AnyEffect]:
+        """Time has passed."""
+        effects: list[AnyEffect] = []
+        self._effects = effects
+        self.ledger.overdue(now)
+        for session_id, request in self.list_waits.due(now):
+            session = self.sessions[session_id]
+            self._answer_list(session, request, session.lists.pop(request))
+        for call in self.name_waits.due(now):
+            self._resolve(self._nameless.pop(call), now, patient=False)
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """When `tick` has something to do at the latest."""
+        return min(
+            (
+                at
+                for at in (
+                    self.ledger.next_deadline(),
+                    self.list_waits.next_deadline(),
+                    self.name_waits.next_deadline(),
+                )
+                if at is not None
+            ),
+            default=None,
+        )
+
+    def check(self) -> None:
+        """Assert every invariant of every part."""
+        self.ledger.check()
+        self.sources.check()
+        self.registry.check()
+        for session in self.sessions.values():
+            assert session.source in self.sources.sources
+            for request in session.lists:
+                assert (session.id, request) in self.list_waits
+        unresolved = {call for call, owed in self.ledger.calls.items() if owed.stage == "unresolved"}
+        assert unresolved == set(self._nameless)
+        assert all(call in self.name_waits for call in unresolved)
+
+    def _out(self, effect: AnyEffect) -> None:
+        self._effects.append(effect)
+
+    def _handle_rare(self, event: AnyEvent, now: float) -> None:
+        match event:
+            case AgentCalled():  # pragma: no cover - handled in `handle`
+                self._called(event, now)
+            case Answered():  # pragma: no cover - handled in `handle`
+                self.ledger.answered(event, now)
+            case Failed():
+                self.ledger.failed(event, now)
+            case Progressed():
+                self.ledger.progressed(event)
+            case Credit():
+                if self.ledger.credit_bytes is not None:
+                    self.ledger.credit_bytes += event.size_bytes
+                    self.ledger.pump_all(now)
+            case Catalog():
+                self._told(self.registry.learn(event))
+                self._moved(now)
+            case PoolChanged():
+                self._pool_changed(event, now)
+            case SourceRead():
+                if self.sources.read(event):
+                    self._told_source(event.source)
+                self._say_wanted()
+                self._moved(now)
+            case SourceDropped():
+                self.sources.drop(event.source)
+                self._say_wanted()
+            case AgentCame():
+                self.sessions[event.session] = Session(
+                    event.session, event.source, event.agent, event.pid, event.carrier
+                )
+            case SupervisorCame():
+                self.states.clear()
+                self.ledger.credit_bytes = event.credit_bytes
+                self._out(self.sources.wanted())
+                self._discover_used()
+                self.ledger.pump_all(now)
+            case SupervisorWent():
+                self.states.clear()
+                self.ledger.supervisor_went()
+            case _:
+                session = self.sessions.get(event.session)
+                if session is not None:
+                    self._handle_agent(session, event, now)
+
+    def _handle_agent(
+        self,
+        session: Session,
+        event: AgentLeft | AgentGreeted | AgentPinged | AgentListed | AgentCancelled | AgentErred,
+        now: float,
+    ) -> None:
+        match event:
+            case AgentGreeted():
+                self._greet(session, event)
+            case AgentPinged():
+                self._out(Reply(session.id, event.id, is_error=False, body=EMPTY_OBJECT))
+            case AgentListed():
+                self._listed(session, event, now)
+            case AgentCancelled():
+                self._cancelled(session, event, now)
+            case AgentErred():
+                self._refuse(session, event.id, event.fault, event.detail)
+            case AgentLeft():
+                for request in session.lists:
+                    self.list_waits.disarm((session.id, request))
+                for owed in session.owed.values():
+                    self._resolved(owed)
+                self.ledger.forget(session)
+                del self.sessions[session.id]
+            case _:
+                assert_never(event)
+
+    # --- what an agent does ----------------------------------------------------------------------------
+
+    def _greet(self, session: Session, event: AgentGreeted) -> None:
+        if session.greeted:
+            self._refuse(session, event.id, "bad_params", "This session has been initialized before.")
+            return
+        session.greeted = True
+        session.version = event.version if event.version in VERSIONS else VERSIONS[0]
+        session.agent = event.agent or session.agent
+        self._discover(self._view(session))
+        self._out(Greet(session.id, event.id, session.version, self._instructions(session)))
+
+    def _listed(self, session: Session, event: AgentListed, now: float) -> None:
+        if not session.greeted:
+            self._refuse(session, event.id, "not_initialized", "")
+            return
+        if event.id in session.lists or event.id in session.owed:
+            self._refuse(session, event.id, "duplicate_request_id", "")
+            return
+        view = self._view(session)
+        if event.cursor is None and self._unsettled(view):
+            self._discover(view)
+            session.lists[event.id] = event.cursor
+            self.list_waits.arm((session.id, event.id), now, self.list_wait_s)
+            return
+        self._answer_list(session, event.id, event.cursor)
+
+    def _answer_list(self, session: Session, request: RawJson, cursor: str | None) -> None:
+        page = self._view(session).page(cursor)
+        if isinstance(page, BadCursor):
+            self._refuse(session, request, "bad_cursor", "")
+            return
+        session.listed = True
+        self._out(Reply(session.id, request, is_error=False, body=page.body))
+
+    def _called(self, event: AgentCalled, now: float) -> None:
+        session = self.sessions.get(event.session)
+        if session is None:
+            return
+        if not session.greeted:
+            self._refuse(session, event.id, "not_initialized", "")
+            return
+        if event.id in session.owed or event.id in session.lists:
+            self._refuse(session, event.id, "duplicate_request_id", "")
+            return
+        owed = self.ledger.open(lambda call: Owed(call, session, event))
+        self._resolve(owed, now, patient=True)
+
+    def _resolve(self, owed: Owed, now: float, *, patient: bool) -> None:
+        """Find the tool that is meant. `patient`: a catalog that is on its way may still bring it."""
+        view = self._view(owed.session)
+        found = view.resolve(owed.asked.name)
+        if type(found) is ViewTool:
+            if self._nameless:
+                self._resolved(owed)
+            owed.server, owed.target, owed.key = found.server, found.tool, found.key
+            away = self.states.get(found.key) if found.key in view.away else None
+            if away is not None:
+                self.ledger.fail(owed, away.state, away.reason, away.retry_after_s)
+            else:
+                self.ledger.admit(owed, now)
+            return
+        self._unresolved(owed, view, found, now, patient=patient)
+
+    def _unresolved(
+        self, owed: Owed, view: View, found: Ambiguous | Denied | Unknown | ViewTool, now: float, *, patient: bool
+    ) -> None:
+        match found:
+            case Ambiguous():
+                self._resolved(owed)
+                names = ", ".join(found.candidates)
+                self.ledger.fail(owed, "unknown_tool", f"More than one server has it; say which: {names}.")
+            case Denied():
+                self._resolved(owed)
+                owed.server, owed.target = found.server, found.tool
+                self.ledger.fail(owed, "not_permitted")
+            case _:
+                suspects = view.suspects(owed.asked.name)
+                hopeful = [key for key in suspects if not self.is_settled(key)]
+                if patient and hopeful:
+                    if owed.call not in self.name_waits:
+                        self._discover(view)
+                        self._nameless[owed.call] = owed
+                        self.name_waits.arm(owed.call, now, self.list_wait_s)
+                    return
+                self._resolved(owed)
+                for key in suspects:
+                    state = self.states.get(key)
+                    if state is not None and state.state in FAILING:
+                        owed.server = next(e.server for e in view.scope.servers if e.key == key)
+                        self.ledger.fail(owed, state.state, state.reason, state.retry_after_s)
+                        return
+                self.ledger.fail(owed, "unknown_tool", self._did_you_mean(owed, found))
+
+    def _resolved(self, owed: Owed) -> None:
+        """Its name no longer waits for a catalog."""
+        self._nameless.pop(owed.call, None)
+        self.name_waits.disarm(owed.call)
+
+    def _did_you_mean(self, owed: Owed, found: Ambiguous | Denied | Unknown | ViewTool) -> str:
+        for server, why in self.sources.misconfigured(owed.session.source).items():
+            if owed.asked.name.startswith(server):
+                return f"The server {server} is misconfigured: {why}."
+        suggestions = found.suggestions if isinstance(found, Unknown) else ()
+        return f"Did you mean {', '.join(suggestions)}?" if suggestions else ""
+
+    def _cancelled(self, session: Session, event: AgentCancelled, now: float) -> None:
+        owed = session.owed.get(event.id)
+        if owed is not None:
+            self._resolved(owed)
+            self.ledger.cancel(session, event.id, event.reason, now)
+        elif event.id in session.lists:
+            del session.lists[event.id]
+            self.list_waits.disarm((session.id, event.id))
+
+    def _refuse(self, session: Session, request: RawJson, slug: str, detail: str) -> None:
+        is_error, body = for_method(fault(slug, detail=detail), "")
+        self._out(Reply(session.id, request, is_error, body))
+
+    # --- what the servers do ---------------------------------------------------------------------------
+
+    def _pool_changed(self, event: PoolChanged, now: float) -> None:
+        self.states[event.key] = event
+        changed = self.registry.hide(event.key) if event.state in AWAY else self.registry.show(event.key)
+        self._told(changed)
+        self._moved(now)
+
+    def _told(self, scopes: list[Scope]) -> None:
+        """The views of these scopes are others now."""
+        if not scopes:
+            return
+        changed = set(scopes)
+        for source_id, source in self.sources.sources.items():
+            if source.in_force in changed:
+                self._told_source(source_id)
+
+    def _told_source(self, source: SourceId) -> None:
+        for session in self.sessions.values():
+            if session.source == source and session.listed:
+                session.listed = False
+                self._out(SayListChanged(session.id))
+
+    def _moved(self, now: float) -> None:
+        """Catalogs or pool states are others now: what waited for that may go on."""
+        replaced = self.sources.advance()
+        for source in replaced:
+            self._told_source(source)
+        if replaced:
+            self._say_wanted()
+        if self.list_waits:
+            for session in self.sessions.values():
+                if session.lists and not self._unsettled(self._view(session)):
+                    for request in list(session.lists):
+                        self.list_waits.disarm((session.id, request))
+                        self._answer_list(session, request, session.lists.pop(request))
+        for owed in list(self._nameless.values()):
+            self._resolve(owed, now, patient=True)
+
+    # --- views -----------------------------------------------------------------------------------------
+
+    def _view(self, session: Session) -> View:
+        return self.registry.view(self.sources.scope(session.source))
+
+    def view_of(self, session: SessionId) -> View:
+        """What this session sees."""
+        return self._view(self.sessions[session])
+
+    def is_settled(self, key: PoolKey) -> bool:
+        """Whether waiting for this pool's catalog is pointless."""
+        state = self.states.get(key)
+        return state is not None and state.state in FAILING
+
+    def _unsettled(self, view: View) -> bool:
+        return any(not self.is_settled(key) for key in view.unknown)
+
+    def _discover(self, view: View) -> None:
+        for key in sorted(view.unknown):
+            if not self.is_settled(key):
+                self._out(Discover(key))
+
+    def _discover_used(self) -> None:
+        """A new supervisor knows nothing: ask for what sessions look at and for what shall be replaced."""
+        for source in {session.source for session in self.sessions.values()}:
+            self._discover(self.registry.view(self.sources.scope(source)))
+        for key in self.sources.to_discover():
+            self._out(Discover(key))
+
+    def _say_wanted(self) -> None:
+        wanted = self.sources.wanted()
+        self.ledger.learn_limits(wanted.pools)
+        keys = {spec.key for spec in wanted.pools}
+        for key in sorted(self._wanted - keys):
+            self.states.pop(key, None)
+            self._told(self.registry.forget(key))
+        self._wanted = keys
+        if self.ledger.credit_bytes is not None:
+            self._out(wanted)
+            for key in self.sources.to_discover():
+                self._out(Discover(key))
+
+    def _instructions(self, session: Session) -> str:
+        """What servers say of themselves, and which are missing (rule 18)."""
+        view = self._view(session)
+        parts = [view.instructions] if view.instructions else []
+        missing = [
+            f"{entry.server} ({self.states[entry.key].state.replace('_', ' ')})"
+            for entry in view.scope.servers
+            if entry.key in self.states and self.states[entry.key].state in FAILING
+        ]
+        missing += [f"{server} (misconfigured)" for server in self.sources.misconfigured(session.source)]
+        if missing:
+            parts.append(f"Not available now: {', '.join(missing)}. The user can run `carpool status`.")
+        return "\n\n".join(parts)

@@ -1,0 +1,260 @@
+"""Which agent is owed which answer, and which calls may enter.
+
+Owns every open call of every agent: admission (the session's bound and line, the link's credit),
+the backstop, and the one answer each call gets. A call is answered exactly once, or cancelled
+without a word.
+
+Invariants (`check`): a call is in its session's `owed` under its own id and in `calls` under its
+number, or in neither; what is in a session's line is `waiting`; `sent` counts are right; nothing
+waits while it could go.
+
+Knows nothing of: names, views, how an answer is worded for an era.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from msgspec import Struct
+
+from carpool_broker.core.effects import AnyEffect, Reply, ReportProgress
+from carpool_broker.core.session import Owed, Session
+from carpool_protocol.deadlines import Deadlines
+from carpool_protocol.fault_kinds import KINDS
+from carpool_protocol.faults import TOOLS_CALL, fault, fault_of, for_method
+from carpool_protocol.ids import CallId, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.messages import Answered, Call, CancelCall, Failed, PoolSpec, Progressed
+from carpool_protocol.link_codec import paid_size
+
+BACKSTOP_MARGIN_S: Final = 5.0
+"""The supervisor owns the deadlines; only when it stays silent this long after the last does the broker act."""
+
+
+class Bounds(Struct, frozen=True, kw_only=True):
+    """What one session may have open and waiting (rule 3), and how long it waits (rule 14)."""
+
+    max_open_calls: int = 64
+    max_waiting_calls: int = 256
+    max_waiting_bytes: int = 16 * 1024 * 1024
+    wait_s: float = 30.0
+
+
+class Ledger:
+    """All open calls of the broker."""
+
+    def __init__(self, sessions: dict[SessionId, Session], bounds: Bounds, out: Callable[[AnyEffect], None]) -> None:
+        self._sessions = sessions
+        self._out = out
+        self.bounds = bounds
+        self.calls: dict[CallId, Owed] = {}
+        self.opened = 0
+        """All calls since this broker began; also the number of the last one."""
+        self.credit_bytes: int | None = None
+        """What the link may still carry; None while no supervisor is there."""
+        self.backstop_s: dict[PoolKey, float] = {}
+        self.backstops: Deadlines[CallId] = Deadlines()
+        self.waits: Deadlines[CallId] = Deadlines()
+        self._stalled: dict[SessionId, None] = {}
+        """Sessions whose line may hold calls that only the link kept back."""
+
+    # --- in --------------------------------------------------------------------------------------------
+
+    def open(self, owed_of: Callable[[CallId], Owed]) -> Owed:
+        """Enter a call into the books under a fresh number."""
+        self.opened += 1
+        owed = owed_of(CallId(self.opened))
+        self.calls[owed.call] = owed
+        owed.session.owed[owed.asked.id] = owed
+        owed.session.calls += 1
+        return owed
+
+    def admit(self, owed: Owed, now: float) -> None:
+        """The call knows where it goes: send it, put it in line, or refuse it."""
+        session = owed.session
+        if not session.waiting and session.sent < self.bounds.max_open_calls and (self.credit_bytes or 0) > 0:
+            self._send(owed, now)
+            return
+        full = len(session.waiting) >= self.bounds.max_waiting_calls
+        if full or session.waiting_bytes + owed.size_bytes > self.bounds.max_waiting_bytes:
+            self.fail(owed, "too_many_calls", retry_after_s=1.0)
+            return
+        owed.stage = "waiting"
+        session.waiting.append(owed)
+        session.waiting_bytes += owed.size_bytes
+        self.waits.arm(owed.call, now, self.bounds.wait_s)
+        self._stalled[session.id] = None
+
+    def _send(self, owed: Owed, now: float) -> None:
+        asked = owed.asked
+        session = owed.session
+        owed.stage = "sent"
+        session.sent += 1
+        session.used.add(owed.server)
+        call = Call(
+            owed.call,
+            owed.key,
+            session.id,
+            TOOLS_CALL,
+            owed.target,
+            asked.rest,
+            asked.meta,
+            bool(asked.token),
+        )
+        self.credit_bytes = (self.credit_bytes or 0) - paid_size(call)
+        self.backstops.arm(owed.call, now, self.backstop_s.get(owed.key, 1800.0))
+        self._out(call)
+
+    def _pump(self, session: Session, now: float) -> None:
+        while session.waiting and session.sent < self.bounds.max_open_calls and (self.credit_bytes or 0) > 0:
+            owed = session.waiting.popleft()
+            session.waiting_bytes -= owed.size_bytes
+            self.waits.disarm(owed.call)
+            self._send(owed, now)
+
+    def pump_all(self, now: float) -> None:
+        """The link can carry more: sessions take turns, one call each."""
+        while self._stalled and (self.credit_bytes or 0) > 0:
+            session_id = next(iter(self._stalled))
+            del self._stalled[session_id]
+            session = self._sessions.get(session_id)
+            if session is None or not session.waiting or session.sent >= self.bounds.max_open_calls:
+                continue
+            owed = session.waiting.popleft()
+            session.waiting_bytes -= owed.size_bytes
+            self.waits.disarm(owed.call)
+            self._send(owed, now)
+            if session.waiting:
+                self._stalled[session_id] = None
+
+    # --- out -------------------------------------------------------------------------------------------
+
+    def answered(self, answer: Answered, now: float) -> None:
+        """The server's own answer passes untouched. A late one, after a cancel or the backstop, is dropped."""
+        owed = self.calls.get(answer.call)
+        if owed is not None:
+            self._close(owed)
+            self._out(Reply(owed.session.id, owed.asked.id, answer.is_error, answer.body))
+            if owed.session.waiting:
+                self._pump(owed.session, now)
+
+    def failed(self, failure: Failed, now: float) -> None:
+        """The supervisor says that no answer comes."""
+        owed = self.calls.get(failure.call)
+        if owed is None:
+            return
+        kind = KINDS.get(failure.fault)
+        if kind is not None and kind.delivered == failure.delivered:
+            self.fail(owed, failure.fault, failure.text, failure.retry_after_s)
+        else:
+            said = fault_of(failure, server=owed.server, tool=owed.target, call=call_name(owed.call))
+            is_error, body = for_method(said, TOOLS_CALL)
+            self._close(owed)
+            self._out(Reply(owed.session.id, owed.asked.id, is_error, body))
+        self._pump(owed.session, now)
+
+    def progressed(self, progress: Progressed) -> None:
+        """Progress goes to the agent under its own token, with its JSON type."""
+        owed = self.calls.get(progress.call)
+        if owed is not None and owed.asked.token:
+            self._out(ReportProgress(owed.session.id, owed.asked.token, progress.params))
+
+    def fail(self, owed: Owed, slug: str, detail: str = "", retry_after_s: float | None = None) -> None:
+        """End a call with our own words."""
+        said = fault(
+            slug,
+            detail=detail,
+            retry_after_s=retry_after_s,
+            server=owed.server,
+            tool=owed.target,
+            call=call_name(owed.call),
+        )
+        is_error, body = for_method(said, TOOLS_CALL)
+        self._close(owed)
+        self._out(Reply(owed.session.id, owed.asked.id, is_error, body))
+
+    def cancel(self, session: Session, request: RawJson, reason: str, now: float) -> bool:
+        """The agent no longer wants this answer: it gets none. False when nothing is owed under this id."""
+        owed = session.owed.get(request)
+        if owed is None:
+            return False
+        if owed.stage == "sent":
+            self._out(CancelCall(owed.call, reason))
+        self._close(owed)
+        self._pump(session, now)
+        return True
+
+    def forget(self, session: Session) -> None:
+        """The agent is gone: everything of it is cancelled."""
+        for owed in list(session.owed.values()):
+            if owed.stage == "sent":
+                self._out(CancelCall(owed.call, "the agent is gone"))
+            self._close(owed)
+        self._stalled.pop(session.id, None)
+
+    def _close(self, owed: Owed) -> None:
+        session = owed.session
+        del self.calls[owed.call]
+        del session.owed[owed.asked.id]
+        if owed.stage == "sent":
+            session.sent -= 1
+            self.backstops.disarm(owed.call)
+        elif owed.stage == "waiting":
+            session.waiting.remove(owed)
+            session.waiting_bytes -= owed.size_bytes
+            self.waits.disarm(owed.call)
+
+    # --- the other end, and time -----------------------------------------------------------------------
+
+    def supervisor_went(self) -> None:
+        """What it had is lost, maybe executed; what waits here was never delivered and goes on waiting."""
+        self.credit_bytes = None
+        for owed in [owed for owed in self.calls.values() if owed.stage == "sent"]:
+            self.fail(owed, "link_broken")
+        for session in self._sessions.values():
+            if session.waiting:
+                self._stalled[session.id] = None
+
+    def overdue(self, now: float) -> None:
+        """End what has waited too long, and what the supervisor has forgotten."""
+        for call in self.waits.due(now):
+            slug = "waited_too_long" if self.credit_bytes is not None else "supervisor_away"
+            self.fail(self.calls[call], slug, f"The limit is {self.bounds.wait_s:g} s.", 5.0)
+        for call in self.backstops.due(now):
+            owed = self.calls[call]
+            self._out(CancelCall(call, "overdue"))
+            self.fail(owed, "answer_overdue")
+            self._pump(owed.session, now)
+
+    def next_deadline(self) -> float | None:
+        """The earliest deadline of any call."""
+        waits, backstops = self.waits.next_deadline(), self.backstops.next_deadline()
+        if waits is None or backstops is None:
+            return backstops if waits is None else waits
+        return min(waits, backstops)
+
+    def learn_limits(self, specs: Iterable[PoolSpec]) -> None:
+        """How long the supervisor may take at most, per pool."""
+        self.backstop_s = {
+            spec.key: spec.policy.wait_s + spec.policy.max_total_s + BACKSTOP_MARGIN_S for spec in specs
+        }
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        assert sum(len(s.owed) for s in self._sessions.values()) == len(self.calls), "a call of nobody"
+        for session in self._sessions.values():
+            assert session.sent == sum(1 for o in session.owed.values() if o.stage == "sent")
+            assert session.sent <= self.bounds.max_open_calls
+            assert session.waiting_bytes == sum(o.size_bytes for o in session.waiting)
+            assert all(o.stage == "waiting" and o.call in self.waits for o in session.waiting)
+            could_go = session.sent < self.bounds.max_open_calls and (self.credit_bytes or 0) > 0
+            assert not (session.waiting and could_go), f"{session.id} waits without a reason"
+            for request, owed in session.owed.items():
+                assert owed.asked.id == request
+                assert self.calls[owed.call] is owed
+                assert (owed.stage == "sent") == (owed.call in self.backstops)
+
+
+def call_name(call: CallId) -> str:
+    """The call's name for people: in errors, logs and `carpool story`."""
+    return f"c{call}"
+
+

@@ -1,0 +1,254 @@
+"""The door: the Unix socket that agents come in through, and who is on it.
+
+Owns the listening socket, the connections, the attach dialogue, the receive budget for unfinished
+lines and the patience with agents that do not read (rule 3). A connection whose first line is no
+attach line is plain: that line is the agent's first.
+
+Knows nothing of: what a line means beyond the attach dialogue, configuration, calls.
+"""
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import trio
+
+from carpool_broker.agent_io import AgentIo
+from carpool_protocol.attach import (
+    Attach,
+    AttachProblem,
+    attached_line,
+    parse_attach,
+    parse_environment,
+    refused_line,
+)
+from carpool_protocol.attach_version import ATTACH_VERSION
+from carpool_protocol.ids import SessionId
+from carpool_protocol.lines import OverlongLine
+from carpool_protocol.runtime.ready import ReadySet
+
+log = logging.getLogger("carpool.broker")
+
+ENVIRONMENT_S: Final = 10.0
+"""How long a carrier may take to say the asked variables; after that they count as missing."""
+LOOK_S: Final = 1.0
+BACKLOG: Final = 512
+READ_AHEAD_BYTES: Final = 64 * 1024
+"""Less than this of an unfinished line does not count towards the receive budget."""
+
+
+class Host(Protocol):
+    """What the door needs of the shell."""
+
+    def wanted_variables(self, attach: Attach) -> list[str]:
+        """Names of the environment variables the carrier is asked for."""
+
+    def welcome(self, session: SessionId, attach: Attach, environment: dict[str, str]) -> None:
+        """The session begins: its lines come next."""
+
+    def take(self, session: SessionId, lines: list[bytes | OverlongLine]) -> None:
+        """Lines of the agent."""
+
+    def farewell(self, session: SessionId) -> None:
+        """The agent is gone."""
+
+
+class Agent:
+    """One connection."""
+
+    __slots__ = ("asked", "attach", "began_at", "id", "io", "kept", "seen_at", "seen_progress", "welcomed")
+
+    def __init__(self, session: SessionId, now: float) -> None:
+        self.id = session
+        self.io: AgentIo
+        self.attach: Attach | None = None
+        self.asked: list[str] = []
+        """Variables that the carrier has been asked for and has not said yet."""
+        self.kept: list[bytes | OverlongLine] = []
+        """Lines that came before the environment."""
+        self.began_at = now
+        self.welcomed = False
+        self.seen_progress = 0
+        self.seen_at = now
+        """When the agent was last seen to read, or had nothing to read."""
+
+
+class Door:
+    """The listening socket and all connections."""
+
+    def __init__(
+        self, path: str, ready: ReadySet, host: Host, *, slow_reader_s: float, receive_budget_bytes: int
+    ) -> None:
+        self._path = path
+        self._ready = ready
+        self._host = host
+        self.slow_reader_s = slow_reader_s
+        self.receive_budget_bytes = receive_budget_bytes
+        self._listener: socket.socket | None = None
+        self._count = 0
+        self.agents: dict[SessionId, Agent] = {}
+        self._dirty: dict[SessionId, Agent] = {}
+        self._settle: Callable[[], None] = _nothing
+
+    def open(self, settle: Callable[[], None]) -> None:
+        """Listen. A socket file left by a dead broker is replaced: the launcher's lock says nobody else lives."""
+        self._settle = settle
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.setblocking(False)
+        old = os.umask(0o177)
+        try:
+            listener.bind(self._path)
+        finally:
+            os.umask(old)
+        listener.listen(BACKLOG)
+        self._listener = listener
+        self._ready.add(listener.fileno(), self._accept)
+
+    def close(self) -> None:
+        """Close every connection and remove the socket file."""
+        if self._listener is not None:
+            self._ready.remove(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path)
+        for agent in self.agents.values():
+            agent.io.flush()
+            agent.io.close()
+        self.agents.clear()
+
+    def write(self, session: SessionId, line: bytes) -> None:
+        """A line for this agent; it leaves at `flush`. Nothing happens when the agent is gone."""
+        agent = self.agents.get(session)
+        if agent is not None:
+            agent.io.write(line)
+            self._dirty[session] = agent
+
+    def flush(self) -> None:
+        """Every agent gets its burst."""
+        if self._dirty:
+            dirty, self._dirty = self._dirty, {}
+            for agent in dirty.values():
+                agent.io.flush()
+
+    def drop(self, session: SessionId, why: str) -> None:
+        """End this connection."""
+        agent = self.agents.pop(session, None)
+        if agent is not None:
+            log.warning("%s is dropped: %s", session, why)
+            agent.io.flush()
+            agent.io.close()
+            if agent.welcomed:
+                self._host.farewell(session)
+
+    async def watch(self) -> None:
+        """Look at slow readers, late carriers and the receive budget, until cancelled."""
+        while True:
+            await trio.sleep(LOOK_S)
+            now = trio.current_time()
+            for agent in list(self.agents.values()):
+                if not agent.io.blocked or agent.io.progress != agent.seen_progress:
+                    agent.seen_progress = agent.io.progress
+                    agent.seen_at = now
+                elif now - agent.seen_at > self.slow_reader_s:
+                    self.drop(agent.id, f"it has not read for {self.slow_reader_s:g} s")
+                if agent.asked and now - agent.began_at > ENVIRONMENT_S:
+                    log.warning("%s did not say its environment; its variables count as missing", agent.id)
+                    self._welcome(agent, {})
+            self._ration()
+            self._settle()
+
+    # --- connections -----------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        for _ in range(BACKLOG):
+            try:
+                sock, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:  # out of descriptors: whoever waits is served when some are free
+                log.error("cannot accept an agent: %s", error.strerror)
+                return
+            sock.setblocking(False)
+            self._count += 1
+            agent = Agent(SessionId(f"s{self._count}"), trio.current_time())
+            agent.io = AgentIo(
+                sock,
+                self._ready,
+                on_lines=lambda lines, agent=agent: self._take(agent, lines),  # type: ignore[misc]
+                on_closed=lambda agent=agent: self._left(agent),  # type: ignore[misc]
+            )
+            self.agents[agent.id] = agent
+
+    def _left(self, agent: Agent) -> None:
+        if self.agents.pop(agent.id, None) is not None and agent.welcomed:
+            self._host.farewell(agent.id)
+
+    def _take(self, agent: Agent, lines: list[bytes | OverlongLine]) -> None:
+        if agent.welcomed:
+            self._host.take(agent.id, lines)
+        elif agent.attach is None:
+            self._introduce(agent, lines)
+        else:
+            self._await_environment(agent, lines)
+        if agent.io.pending_bytes > READ_AHEAD_BYTES:
+            self._ration()
+
+    def _introduce(self, agent: Agent, lines: list[bytes | OverlongLine]) -> None:
+        first = lines[0]
+        attach = parse_attach(first) if isinstance(first, bytes) else None
+        if isinstance(attach, AttachProblem):
+            agent.io.write(refused_line(attach.text))
+            agent.io.flush()
+            self.drop(agent.id, attach.text)
+            return
+        if attach is None:
+            agent.attach = Attach(version=ATTACH_VERSION, carrier="client", pid=agent.io.peer_pid())
+            agent.kept = lines
+            self._welcome(agent, {})
+            return
+        agent.attach = attach
+        agent.kept = []
+        agent.asked = self._host.wanted_variables(attach)
+        agent.io.write(attached_line(agent.id, agent.asked))
+        agent.io.flush()
+        if not agent.asked:
+            agent.kept = lines[1:]
+            self._welcome(agent, {})
+        elif lines[1:]:
+            self._await_environment(agent, lines[1:])
+
+    def _await_environment(self, agent: Agent, lines: list[bytes | OverlongLine]) -> None:
+        for place, line in enumerate(lines):
+            environment = parse_environment(line) if isinstance(line, bytes) else None
+            if environment is not None:
+                agent.kept += lines[place + 1 :]
+                self._welcome(agent, {name: environment[name] for name in agent.asked if name in environment})
+                return
+            agent.kept.append(line)
+
+    def _welcome(self, agent: Agent, environment: dict[str, str]) -> None:
+        assert agent.attach is not None
+        agent.welcomed = True
+        agent.asked = []
+        kept, agent.kept = agent.kept, []
+        self._host.welcome(agent.id, agent.attach, environment)
+        if kept:
+            self._host.take(agent.id, kept)
+
+    def _ration(self) -> None:
+        """One budget for all unfinished lines: when it is spent only the oldest one keeps reading."""
+        unfinished = [agent for agent in self.agents.values() if agent.io.pending_bytes > READ_AHEAD_BYTES]
+        spent = sum(agent.io.pending_bytes for agent in unfinished) > self.receive_budget_bytes
+        for place, agent in enumerate(unfinished):
+            agent.io.hold(spent and place > 0)
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,169 @@
+"""The handshake era (2024-11-05 … 2025-11-25) towards agents.
+
+Owns which event a line of an agent means and how an effect is worded as a line. Stateless: what a
+session may do when is the core's decision. Source: MCP 2025-11-25, basic/lifecycle,
+basic/utilities, server/tools.
+
+Knows nothing of: sessions' state, views, sockets.
+"""
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from carpool_broker.core.effects import Greet, Reply, ReportProgress
+from carpool_broker.core.events import (
+    AgentCalled,
+    AgentCancelled,
+    AgentErred,
+    AgentGreeted,
+    AgentListed,
+    AgentPinged,
+    OwnEvent,
+)
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
+from carpool_protocol.jsonrpc import (
+    ErrorAnswer,
+    Garbage,
+    Notification,
+    Request,
+    Result,
+    decode,
+    error_body_line,
+    error_line,
+    notification_line,
+    result_line,
+)
+from carpool_protocol.lines import OverlongLine
+from carpool_protocol.params import (
+    ParamsError,
+    list_params,
+    progress_line,
+    split_call,
+    split_cancelled,
+)
+
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+LIST_CHANGED: Final = notification_line("notifications/tools/list_changed", ABSENT)
+CONTROL: Final = "carpool/"
+"""Methods of the command line; not MCP's."""
+
+
+class ControlAsked(Struct, frozen=True):
+    """A `carpool/…` request. Only control sessions may; the shell answers it."""
+
+    id: RawJson
+    method: str
+    params: RawJson
+
+
+class Unservable(Struct, frozen=True):
+    """A line that gets this line back, whatever the session's state."""
+
+    line: bytes
+
+
+class _Info(Struct, frozen=True):
+    name: str = ""
+
+
+class _Initialize(Struct):
+    protocolVersion: str = ""  # noqa: N815 - the wire's name
+    clientInfo: _Info = _Info()  # noqa: N815 - the wire's name
+
+
+_initialize = msgspec.json.Decoder(_Initialize)
+
+Meaning = OwnEvent | ControlAsked | Unservable | None
+"""None: nothing is to be done."""
+
+
+def read(session: SessionId, line: bytes) -> Meaning:
+    """What a line of this agent means."""
+    message = decode(line)
+    if type(message) is Request:
+        method = message.method
+        if method == "tools/call":
+            call = split_call(message.params)
+            if isinstance(call, ParamsError):
+                return AgentErred(session, message.id, "bad_params", call.text)
+            return AgentCalled(session, message.id, call.name, call.rest, call.meta, call.token)
+        return _read_request(session, message)
+    match message:
+        case Notification():
+            if message.method == "notifications/cancelled":
+                request, reason = split_cancelled(message.params)
+                return None if request is None else AgentCancelled(session, request, reason)
+            return None
+        case Garbage():
+            return _read_garbage(message)
+        case Result() | ErrorAnswer() | Request():
+            # Nothing has been asked of this agent: an answer of its own making is dropped.
+            return None
+
+
+def _read_request(session: SessionId, message: Request) -> Meaning:
+    match message.method:
+        case "tools/list":
+            cursor = list_params(message.params)
+            if isinstance(cursor, ParamsError):
+                return AgentErred(session, message.id, "bad_params", cursor.text)
+            return AgentListed(session, message.id, cursor)
+        case "ping":
+            return AgentPinged(session, message.id)
+        case "initialize":
+            try:
+                params = _initialize.decode(message.params or EMPTY_OBJECT)
+            except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+                return AgentErred(session, message.id, "bad_params", "initialize needs a protocolVersion.")
+            return AgentGreeted(session, message.id, params.protocolVersion, params.clientInfo.name[:100])
+        case method if method.startswith(CONTROL):
+            return ControlAsked(message.id, method, message.params)
+        case _:
+            return AgentErred(session, message.id, "unknown_method", "")
+
+
+def _read_garbage(garbage: Garbage) -> Meaning:
+    """JSON-RPC 2.0, section 5.1: what cannot be read is answered with id null."""
+    if garbage.kind == "answer":
+        return None
+    code = PARSE_ERROR if garbage.id is None else INVALID_REQUEST
+    return Unservable(error_line(garbage.id or RawJson(b"null"), code, garbage.text))
+
+
+def read_overlong(session: SessionId, line: OverlongLine, cap_bytes: int) -> Meaning:
+    """A line longer than we read: its request gets a definite answer."""
+    detail = f"The line had {line.size_bytes} bytes; carpool reads up to {cap_bytes}."
+    if line.is_answer:
+        return None
+    if line.id is None:
+        return Unservable(error_line(RawJson(b"null"), INVALID_REQUEST, detail))
+    return AgentErred(session, line.id, "too_large", detail)
+
+
+def reply(effect: Reply) -> bytes:
+    """An answer, with the agent's own id byte for byte."""
+    if effect.is_error:
+        return error_body_line(effect.id, effect.body)
+    return result_line(effect.id, effect.body)
+
+
+def greeting(effect: Greet, release: str) -> bytes:
+    """The InitializeResult. What it announces is what we serve today: tools, and that their list changes."""
+    result: dict[str, object] = {
+        "protocolVersion": effect.version,
+        "capabilities": {"tools": {"listChanged": True}},
+        "serverInfo": {"name": "carpool", "title": "carpool", "version": release},
+    }
+    if effect.version in ("2024-11-05", "2025-03-26"):
+        result["serverInfo"] = {"name": "carpool", "version": release}
+    if effect.instructions:
+        result["instructions"] = effect.instructions
+    return result_line(effect.id, RawJson(msgspec.json.encode(result)))
+
+
+def progress(effect: ReportProgress) -> bytes:
+    """`notifications/progress` under the agent's own token."""
+    return progress_line(effect.token, effect.params)

@@ -1,0 +1,267 @@
+"""The broker as a process: performs what the core decides.
+
+Owns the wiring: door, link, configuration, control, timers, lifeline. Decides nothing about calls,
+names or rights.
+
+Knows nothing of: pids and pipes of servers.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import trio
+
+from carpool_broker.agent_io import LINE_CAP_BYTES
+from carpool_broker.configuration import DAEMON, Configuration
+from carpool_broker.control import Control, ControlError
+from carpool_broker.core import effects, events
+from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.events import SourceId
+from carpool_broker.core.ledger import Bounds
+from carpool_broker.core.registry import Registry
+from carpool_broker.door import Door
+from carpool_broker.era import handshake
+from carpool_protocol import paths
+from carpool_protocol.attach import Attach
+from carpool_protocol.faults import fault, for_method
+from carpool_protocol.ids import Epoch, SessionId
+from carpool_protocol.journal import Journal
+from carpool_protocol.jsonrpc import error_body_line, result_line
+from carpool_protocol.lines import OverlongLine
+from carpool_protocol.messages import LINK_VERSION, AnyMessage, Hello, Message, Operated, Surveyed
+from carpool_protocol.peer import BROKER, LINK_WINDOW_BYTES, LinkEvent, PeerDown, PeerRefused, PeerUp
+from carpool_protocol.runtime.lifeline import Lifeline
+from carpool_protocol.runtime.link import Link
+from carpool_protocol.runtime.pump import Pump
+from carpool_protocol.runtime.ready import ReadySet
+from carpool_protocol.runtime.steady_clock import SteadyClock
+from carpool_protocol.runtime.zmq_link import ZmqLink
+
+log = logging.getLogger("carpool.broker")
+
+CONFIG_LOOK_S = 1.0
+
+
+class BrokerShell:
+    """One broker process."""
+
+    def __init__(self, runtime_dir: str, configuration: Configuration, lifeline: Lifeline | None) -> None:
+        self._release = version("carpool")
+        self._configuration = configuration
+        self._lifeline = lifeline
+        config = configuration.config
+        epoch = Epoch(f"{os.getpid():x}-{os.urandom(6).hex()}")
+        self._ready = ReadySet()
+        self._link: Link = ZmqLink(
+            Hello(LINK_VERSION, epoch, BROKER, os.getpid(), self._release), paths.link_endpoint(runtime_dir)
+        )
+        bounds = Bounds(
+            max_open_calls=config.session.max_open_calls,
+            max_waiting_calls=config.session.max_waiting_calls,
+            max_waiting_bytes=config.session.max_waiting_bytes,
+        )
+        self.core = BrokerCore(Registry(mark=epoch[-6:]), bounds, config.list_wait_s)
+        dump_to = Path(paths.log_dir(os.environ, runtime_dir)) / "journal-broker.jsonl"
+        self._clock = SteadyClock()
+        self._pump: Pump[events.AnyEvent, effects.AnyEffect] = Pump(
+            self.core, self._perform, Journal(), self._clock, dump_to=dump_to
+        )
+        self._door = Door(
+            paths.agents_socket(runtime_dir),
+            self._ready,
+            self,
+            slow_reader_s=config.session.slow_reader_s,
+            receive_budget_bytes=config.receive_budget_bytes,
+        )
+        self._control = Control(
+            self.core,
+            configuration,
+            self._send_now,
+            release=self._release,
+            supervisors=lambda: [] if self._supervisor is None else [(self._supervisor.name, self._supervisor.pid)],
+            control_sessions=lambda: set(self._operators),
+            reload=self._reload,
+        )
+        self._supervisor: Hello | None = None
+        self._sources: dict[SessionId, SourceId] = {}
+        self._operators: dict[SessionId, trio.CancelScope] = {}
+        self._nursery: trio.Nursery | None = None
+        self._stopped = trio.Event()
+        self._perform_one: dict[type, Callable[..., None]] = {
+            effects.Reply: lambda e: self._door.write(e.session, handshake.reply(e)),
+            effects.Greet: lambda e: self._door.write(e.session, handshake.greeting(e, self._release)),
+            effects.ReportProgress: lambda e: self._door.write(e.session, handshake.progress(e)),
+            effects.SayListChanged: lambda e: self._door.write(e.session, handshake.LIST_CHANGED),
+            effects.Note: lambda e: log.log(logging.getLevelNamesMapping()[e.level.upper()], "%s", e.text),
+        }
+
+    async def run(self) -> None:
+        """Serve until stopped."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self._pump.feed(self._configuration.resolve(DAEMON))
+            nursery.start_soon(self._ready.run, self._settle)
+            nursery.start_soon(self._pump.run_timers)
+            nursery.start_soon(self._clock.watch, self._jumped)
+            nursery.start_soon(self._door.watch)
+            nursery.start_soon(self._watch_configuration)
+            await nursery.start(self._link.run, self._deliver, self._settle)
+            self._door.open(self._settle)
+            if self._lifeline is not None:
+                self._lifeline.ready()
+                nursery.start_soon(self._lifeline.run, self.stop, self._supervisor_gone)
+            log.info("broker serves (pid %d, %d servers configured)", os.getpid(), len(self._configuration.config.servers))
+            await self._stopped.wait()
+            self._door.close()
+            nursery.cancel_scope.cancel()
+
+    def stop(self) -> None:
+        """End: agents see end of file."""
+        log.info("stopping")
+        self._stopped.set()
+
+    # --- the burst -------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """The burst is over: everything it caused leaves now."""
+        self._link.flush()
+        self._door.flush()
+        self._pump.settle()
+
+    def _perform(self, todo: list[effects.AnyEffect]) -> None:
+        for effect in todo:
+            if isinstance(effect, Message):
+                if self._supervisor is not None:
+                    self._link.send(self._supervisor.name, effect)
+            else:
+                self._perform_one[type(effect)](effect)
+
+    def _send_now(self, message: AnyMessage) -> None:
+        if self._supervisor is not None:
+            self._link.send(self._supervisor.name, message)
+            self._link.flush()
+
+    # --- the link --------------------------------------------------------------------------------------
+
+    def _deliver(self, peer: str, messages: Sequence[LinkEvent]) -> None:
+        for message in messages:
+            match message:
+                case PeerUp():
+                    self._supervisor_came(message.hello)
+                case PeerDown():
+                    if self._supervisor is not None and self._supervisor.name == peer:
+                        self._supervisor_went(message.why)
+                case PeerRefused():
+                    log.error("%s", message.text)
+                case Surveyed() | Operated():
+                    self._control.heard(message)
+                case _:
+                    if isinstance(message, events.LinkEvent):
+                        self._pump.feed(message)
+
+    def _supervisor_came(self, hello: Hello) -> None:
+        if self._supervisor is not None and self._supervisor.name != hello.name:
+            log.error("a second supervisor, %s, is not served yet", hello.name)
+            return
+        log.info("supervisor %s came (pid %d)", hello.name, hello.pid)
+        self._supervisor = hello
+        self._pump.feed(events.SupervisorCame(LINK_WINDOW_BYTES))
+
+    def _supervisor_went(self, why: str) -> None:
+        log.warning("supervisor went: %s", why)
+        self._supervisor = None
+        self._control.supervisor_went()
+        self._pump.feed(events.SupervisorWent())
+
+    def _supervisor_gone(self, name: str) -> None:
+        """The launcher has seen it die: sooner and surer than any silence."""
+        self._link.forget(name, "the launcher says that it died")
+
+    # --- sessions (door.Host) --------------------------------------------------------------------------
+
+    def wanted_variables(self, attach: Attach) -> list[str]:
+        """See `door.Host`."""
+        return self._configuration.wanted_variables(attach)
+
+    def welcome(self, session: SessionId, attach: Attach, environment: dict[str, str]) -> None:
+        """See `door.Host`."""
+        source, reading = self._configuration.enter(attach, environment)
+        if reading is not None:
+            self._pump.feed(reading)
+        self._sources[session] = source
+        if attach.control:
+            self._operators[session] = trio.CancelScope()
+        self._pump.feed(
+            events.AgentCame(
+                session=session, source=source, agent=attach.agent, pid=attach.pid, carrier=attach.carrier
+            )
+        )
+
+    def take(self, session: SessionId, lines: list[bytes | OverlongLine]) -> None:
+        """See `door.Host`."""
+        feed = self._pump.feed
+        for line in lines:
+            if type(line) is bytes:
+                meaning = handshake.read(session, line)
+            else:
+                assert isinstance(line, OverlongLine)
+                meaning = handshake.read_overlong(session, line, LINE_CAP_BYTES)
+            if isinstance(meaning, events.Event):
+                feed(meaning)
+            elif meaning is not None:
+                self._aside(session, meaning)
+
+    def _aside(self, session: SessionId, meaning: handshake.ControlAsked | handshake.Unservable) -> None:
+        if isinstance(meaning, handshake.Unservable):
+            self._door.write(session, meaning.line)
+        elif session in self._operators:
+            assert self._nursery is not None
+            self._nursery.start_soon(self._answer_control, session, meaning)
+        else:
+            self._pump.feed(events.AgentErred(session, meaning.id, "unknown_method", ""))
+
+    async def _answer_control(self, session: SessionId, asked: handshake.ControlAsked) -> None:
+        with self._operators[session]:
+            try:
+                line = result_line(asked.id, await self._control.answer(session, asked.method, asked.params))
+            except ControlError as error:
+                _, body = for_method(fault(error.slug, detail=error.detail), "")
+                line = error_body_line(asked.id, body)
+            self._door.write(session, line)
+            self._settle()
+
+    def farewell(self, session: SessionId) -> None:
+        """See `door.Host`."""
+        operator = self._operators.pop(session, None)
+        if operator is not None:
+            operator.cancel()
+        self._pump.feed(events.AgentLeft(session))
+        source = self._sources.pop(session)
+        if self._configuration.leave(source):
+            self._pump.feed(events.SourceDropped(source))
+
+    # --- configuration ---------------------------------------------------------------------------------
+
+    async def _watch_configuration(self) -> None:
+        while True:
+            await trio.sleep(CONFIG_LOOK_S)
+            if self._configuration.changed():
+                self._reload()
+                self._settle()
+
+    def _reload(self) -> list[str]:
+        """Read the configuration again. The problems, if it is broken; then the last good one stays."""
+        readings = self._configuration.reload()
+        if readings is None:
+            log.error("the configuration is broken, the last good one stays:\n%s", self._configuration.problem)
+            return self._configuration.problem.splitlines()
+        log.info("configuration read again")
+        for reading in readings:
+            self._pump.feed(reading)
+        return []
+
+    def _jumped(self) -> None:
+        log.warning("this process stood still for a while")

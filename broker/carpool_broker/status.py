@@ -1,0 +1,183 @@
+"""What `carpool status --json` says. A pure function of what the processes reported.
+
+Owns the keys of that page: they are a contract (see `docs/json.md`), so they only ever grow.
+Knows nothing of: how anything was found out, how it is shown to people.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from carpool_broker.core.session import Session
+from carpool_protocol.ids import PoolKey, ServerName
+from carpool_protocol.messages import PoolReport, Surveyed
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """Everything the page is made of."""
+
+    broker_pid: int
+    launcher_pid: int
+    release: str
+    uptime_s: float
+    supervisors: list[tuple[str, int]]
+    """(name, pid) of those that are linked."""
+    surveyed: Surveyed | None
+    """None when no supervisor answered."""
+    sessions: list[Session]
+    """Without those of operators."""
+    calls: int
+    """All calls since this broker began."""
+    tools: Mapping[PoolKey, int]
+    """How many tools each pool offers, where known."""
+    servers: Mapping[ServerName, str]
+    """Configured servers; the value says why one is not run (`disabled`, a misconfiguration), or is empty."""
+    sharing: Mapping[ServerName, str]
+    config_file: str
+    config_problem: str
+    waiting: Mapping[PoolKey, int]
+    """Calls that wait in the broker's own lines."""
+
+
+def page(facts: Facts) -> dict[str, Any]:
+    """The page as plain values."""
+    pools = facts.surveyed.pools if facts.surveyed is not None else []
+    servers = _servers(facts, pools)
+    healthy, reason = _health(facts, servers)
+    return {
+        "healthy": healthy,
+        "reason": reason,
+        "broker": {"pid": facts.broker_pid, "uptime_s": round(facts.uptime_s, 3), "version": facts.release},
+        "supervisors": [{"id": name, "pid": pid} for name, pid in facts.supervisors],
+        "servers": servers,
+        "sessions": [
+            {
+                "id": session.id,
+                "agent": session.agent,
+                "pid": session.pid,
+                "era": "handshake" if session.greeted else "",
+                "profile": "",
+                "in_flight": len(session.owed),
+                "calls": session.calls,
+                "version": session.version,
+                "carrier": session.carrier,
+            }
+            for session in facts.sessions
+        ],
+        "totals": _totals(facts, pools),
+        "processes": _processes(facts),
+        "config": {"file": facts.config_file, "problem": facts.config_problem},
+    }
+
+
+def _health(facts: Facts, servers: Mapping[str, Any]) -> tuple[bool, str]:
+    """`reason` is one of these words, for programs."""
+    if not facts.supervisors:
+        return False, "supervisor_away"
+    if facts.surveyed is None:
+        return False, "supervisor_silent"
+    if facts.config_problem:
+        return True, "config_broken"
+    failing = ("given_up", "backing_off", "misconfigured")
+    if any(server["state"] in failing for server in servers.values()):
+        return True, "servers_failing"
+    return True, "ok"
+
+
+def _servers(facts: Facts, pools: list[PoolReport]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, why in facts.servers.items():
+        state = "cold" if not why else "disabled" if why == "disabled" else "misconfigured"
+        found[name] = _server(state, facts.sharing.get(name, "concurrent"), why if state == "misconfigured" else "")
+    for pool in pools:
+        server = found.get(pool.server)
+        if server is None or server["state"] in ("cold", "misconfigured", "disabled"):
+            server = found[pool.server] = _server(pool.state, pool.sharing, "")
+        elif _WORTH[pool.state] > _WORTH[server["state"]]:
+            server["state"] = pool.state
+        server["waiting"] += pool.waiting + facts.waiting.get(pool.key, 0)
+        server["restarts"] += pool.restarts
+        server["tools"] = max(server["tools"], facts.tools.get(pool.key, 0))
+        if pool.last_error:
+            server["last_error"] = pool.last_error
+            server["stderr"] = pool.stderr_tail
+        server["instances"] += [
+            {
+                "id": instance.id,
+                "pid": instance.pid,
+                "state": instance.state,
+                "generation": instance.generation,
+                "era": instance.era,
+                "in_flight": instance.in_flight,
+                "calls": instance.calls,
+                "rss_bytes": instance.rss_bytes,
+                "pss_bytes": instance.pss_bytes,
+                "cpu_percent": instance.cpu_percent,
+                "uptime_s": round(instance.uptime_s, 3),
+            }
+            for instance in pool.instances
+        ]
+    return found
+
+
+_WORTH: Mapping[str, int] = {
+    "draining": 0,
+    "cold": 1,
+    "stopped": 2,
+    "given_up": 3,
+    "backing_off": 4,
+    "starting": 5,
+    "serving": 6,
+}
+"""Of several pools of one server (different environments) the liveliest state is shown."""
+
+
+def _server(state: str, sharing: str, last_error: str) -> dict[str, Any]:
+    return {
+        "state": state,
+        "sharing": sharing,
+        "waiting": 0,
+        "restarts": 0,
+        "tools": 0,
+        "last_error": last_error,
+        "stderr": [],
+        "instances": [],
+    }
+
+
+def _processes(facts: Facts) -> list[dict[str, Any]]:
+    if facts.surveyed is None:
+        return []
+    roles = {facts.broker_pid: "broker", facts.launcher_pid: "launcher"}
+    return [
+        {
+            "role": process.role or roles.get(process.pid, "shim"),
+            "pid": process.pid,
+            "rss_bytes": process.rss_bytes,
+            "pss_bytes": process.pss_bytes,
+            "cpu_s": round(process.cpu_s, 3),
+        }
+        for process in facts.surveyed.processes
+    ]
+
+
+def _totals(facts: Facts, pools: list[PoolReport]) -> dict[str, Any]:
+    """What sharing saves: each session would otherwise run a copy of each server that it has called."""
+    instances = [(pool.server, instance) for pool in pools for instance in pool.instances]
+    pss_of: dict[ServerName, list[int]] = {}
+    for server, instance in instances:
+        if instance.pss_bytes:
+            pss_of.setdefault(server, []).append(instance.pss_bytes)
+    mean = {server: sum(sizes) // len(sizes) for server, sizes in pss_of.items()}
+    private = [server for session in facts.sessions for server in session.used]
+    ours = sum(instance.pss_bytes for _, instance in instances)
+    ours += sum(process.pss_bytes for process in (facts.surveyed.processes if facts.surveyed else []))
+    return {
+        "instances": len(instances),
+        "sessions": len(facts.sessions),
+        "in_flight": sum(len(session.owed) for session in facts.sessions),
+        "calls": facts.calls,
+        "private_processes_avoided": max(len(private) - len(instances), 0),
+        "memory_saved_bytes": sum(mean.get(server, 0) for server in private) - ours,
+    }

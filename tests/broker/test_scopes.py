@@ -1,0 +1,262 @@
+"""What a session's configuration comes to: who shares an instance with whom, and who must not."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from carpool_broker.core.scopes import Entry, Resolution, pool_key, resolve, resolve_run, run_name
+from carpool_protocol.attach import RunCommand
+from carpool_protocol.config.model import Config
+from carpool_protocol.config.shape import read_config
+from carpool_protocol.ids import PoolKey, ServerName
+from carpool_protocol.messages import Policy
+from carpool_protocol.names import check_server_name
+
+BASE = {"PATH": "/bin", "HOME": "/h"}
+A, B = ServerName("a"), ServerName("b")
+
+
+def config_of(servers: dict[str, Any], **more: Any) -> Config:
+    loaded = read_config(json.dumps({"mcpServers": servers, **more}), "f.json")
+    assert loaded.problems == []
+    assert loaded.config is not None
+    return loaded.config
+
+
+def seen(
+    config: Config,
+    environment: dict[str, str] | None = None,
+    *,
+    env_file: dict[str, str] | None = None,
+    workspace: str = "/w",
+    cwd: str = "/w/deep",
+    secret: bytes = b"secret",
+) -> Resolution:
+    return resolve(
+        config,
+        environment=environment or {},
+        base_environment=BASE,
+        env_file=env_file or {},
+        workspace=workspace,
+        cwd=cwd,
+        home="/h",
+        secret=secret,
+    )
+
+
+def key_of(server: dict[str, Any], environment: dict[str, str] | None = None, **more: Any) -> PoolKey:
+    (spec,) = seen(config_of({"a": server}), environment, **more).specs
+    return spec.key
+
+
+# --- what is run -----------------------------------------------------------------------------------------
+
+
+def test_a_server_becomes_a_spec_with_the_scrubbed_environment_and_its_own() -> None:
+    config = config_of(
+        {"a": {"command": "~/bin/x", "args": ["--dir=${workspace}", "${N:-3}"], "env": {"T": "t-${T}"}}}
+    )
+    (spec,) = seen(config, {"T": "1", "UNUSED": "2"}).specs
+    assert spec.argv == ["/h/bin/x", "--dir=/w", "3"]
+    assert spec.env == {"PATH": "/bin", "HOME": "/h", "T": "t-1"}
+    assert (spec.server, spec.cwd, spec.policy) == ("a", "/h", Policy())
+
+
+@pytest.mark.parametrize(
+    ("cwd", "becomes"),
+    [
+        ("${workspace}", "/w"), ("${cwd}/", "/w/deep"), ("~", "/h"), ("~/p", "/h/p"), ("p//q/", "/h/p/q"),
+        ("/x/../y", "/x/../y"), ("${E:-}", "/h"),
+    ],
+)  # fmt: skip
+def test_the_directory_of_a_server(cwd: str, becomes: str) -> None:
+    (spec,) = seen(config_of({"a": {"command": "x", "cwd": cwd}})).specs
+    assert spec.cwd == becomes
+
+
+def test_the_environment_of_a_server_wins_over_the_daemons_and_the_sessions_value_over_the_env_file() -> None:
+    config = config_of({"a": {"command": "x", "env": {"PATH": "/p", "S": "${S}", "F": "${F}"}}})
+    (spec,) = seen(config, {"S": "session"}, env_file={"S": "file", "F": "file"}).specs
+    assert spec.env == {"PATH": "/p", "HOME": "/h", "S": "session", "F": "file"}
+
+
+def test_every_server_is_served_misconfigured_or_disabled_and_one_does_not_touch_another() -> None:
+    config = config_of(
+        {
+            "a": {"command": "x", "env": {"T": "${TOKEN} hunter2"}, "args": ["${OTHER}"]},
+            "b": {"command": "x", "tags": ["t"], "tools_prefix": "", "description_prefix": True},
+            "c": {"command": "${TOKEN}", "disabled": True},
+        },
+        description_prefix=False,
+    )
+    found = seen(config)
+    assert found.disabled == ["c"]
+    assert [spec.server for spec in found.specs] == [entry.server for entry in found.entries] == ["b"]
+    assert found.entries[0] == Entry(
+        server=B, key=found.specs[0].key, prefix="", description_prefix=True,
+        tools_allow=("*",), tools_deny=(), tags=("t",),
+    )  # fmt: skip
+    assert found.misconfigured.keys() == {"a"}
+    why = found.misconfigured[A]
+    assert "f.json:1: mcpServers.a.env.T: the environment variable TOKEN is not set" in why
+    assert "f.json:1: mcpServers.a.args[0]: the environment variable OTHER is not set" in why
+    assert "hunter2" not in why
+
+
+@pytest.mark.parametrize(
+    ("server", "session", "words"),
+    [
+        ({"command": "x", "cwd": "${workspace}"}, {"workspace": ""}, "${workspace} is not known"),
+        ({"command": "${X:- }"}, {}, "is empty once its variables are filled in"),
+        ({"command": "${X}"}, {"environment": {"X": "hunter2\0"}}, "the value of X cannot be used"),
+    ],
+)
+def test_what_cannot_be_run_is_misconfigured_with_its_reason(
+    server: dict[str, Any], session: dict[str, Any], words: str
+) -> None:
+    found = seen(config_of({"a": server}), **session)
+    assert found.specs == []
+    assert words in found.misconfigured[A]
+    assert "hunter2" not in found.misconfigured[A]
+
+
+def test_allow_and_deny_are_patterns_on_the_servers_own_names_and_deny_wins() -> None:
+    (entry,) = seen(
+        config_of({"a": {"command": "x", "tools": {"allow": ["read_*", "X"], "deny": ["*_all"]}}})
+    ).entries
+    assert [name for name in ("read_one", "read_all", "write", "X", "x") if entry.shows(name)] == [
+        "read_one",
+        "X",
+    ]
+
+
+# --- who shares ------------------------------------------------------------------------------------------
+
+
+def test_equal_launches_share_and_different_ones_do_not() -> None:
+    plain = key_of({"command": "x", "args": ["a"]})
+    assert plain == key_of({"args": ["${V}"], "command": "x"}, {"V": "a"})
+    assert plain == key_of({"command": "x", "args": ["a"]}, workspace="/elsewhere", cwd="/x")
+    different = [
+        key_of({"command": "y", "args": ["a"]}),
+        key_of({"command": "x", "args": ["a", ""]}),
+        key_of({"command": "x", "args": ["a"], "env": {"E": ""}}),
+        key_of({"command": "x", "args": ["a"], "env": {"E": "1"}}),
+        key_of({"command": "x", "args": ["a"], "cwd": "/tmp"}),
+        key_of({"command": "x", "args": ["a"]}, secret=b"another"),
+    ]
+    assert len({plain, *different}) == 7
+
+
+def test_two_agents_with_different_tokens_never_share_and_the_key_does_not_hold_them() -> None:
+    server = {"command": "x", "env": {"T": "${T}"}}
+    one, two = key_of(server, {"T": "hunter2"}), key_of(server, {"T": "hunter3"})
+    assert one != two
+    assert one.startswith("a:")
+    assert len(one) == len("a:") + 16
+
+
+def test_two_workspaces_share_unless_the_workspace_is_part_of_the_launch() -> None:
+    here = {"command": "x", "args": ["${workspace}"]}
+    assert key_of(here, workspace="/w1") != key_of(here, workspace="/w2")
+    assert key_of({"command": "x"}, workspace="/w1") == key_of({"command": "x"}, workspace="/w2")
+
+
+def test_the_policy_is_no_part_of_the_key() -> None:
+    assert key_of({"command": "x"}) == key_of(
+        {"command": "x", "pool": {"max": 3}, "timeout_s": 1, "tags": ["t"]}
+    )
+
+
+LAUNCH = st.tuples(
+    st.lists(st.text(max_size=3), max_size=3),
+    st.dictionaries(st.text(max_size=2), st.text(max_size=2), max_size=3),
+    st.text(max_size=3),
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(LAUNCH, LAUNCH, st.binary(max_size=100))
+def test_keys_are_equal_exactly_when_launches_are(one: Any, two: Any, secret: bytes) -> None:
+    first = pool_key(A, *one, secret=secret)
+    second = pool_key(A, one[0], dict(reversed(one[1].items())), one[2], secret=secret)
+    assert first == second
+    assert (first == pool_key(A, *two, secret=secret)) == (one == two)
+
+
+# --- carpool run -----------------------------------------------------------------------------------------
+
+
+def run(
+    env: dict[str, str], argv: tuple[str, ...] = ("uvx", "mcp-server-time"), cwd: str = "/p"
+) -> Resolution:
+    return resolve_run(RunCommand(list(argv), env, cwd), secret=b"secret")
+
+
+def test_the_server_of_carpool_run_has_its_callers_environment_and_untouched_names() -> None:
+    env = {"PATH": "/bin", "TERM": "xterm", "TOKEN": "t"}
+    found = run({**env, "CARPOOL_INSTANCE": "x:1"})
+    (spec,), (entry,) = found.specs, found.entries
+    assert (spec.server, spec.argv, spec.env, spec.cwd) == (
+        "mcp-server-time",
+        ["uvx", "mcp-server-time"],
+        env,
+        "/p",
+    )
+    assert (entry.key, entry.prefix, entry.description_prefix) == (spec.key, "", False)
+    assert entry.shows("anything")
+
+
+def test_callers_share_across_terminals_but_not_across_tokens_directories_or_commands() -> None:
+    here = run({"PATH": "/bin", "TERM": "xterm", "SHLVL": "1", "TMUX_PANE": "%1"}).specs[0].key
+    assert here == run({"PATH": "/bin", "TERM": "dumb", "SSH_TTY": "/dev/pts/1"}).specs[0].key
+    others = [
+        run({"PATH": "/bin", "TOKEN": "t"}),
+        run({"PATH": "/bin", "SSH_AUTH_SOCK": "/s"}),
+        run({"PATH": "/bin"}, cwd="/q"),
+        run({"PATH": "/bin"}, argv=("uvx", "mcp-server-time", "-v")),
+    ]
+    assert len({here, *(other.specs[0].key for other in others)}) == 5
+
+
+def test_a_configured_server_and_a_run_one_never_share_a_pool() -> None:
+    assert pool_key(A, ["x"], {}, "/", secret=b"s") != pool_key(A, ["x"], {}, "/", secret=b"s", origin="run")
+
+
+@pytest.mark.parametrize(("argv", "cwd"), [((), "/p"), (("x", "a\0"), "/p"), (("x",), "/\udc80")])
+def test_a_command_that_no_process_can_take_is_misconfigured(argv: tuple[str, ...], cwd: str) -> None:
+    found = run({}, argv, cwd)
+    assert found.specs == []
+    assert len(found.misconfigured) == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        ("npx -y @modelcontextprotocol/server-github@2025.1 --token abc", "server-github"),
+        ("/usr/bin/python3 -m mcp_server_git --repository /r", "mcp-server-git"),
+        ("uv --directory /src/thing run server.py", "server"),
+        ("uvx --python 3.12 --from some-pkg some-cmd", "some-cmd"),
+        ("/opt/my.server/bin/serve_it.sh", "serve-it"),
+        ("docker run -e KEY=hunter2 mcp/github", "docker"),
+        ("npx https://user:hunter2@x/y", "npx"),
+        ("___", "run"),
+        ("node " + "x" * 300, "node"),
+    ],
+)  # fmt: skip
+def test_a_run_server_is_named_after_what_it_runs(argv: str, name: str) -> None:
+    assert run_name(RunCommand(argv.split(" "), {}, "/")) == name
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(), max_size=4), st.text(max_size=60))
+def test_any_command_gets_a_legal_name(argv: list[str], wish: str) -> None:
+    assert check_server_name(run_name(RunCommand(argv, {}, "/", wish))) is None
+
+
+def test_a_wished_name_is_kept_where_it_is_legal() -> None:
+    assert run_name(RunCommand(["x"], {}, "/", "my_time")) == "my_time"
+    assert run_name(RunCommand(["x"], {}, "/", "my time!")) == "my-time"

@@ -1,0 +1,69 @@
+"""The arms beyond the product's own: the minimal relay, on sockets and through shims.
+
+Owns the relay's process and its directory. Both relay arms speak the socket protocol of carpool, so the
+same driver and the same `carpool connect` stand in front of them.
+Knows nothing of: calls, figures.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from carpool import bench_procs
+from carpool.bench_arms import ECHO_ARGV, Arm, Carpool, Direct, ThroughSocket
+from carpool.bench_spawn import end_all, until
+
+RELAY = Path(__file__).with_name("relay.py")
+
+
+class Relay(ThroughSocket):
+    """The least any broker must cost (`relay.py`), on sockets or through shims."""
+
+    def __init__(self, *, shims: bool) -> None:
+        super().__init__(tempfile.mkdtemp(prefix="cpr-", dir="/tmp"), shims=shims)
+        self.name = "relay-shims" if shims else "relay-sockets"
+        self._relay: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        argv = [sys.executable, str(RELAY), self.socket_path, *ECHO_ARGV]
+        self._relay = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
+        until(lambda: os.path.exists(self.socket_path), 10.0, "the relay's socket")
+
+    def roles(self) -> dict[str, list[int]]:
+        assert self._relay is not None
+        pid = self._relay.pid
+        return {"relay": [pid], "server": bench_procs.descendants(pid), **super().roles()}
+
+    def tool(self, name: str) -> str:
+        return name
+
+    def stop(self) -> None:
+        self.detach()
+        if self._relay is not None:
+            self._relay.terminate()
+            end_all([self._relay])
+            self._relay = None
+        shutil.rmtree(self.runtime_dir, ignore_errors=True)
+
+
+ARMS = ("direct", "relay-sockets", "relay-shims", "carpool-sockets", "carpool-shims")
+
+
+def make_arms(names: Sequence[str], profile_dir: str | None = None) -> list[Arm]:
+    """New arms by name, not yet started. With `profile_dir`, carpool's processes leave profiles there."""
+    made: list[Arm] = []
+    for name in names:
+        match name:
+            case "direct":
+                made.append(Direct())
+            case "relay-sockets" | "relay-shims":
+                made.append(Relay(shims=name.endswith("shims")))
+            case "carpool-sockets" | "carpool-shims":
+                made.append(Carpool(shims=name.endswith("shims"), profile_dir=profile_dir))
+            case _:
+                raise ValueError(f"no arm {name!r}; there are {', '.join(ARMS)}")
+    return made

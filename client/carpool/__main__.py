@@ -1,0 +1,5 @@
+"""`python -m carpool` is `carpool`."""
+
+from carpool.entry import main
+
+main()

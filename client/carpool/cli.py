@@ -1,0 +1,170 @@
+"""The click command line: all verbs but `connect`, `run` and `up`, which `entry` sends on before.
+
+Owns the list of verbs, what every verb shares (`--json`, the way to the broker, exit
+codes) and nothing else: each group of verbs is a file, imported when one of it is used.
+
+Exit codes: 0; 1 it failed; 2 usage or configuration; 69 no broker runs here.
+"""
+
+import importlib
+import json
+import os
+import sys
+from typing import Any, NoReturn
+
+import click
+import msgspec
+
+from carpool import display
+from carpool.door import AnsweredError, Door, DoorError, release
+from carpool.up import Place, bring_up
+from carpool_protocol import paths
+
+EXIT_FAILED, EXIT_USAGE, EXIT_NO_BROKER = 1, 2, 69
+
+VERBS: dict[str, tuple[str, str]] = {
+    "up": ("", "Run carpool here; with --detach in the background."),
+    "down": ("carpool.cli_daemon:down", "End carpool and every server it runs."),
+    "status": ("carpool.cli_read:status", "Show whether all is well, the servers and the sessions."),
+    "ps": ("carpool.cli_read:ps", "Show every running process: instances and carpool's own."),
+    "tools": ("carpool.cli_read:tools", "List the tools agents see, or explain one name."),
+    "call": ("carpool.cli_call:call", "Call a tool, as an agent would."),
+    "logs": ("carpool.cli_logs:logs", "Show what a server or carpool itself has logged."),
+    "start": ("carpool.cli_daemon:start", "Start servers."),
+    "stop": ("carpool.cli_daemon:stop", "Stop servers until they are started again."),
+    "restart": ("carpool.cli_daemon:restart", "Restart servers; with --all carpool itself, too."),
+    "reload": ("carpool.cli_daemon:reload", "Read the configuration again, now."),
+    "check": ("carpool.cli_check:check", "Check the configuration and show what it comes to."),
+    "connect": ("", "Attach an agent on stdin and stdout. This is what agents run."),
+    "run": ("", "Attach an agent to one command's server, shared from then on."),
+    "bench": ("carpool.bench:bench", "Measure a tool under load, or carpool against a direct pipe."),
+    "demo": ("carpool.demo:demo", "Show on real servers what sharing them buys."),
+}
+"""Verb: where its command is (empty: before click, in `entry`), and its line in the list."""
+
+
+class _Verbs(click.Group):
+    """The verbs, imported on use: `carpool status` must not pay for `carpool bench`."""
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        place, text = VERBS[cmd_name]
+        if not place:
+            return click.Command(cmd_name, help=text, callback=lambda: None)
+        module, _, attribute = place.partition(":")
+        try:
+            command = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            if error.name != module:
+                raise
+            raise click.UsageError(f"`carpool {cmd_name}` is not part of this installation") from None
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, with a "did you mean"."""
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            from carpool_protocol.config.problems import did_you_mean
+
+            meant = did_you_mean(args[0], VERBS)
+            hint = f"; did you mean `carpool {meant}`?" if meant else "; `carpool --help` lists the verbs"
+            raise click.UsageError(f"there is no verb {display.printable(args[0])!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(release(), prog_name="carpool")
+def verbs() -> None:
+    """Agents share MCP servers: each server runs once, supervised, for all of them."""
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    try:
+        code = verbs.main(prog_name="carpool", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        code = stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        code = 130
+    except BrokenPipeError:
+        # `carpool ps | head -1`: its reader has what it wants. Python would complain at its own last flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+# --- what verbs share -----------------------------------------------------------------------------------
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="For programs: JSON with stable keys.")
+
+
+def the_place() -> Place:
+    """Where this carpool lives; ends the verb when that cannot be."""
+    try:
+        place = Place()
+    except paths.NotPrivateError as error:
+        fail(str(error), EXIT_USAGE)
+    if place.note:
+        click.echo(f"carpool: {place.note}", err=True)
+    return place
+
+
+def open_door(*, control: bool, start: bool = False, profile: str = "") -> Door:
+    """A session with the broker. `start`: bring carpool up where it is not."""
+    place = the_place()
+    try:
+        return Door(place.directory, control=control, profile=profile)
+    except DoorError as error:
+        if not (start and error.no_broker):
+            fail_at(error)
+    code, text = bring_up(place)
+    if code:
+        fail(text, code if code == EXIT_USAGE else EXIT_NO_BROKER)
+    try:
+        return Door(place.directory, control=control, profile=profile)
+    except DoorError as error:
+        fail_at(error)
+
+
+def ask(door: Door, method: str, params: dict[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:
+    """A `carpool/…` method and its result object; a broker's error ends the verb."""
+    try:
+        result = msgspec.json.decode(door.request(method, params, timeout_s))
+    except DoorError as error:
+        fail_at(error)
+    except AnsweredError as error:
+        fail(str(error))
+    if not isinstance(result, dict):
+        fail("the broker's answer is not understood; run `carpool restart --all`")
+    return result
+
+
+def print_json(value: Any) -> None:
+    """One JSON document. Escaped to ASCII: nothing in it can play with the terminal."""
+    click.echo(json.dumps(value, indent=2))
+
+
+def fail_at(error: DoorError) -> NoReturn:
+    """End the verb over a broker that cannot be used."""
+    fail(str(error), EXIT_NO_BROKER if error.no_broker else EXIT_FAILED)
+
+
+def fail(text: str, code: int = EXIT_FAILED) -> NoReturn:
+    """End the verb with a sentence on stderr."""
+    click.echo(f"carpool: {display.printable(text, lines=True)}", err=True)
+    raise click.exceptions.Exit(code)

@@ -1,0 +1,131 @@
+"""The verb `call`: one tool call, made as an agent would make it.
+
+Owns what goes into the call and how its result is shown. Starts carpool when it does
+not run. Argument values are never repeated in an error.
+"""
+
+import sys
+from typing import Any
+
+import click
+import msgspec
+
+from carpool import display
+from carpool.cli import EXIT_FAILED, EXIT_USAGE, fail, fail_at, json_option, open_door
+from carpool.door import AnsweredError, Door, DoorError
+
+CALL_S = 1900.0
+"""More than a call's total limit in the daemon (1800 s by default): that one gives the better answer."""
+_PROGRESS = "carpool-call"
+
+
+class _Block(msgspec.Struct):
+    type: str = ""
+    text: str = ""
+    data: str = ""
+    mime_type: str = msgspec.field(name="mimeType", default="")
+    uri: str = ""
+
+
+class _Result(msgspec.Struct):
+    content: list[_Block] = []
+    is_error: bool = msgspec.field(name="isError", default=False)
+
+
+class _Progress(msgspec.Struct):
+    progress: float = 0
+    total: float | None = None
+    message: str = ""
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--args", "arguments", default="{}", help="The tool's arguments, a JSON object; `-` reads stdin."
+)
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(0, min_open=True), default=CALL_S, help="Seconds."
+)
+@click.option("--profile", default="", help="See and call what this profile may.")
+@json_option
+def call(name: str, arguments: str, timeout_s: float, profile: str, as_json: bool) -> None:
+    """Call the tool NAME (any spelling `carpool tools NAME` knows). Exit code 1: its answer is an error."""
+    params = {"name": name, "arguments": _object(arguments), "_meta": {"progressToken": _PROGRESS}}
+    with open_door(control=False, start=True, profile=profile) as door:
+        try:
+            result = _called(door, params, timeout_s)
+        except AnsweredError as error:
+            if as_json:
+                click.echo(_ascii({"error": msgspec.json.decode(error.error)}))
+                raise click.exceptions.Exit(EXIT_FAILED) from None
+            fail(str(error) or "the call was answered with an error")
+        except DoorError as error:
+            fail_at(error)
+    is_error = _show(result, as_json)
+    if is_error:
+        raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _called(door: Door, params: dict[str, Any], timeout_s: float) -> msgspec.Raw:
+    door.initialize()
+    return door.request("tools/call", params, timeout_s, _on_notice if sys.stderr.isatty() else None)
+
+
+def _object(text: str) -> msgspec.Raw:
+    """`--args` as one line of JSON; ends the verb when it is no object."""
+    if text == "-":
+        text = sys.stdin.read()
+    try:
+        raw = text.encode()
+        is_object = isinstance(msgspec.json.decode(raw), dict)
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+        is_object = False
+    else:
+        # White space between values may hold line ends, and one line is one message.
+        text = msgspec.json.format(raw, indent=-1).decode()
+    if not is_object:
+        fail('--args must be a JSON object, like \'{"path": "/tmp"}\'', EXIT_USAGE)
+    return msgspec.Raw(text.encode())
+
+
+def _show(result: msgspec.Raw, as_json: bool) -> bool:
+    """Print the result; whether it is an error."""
+    try:
+        read = msgspec.json.decode(result, type=_Result)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        read = None
+    if as_json:
+        click.echo(_ascii(msgspec.json.decode(result)))
+    elif read is None:
+        click.echo(display.printable(bytes(result).decode("utf-8", "replace"), lines=True))
+    else:
+        for block in read.content:
+            click.echo(_block(block), err=read.is_error)
+    return read is not None and read.is_error
+
+
+def _block(block: _Block) -> str:
+    if block.type == "text":
+        return display.printable(block.text, lines=True)
+    what = " ".join(word for word in (block.type, block.mime_type, block.uri) if word)
+    return display.printable(
+        f"[{what}, {display.size(len(block.data) * 3 // 4)}]" if block.data else f"[{what}]"
+    )
+
+
+def _on_notice(method: str, params: msgspec.Raw) -> None:
+    """Progress of a long call, for whoever watches."""
+    if method != "notifications/progress":
+        return
+    try:
+        told = msgspec.json.decode(params, type=_Progress)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return
+    total = f"/{told.total:g}" if told.total else ""
+    click.echo(f"… {told.progress:g}{total} {display.one_line(told.message)}".rstrip(), err=True)
+
+
+def _ascii(value: Any) -> str:
+    import json
+
+    return json.dumps(value)

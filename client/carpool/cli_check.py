@@ -1,0 +1,67 @@
+"""The verb `check`: what the configuration says, what is wrong with it, and what it comes to.
+
+Reads the file itself, so it works without a daemon. With `--start` it starts every
+server once through the daemon that runs. Values of `env` are never shown.
+"""
+
+import os
+from typing import Any
+
+import click
+
+from carpool import display
+from carpool.cli import EXIT_FAILED, EXIT_USAGE, ask, json_option, open_door, print_json
+from carpool.cli_daemon import OPERATE_S
+from carpool_protocol.config.describe import describe
+from carpool_protocol.config.load import find_config_file, home_of, load_config, load_env_file
+
+
+@click.command()
+@click.option("--config", "file", help="This file instead of the user's carpool.json.")
+@click.option("--start", "starts", is_flag=True, help="Also start every server once, in the running carpool.")
+@json_option
+def check(file: str | None, starts: bool, as_json: bool) -> None:
+    """Check the configuration and show every setting and its origin. Exit code 2: it is wrong."""
+    where = find_config_file(os.environ, os.path.expanduser(file) if file else None)
+    loaded = load_config(where)
+    problems = list(loaded.problems)
+    if loaded.config is not None:
+        problems += load_env_file(loaded.config, home_of(os.environ))[1]
+    rows = describe(loaded.config) if loaded.config is not None else []
+    results: list[dict[str, Any]] = []
+    if starts and not problems:
+        with open_door(control=True) as door:
+            answer = ask(door, "carpool/operate", {"verb": "start", "servers": None}, OPERATE_S)
+            results = answer.get("results") or []
+    if as_json:
+        print_json(
+            {
+                "ok": not problems and all(each["ok"] for each in results),
+                "file": where.path,
+                "exists": os.path.exists(where.path),
+                "problems": [
+                    {"file": each.file, "line": each.line, "where": each.where, "text": each.text}
+                    for each in problems
+                ],
+                "settings": [
+                    {"setting": row.setting, "value": row.value, "unit": row.unit, "origin": row.origin}
+                    for row in rows
+                ],
+                "started": results,
+            }
+        )
+    else:
+        for problem in problems:
+            click.echo(display.printable(problem.render()), err=True)
+        if rows and not problems:
+            shown = [[row.setting, row.value, row.unit, row.origin] for row in rows]
+            click.echo(display.columns(["SETTING", "VALUE", "UNIT", "FROM"], shown))
+        for each in results:
+            click.echo(display.printable(f"{each['server']}: {each['text']}"), err=not each["ok"])
+        if not problems:
+            missing = "" if os.path.exists(where.path) else " (there is no such file: no servers)"
+            click.echo(f"\n{display.printable(where.path)}{missing}: all right")
+    if problems:
+        raise click.exceptions.Exit(EXIT_USAGE)
+    if not all(each["ok"] for each in results):
+        raise click.exceptions.Exit(EXIT_FAILED)

@@ -1,0 +1,150 @@
+"""Verbs that change what runs: `down`, `start`, `stop`, `restart`, `reload`.
+
+Owns the ending of a daemon from outside: only a launcher that really holds the lock
+is signalled, and the verb returns when nothing is left. `up` has its own file.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from typing import Any
+
+import click
+
+from carpool import adoption, display, lock
+from carpool.cli import EXIT_FAILED, EXIT_USAGE, ask, fail, json_option, open_door, print_json, the_place
+from carpool.launcher import CLEAR_S, STOP_S
+from carpool.up import Place, bring_up
+from carpool_protocol import paths
+
+DOWN_S = STOP_S + CLEAR_S + 5
+"""The launcher's own patience, and a little."""
+OPERATE_S = 400.0
+"""A first start may install for minutes (rule 2)."""
+_POLL_S = 0.02
+
+
+@click.command()
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(0), default=DOWN_S, show_default=True, help="Seconds."
+)
+def down(timeout_s: float) -> None:
+    """End carpool and every server it runs. Returns when nothing is left."""
+    place = the_place()
+    was = "was not running" if not end_daemon(place, timeout_s) else "is down"
+    click.echo(f"carpool {was} in {place.directory}")
+
+
+@click.command()
+@click.argument("servers", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Every configured server.")
+@json_option
+def start(servers: tuple[str, ...], everything: bool, as_json: bool) -> None:
+    """Start SERVERS now instead of on first use, also those that were stopped or have given up."""
+    _operate("start", _chosen(servers, everything), as_json)
+
+
+@click.command()
+@click.argument("servers", nargs=-1, required=True)
+@json_option
+def stop(servers: tuple[str, ...], as_json: bool) -> None:
+    """Stop SERVERS: their tools leave every list until they are started again."""
+    _operate("stop", list(servers), as_json)
+
+
+@click.command()
+@click.argument("servers", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Carpool itself, with everything it runs.")
+@json_option
+def restart(servers: tuple[str, ...], everything: bool, as_json: bool) -> None:
+    """Restart SERVERS. With --all also carpool itself: after an update, agents attach to the new one."""
+    chosen = _chosen(servers, everything)
+    if chosen is not None:
+        _operate("restart", chosen, as_json)
+        return
+    place = the_place()
+    held = lock.holder(place.directory)
+    end_daemon(place, DOWN_S)
+    # The same configuration as before.
+    code, text = bring_up(place, held.config if held else "")
+    if code:
+        fail(text, code if code == EXIT_USAGE else EXIT_FAILED)
+    if as_json:
+        print_json([{"server": "carpool", "ok": True, "text": "restarted"}])
+    else:
+        click.echo("carpool: restarted")
+
+
+@click.command()
+@json_option
+def reload(as_json: bool) -> None:
+    """Read the configuration again, now. A broken one is refused, and the last good one stays in force."""
+    with open_door(control=True) as door:
+        answer = ask(door, "carpool/reload", {})
+    problems = [str(problem) for problem in answer.get("problems") or []]
+    if as_json:
+        print_json({"ok": bool(answer.get("ok")), "problems": problems})
+    else:
+        for problem in problems:
+            click.echo(display.printable(problem), err=True)
+        click.echo("reloaded" if answer.get("ok") else "refused; the last good configuration stays in force")
+    if not answer.get("ok"):
+        raise click.exceptions.Exit(EXIT_USAGE)
+
+
+def end_daemon(place: Place, timeout_s: float) -> bool:
+    """End the daemon of this place; whether there was one. What does not end is a failure."""
+    held = lock.holder(place.directory)
+    if held is None:
+        _say_left(place)
+        return False
+    if not held.pid:
+        fail(f"something holds {paths.lock_file(place.directory)} and does not say who it is")
+    deadline = time.monotonic() + timeout_s
+    with contextlib.suppress(ProcessLookupError):  # it may just be ending
+        os.kill(held.pid, signal.SIGTERM)
+    while (now := lock.holder(place.directory)) is not None and now.pid in {0, held.pid}:
+        if time.monotonic() >= deadline:
+            fail(f"carpool (pid {held.pid}) still stops after {timeout_s:g} s; see `carpool logs --daemon`")
+        time.sleep(_POLL_S)
+    _say_left(place)
+    return True
+
+
+def _say_left(place: Place) -> None:
+    """Complain about what outlived the launcher, and end the verb as failed."""
+    left = adoption.marked(paths.runtime_id(place.directory))
+    # A launcher that was killed takes its processes with it, but not in the same moment.
+    deadline = time.monotonic() + CLEAR_S
+    while left and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        left = adoption.marked(paths.runtime_id(place.directory))
+    if left and lock.holder(place.directory) is None:
+        listed = "\n".join(f"  {pid}  {display.one_line(command)}" for pid, command in left)
+        fail(f"these processes are left; `carpool up` ends them when it starts:\n{listed}")
+    if not left and lock.holder(place.directory) is None:
+        for path in (paths.agents_socket(place.directory), paths.link_socket(place.directory)):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)  # of a launcher that was killed
+
+
+def _chosen(servers: tuple[str, ...], everything: bool) -> list[str] | None:
+    if everything and servers:
+        raise click.UsageError("name servers or say --all, not both")
+    if not everything and not servers:
+        raise click.UsageError("name at least one server, or say --all")
+    return None if everything else list(servers)
+
+
+def _operate(verb: str, servers: list[str] | None, as_json: bool) -> None:
+    with open_door(control=True) as door:
+        answer = ask(door, "carpool/operate", {"verb": verb, "servers": servers}, OPERATE_S)
+    results: list[dict[str, Any]] = answer.get("results") or []
+    if as_json:
+        print_json(results)
+    else:
+        for each in results:
+            click.echo(display.printable(f"{each['server']}: {each['text']}"), err=not each["ok"])
+    if not all(each["ok"] for each in results):
+        raise click.exceptions.Exit(EXIT_FAILED)

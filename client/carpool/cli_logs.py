@@ -1,0 +1,160 @@
+"""The verb `logs`: what servers and carpool's own processes have logged, read from the files themselves.
+
+Works when the daemon is dead: then it is needed most. Control characters in a log are
+shown, never obeyed. Refuses to know who writes the files.
+"""
+
+import os
+import time
+from collections import deque
+from typing import BinaryIO
+
+import click
+
+from carpool import display
+from carpool.cli import fail, json_option, print_json, the_place
+from carpool_protocol.config.problems import did_you_mean
+
+LINES = 50
+_FOLLOW_S = 0.2
+_TAIL_BYTES_PER_LINE = 400
+_LONGEST_LINE_BYTES = 64 * 1024
+
+
+@click.command()
+@click.argument("server", required=False)
+@click.option("--daemon", is_flag=True, help="Carpool's own: launcher, broker, supervisors.")
+@click.option(
+    "-n", "count", type=click.IntRange(0), default=LINES, show_default=True, help="The last N lines."
+)
+@click.option("-f", "follow", is_flag=True, help="Go on with what is added, until Ctrl-C.")
+@json_option
+def logs(server: str | None, daemon: bool, count: int, follow: bool, as_json: bool) -> None:
+    """Show the last lines that SERVER wrote to its stderr; without SERVER those of every log."""
+    if server and daemon:
+        raise click.UsageError("name a server or say --daemon, not both")
+    if follow and as_json:
+        raise click.UsageError("-f goes on for ever, --json prints one document: not both")
+    folder = the_place().logs
+    chosen = _chosen(_found(folder), server, daemon, folder)
+    tails = {name: Tail(path) for name, path in chosen.items()}
+    last = {name: tail.last(count) for name, tail in tails.items()}
+    if as_json:
+        print_json([{"log": name, "path": chosen[name], "lines": lines} for name, lines in last.items()])
+        return
+    several = len(tails) > 1
+    for name, lines in last.items():
+        _echo(name if several else "", lines)
+    while follow:
+        time.sleep(_FOLLOW_S)
+        for name, tail in tails.items():
+            _echo(name if several else "", tail.added())
+
+
+class Tail:
+    """One log file, followed over its rotations. An unfinished line is waited for."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+        self._inode = 0
+        self._half = b""
+
+    def last(self, count: int) -> list[str]:
+        """The last `count` lines, from the rotated file as well where the current one is short."""
+        lines: deque[bytes] = deque(maxlen=count)
+        older = _end_of(self._path + ".1", count)
+        file = self._opened()
+        if file is None:
+            lines.extend(older)
+            return _decoded(lines)
+        length = os.fstat(file.fileno()).st_size
+        start = max(0, length - max(1, count) * _TAIL_BYTES_PER_LINE)
+        file.seek(start)
+        found = file.read().split(b"\n")
+        self._half = found.pop()
+        if start:
+            found = found[1:]
+        else:
+            lines.extend(older)
+        lines.extend(found)
+        return _decoded(lines)
+
+    def added(self) -> list[str]:
+        """The lines that were finished since the last look."""
+        found: list[bytes] = []
+        if self._file is not None and self._moved():
+            found += self._rest()
+            self._file.close()
+            self._file, self._half = None, b""
+        if self._opened() is not None:
+            found += self._rest()
+        return _decoded(found)
+
+    def _rest(self) -> list[bytes]:
+        assert self._file is not None
+        *lines, self._half = (self._half + self._file.read()).split(b"\n")
+        if len(self._half) > _LONGEST_LINE_BYTES:  # a server that never ends its line
+            lines, self._half = [*lines, self._half], b""
+        return lines
+
+    def _moved(self) -> bool:
+        assert self._file is not None
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return False  # between two files: the next one is not there yet
+        return found.st_ino != self._inode or found.st_size < self._file.tell()
+
+    def _opened(self) -> BinaryIO | None:
+        if self._file is None:
+            try:
+                self._file = open(self._path, "rb")  # noqa: SIM115 - kept open to be followed
+            except OSError:
+                return None
+            self._inode = os.fstat(self._file.fileno()).st_ino
+        return self._file
+
+
+def _end_of(path: str, count: int) -> list[bytes]:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.path.getsize(path) - max(1, count) * _TAIL_BYTES_PER_LINE))
+            return file.read().split(b"\n")[1:-1]
+    except OSError:
+        return []
+
+
+def _found(folder: str) -> dict[str, str]:
+    """Every log by the name people use: `git`, and for our own `(broker)`."""
+    try:
+        files = sorted(name for name in os.listdir(folder) if name.endswith(".log"))
+    except OSError:
+        files = []
+    found = {}
+    for file in files:
+        name = file[: -len(".log")]
+        found[name[7:] if name.startswith("server-") else f"({name})"] = os.path.join(folder, file)
+    return found
+
+
+def _chosen(found: dict[str, str], server: str | None, daemon: bool, folder: str) -> dict[str, str]:
+    if server and server not in found:
+        meant = did_you_mean(server, [name for name in found if not name.startswith("(")])
+        hint = f"; did you mean {meant!r}?" if meant else f"; logs are in {folder}"
+        fail(f"no log of a server {server!r}: it has written nothing to stderr{hint}")
+    if server:
+        return {server: found[server]}
+    chosen = {name: path for name, path in found.items() if not daemon or name.startswith("(")}
+    if not chosen:
+        fail(f"there are no logs in {folder}: carpool has not run here")
+    return chosen
+
+
+def _echo(name: str, lines: list[str]) -> None:
+    for line in lines:
+        click.echo(f"{name}{' | ' if name else ''}{display.printable(line)}")
+
+
+def _decoded(lines: "list[bytes] | deque[bytes]") -> list[str]:
+    return [line.removesuffix(b"\r").decode("utf-8", "replace") for line in lines]

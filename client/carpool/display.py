@@ -1,0 +1,83 @@
+"""How things look on a terminal: safe text, aligned columns, sizes and durations.
+
+Pure. Invariant: nothing that a server, an agent or a log says can move the cursor,
+change colours, retitle the window or reverse the reading direction: every control
+character is shown as an escape (`\\x1b`).
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+
+_DIRECTION = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C}
+"""Marks that change the reading direction: they can make a line read as another one."""
+_LINE_ENDS = {0x2028, 0x2029}
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """`text` with every control character spelled out. `lines`: line ends may stay (not bare `\\r`)."""
+    if text.isprintable():  # the common case, at C speed; it knows nothing of surrogates we must not print
+        return text
+    return "".join(_shown(char, lines) for char in text)
+
+
+def _shown(char: str, lines: bool) -> str:
+    code = ord(char)
+    if char == "\n":
+        return "\n" if lines else "\\n"
+    if char == "\t":
+        return "\t"
+    if code < 0x20 or 0x7F <= code < 0xA0:
+        return f"\\x{code:02x}"
+    if code in _DIRECTION or code in _LINE_ENDS or 0xD800 <= code <= 0xDFFF:
+        return f"\\u{code:04x}"
+    return char
+
+
+def one_line(text: str, width: int = 80) -> str:
+    """The first line of `text`, printable and at most `width` characters."""
+    first = text.strip().split("\n", 1)[0]
+    shown = printable(first)
+    return shown if len(shown) <= width else shown[: width - 1] + "…"
+
+
+def columns(heads: Sequence[str], rows: Iterable[Sequence[object]], right: Collection[str] = ()) -> str:
+    """An aligned table. The columns of the heads in `right` are aligned to the right.
+
+    Cells are made printable here, so no caller can forget it. Nothing at all for no rows.
+    """
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    if not cells:
+        return ""
+    table = [list(heads), *cells]
+    widths = [max(len(row[i]) for row in table) for i in range(len(heads))]
+    rights = [head in right for head in heads]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(row, widths, rights, strict=True)
+        ).rstrip()
+        for row in table
+    )
+
+
+def size(size_bytes: float) -> str:
+    """Bytes as people read them: `512 B`, `1.5 MB`; also negative ones."""
+    amount = abs(size_bytes)
+    sign = "-" if size_bytes < 0 else ""
+    for unit in ("B", "KB", "MB"):
+        if amount < 1024 or (unit == "MB" and amount < 10240):
+            return f"{sign}{amount:.0f} {unit}" if unit != "MB" or amount >= 100 else f"{sign}{amount:.1f} MB"
+        amount /= 1024
+    return f"{sign}{amount:.1f} GB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people read them: `42 s`, `7 min`, `3 h 20 min`, `2 d 4 h`."""
+    whole = int(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if minutes < 120:
+        return f"{minutes} min"
+    if hours < 48:
+        return f"{hours} h {minutes % 60} min"
+    return f"{days} d {hours % 24} h"

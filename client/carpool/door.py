@@ -1,0 +1,230 @@
+"""The command line's way in: one blocking connection to the broker's socket.
+
+Owns the attach exchange, request ids and the waiting for an answer; every wait is
+bounded. What the broker asks in the meantime (`ping`) is answered, what it tells
+(progress) is handed on. The environment it asks for comes from this process.
+Refuses to know what the methods mean, and to start the daemon (`up`).
+"""
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from carpool_protocol import paths
+from carpool_protocol.attach import (
+    Attach,
+    AttachProblem,
+    attach_line,
+    environment_line,
+    parse_attached,
+)
+from carpool_protocol.attach_version import ATTACH_VERSION
+
+ANSWER_S = 30.0
+"""How long an answer may take when nobody says otherwise."""
+_CONNECT_S = 10.0
+
+
+class DoorError(Exception):
+    """The broker cannot be used. The text says what to do; `no_broker`: because none is there."""
+
+    def __init__(self, text: str, *, no_broker: bool = False) -> None:
+        super().__init__(text)
+        self.no_broker = no_broker
+
+
+class AnsweredError(Exception):
+    """The broker's JSON-RPC error: `error` is the whole object as it came."""
+
+    def __init__(self, error: Raw, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+class _Line(Struct):
+    id: Any = None
+    method: str = ""
+    params: Raw = Raw(b"null")
+    result: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
+
+
+class _Error(Struct):
+    message: str = ""
+
+
+_line = msgspec.json.Decoder(_Line)
+_error = msgspec.json.Decoder(_Error)
+_encode = msgspec.json.encode
+
+
+class Door:
+    """One session. `control`: it may use the `carpool/…` methods. Raises `DoorError` without a broker."""
+
+    def __init__(self, directory: str, *, control: bool = False, profile: str = "") -> None:
+        self._unread = bytearray()
+        self._next = 1
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(_CONNECT_S)
+        try:
+            self._socket.connect(paths.agents_socket(directory))
+        except (FileNotFoundError, ConnectionRefusedError):
+            self._socket.close()
+            raise DoorError(
+                "carpool is not running here; start it with `carpool up --detach`", no_broker=True
+            ) from None
+        except OSError as error:
+            self._fail(f"cannot connect to the broker: {error.strerror or error}")
+        self._attach(control, profile)
+
+    def __enter__(self) -> "Door":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave: the session ends, and what it has open is cancelled."""
+        self._socket.close()
+
+    def initialize(self) -> Raw:
+        """Greet as an MCP agent: needed before `tools/…` methods. The broker's `InitializeResult`."""
+        result = self.request(
+            "initialize",
+            {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {},
+                "clientInfo": {"name": "carpool", "version": release()},
+            },
+        )
+        self._write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+        return result
+
+    def request(
+        self,
+        method: str,
+        params: object,
+        timeout_s: float = ANSWER_S,
+        on_notice: Callable[[str, Raw], None] | None = None,
+    ) -> Raw:
+        """Ask, and wait at most `timeout_s` for the answer. `on_notice` gets notifications meanwhile.
+
+        Raises `AnsweredError` for a JSON-RPC error and `DoorError` when no answer comes.
+        """
+        number = self._next
+        self._next += 1
+        self._write(_encode({"jsonrpc": "2.0", "id": number, "method": method, "params": params}) + b"\n")
+        deadline = time.monotonic() + timeout_s
+        while True:
+            line = self._read(deadline, f"{method} was not answered within {timeout_s:g} s")
+            try:
+                message = _line.decode(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                self._fail("the broker sent a line that is not JSON-RPC; run `carpool restart --all`")
+            if message.method:
+                self._attend(message, on_notice)
+            elif message.id == number:
+                if message.error is not UNSET:
+                    raise AnsweredError(message.error, _message_of(message.error))
+                return message.result if message.result is not UNSET else Raw(b"null")
+
+    def _attach(self, control: bool, profile: str) -> None:
+        try:
+            cwd = os.getcwd()
+        except OSError:  # the directory is gone
+            cwd = ""
+        cwd = os.fsencode(cwd).decode("utf-8", "replace")
+        attach = Attach(
+            version=ATTACH_VERSION,
+            carrier="cli",
+            pid=os.getpid(),
+            cwd=cwd,
+            agent="carpool",
+            profile=profile,
+            control=control,
+        )
+        self._write(attach_line(attach))
+        deadline = time.monotonic() + _CONNECT_S
+        attached = parse_attached(
+            self._read(deadline, "the broker does not answer; see `carpool logs --daemon`")
+        )
+        if isinstance(attached, AttachProblem):
+            self._fail(attached.text)
+        if attached.env:
+            values = {name: os.environ[name] for name in attached.env if name in os.environ}
+            # What is not UTF-8 cannot be said in JSON.
+            self._write(environment_line({k: v for k, v in values.items() if _is_text(v)}))
+
+    def _attend(self, message: _Line, on_notice: Callable[[str, Raw], None] | None) -> None:
+        """Somebody else's message while we wait: requests are answered, notifications handed on."""
+        if message.id is None:
+            if on_notice:
+                on_notice(message.method, message.params)
+            return
+        answer: dict[str, Any] = {"jsonrpc": "2.0", "id": message.id}
+        if message.method == "ping":
+            answer["result"] = {}
+        else:
+            answer["error"] = {"code": -32601, "message": "the command line answers no questions"}
+        self._write(_encode(answer) + b"\n")
+
+    def _write(self, line: bytes) -> None:
+        try:
+            self._socket.settimeout(_CONNECT_S)
+            self._socket.sendall(line)
+        except TimeoutError:
+            self._fail("the broker does not read; see `carpool logs --daemon`")
+        except OSError:
+            # It may have said why before it closed: the next read finds out.
+            pass
+
+    def _read(self, deadline: float, late: str) -> bytes:
+        searched = 0
+        while (cut := self._unread.find(b"\n", searched)) < 0:
+            searched = len(self._unread)
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                self._fail(late)
+            self._socket.settimeout(left_s)
+            try:
+                data = self._socket.recv(1 << 18)
+            except TimeoutError:
+                continue
+            except OSError:
+                data = b""
+            if not data:
+                self._fail("the broker closed the connection; see `carpool logs --daemon`")
+            self._unread += data
+        line = bytes(self._unread[:cut])
+        del self._unread[: cut + 1]
+        return line
+
+    def _fail(self, text: str) -> NoReturn:
+        self._socket.close()
+        raise DoorError(text)
+
+
+def release() -> str:
+    """The version of carpool that is installed; `0` in a source tree."""
+    from importlib import metadata  # late: only those who greet or are asked need it
+
+    try:
+        return metadata.version("carpool")
+    except metadata.PackageNotFoundError:
+        return "0"
+
+
+def _message_of(error: Raw) -> str:
+    try:
+        return _error.decode(error).message
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
+
+
+def _is_text(value: str) -> bool:
+    return not any("\ud800" <= char <= "\udfff" for char in value)

@@ -1,0 +1,27 @@
+"""The `carpool` command's first steps: send the small processes on before anything big is imported.
+
+`connect` and `run` become shims and `up` becomes the launcher; each must stay as
+small as its own imports (rule 20). Everything else is the click command line.
+"""
+
+import sys
+
+
+def main() -> None:
+    """Run `carpool` with this process's arguments and end with its exit code."""
+    verb = sys.argv[1] if len(sys.argv) > 1 else ""
+    if verb in {"connect", "run"}:
+        from carpool.shim import main as shim
+
+        sys.exit(shim(verb, sys.argv[2:]))
+    if verb == "up":
+        from carpool.launcher import main as launcher
+
+        sys.exit(launcher(sys.argv[2:]))
+    from carpool.cli import main as command_line
+
+    command_line()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,316 @@
+"""The launcher (`carpool up`): starts the broker and the supervisor, and keeps them up until told to stop.
+
+Owns the lock of the runtime directory, both processes' lives and the removal of the
+sockets. Invariants: one launcher per runtime directory; no new supervisor before what
+the old one left is gone (rule 2); nothing of ours runs when it ends.
+
+Standard library only, no event loop: it sleeps in `select` until a lifeline speaks, a
+signal comes or a second has passed. Refuses to know sessions, servers and the link.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from carpool import adoption
+from carpool.daemon_child import DaemonChild
+from carpool.vigil import SILENT_S, Vigil
+from carpool_protocol import paths
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+STOP_S = 15.0
+"""From `stop` to SIGKILL."""
+CLEAR_S = 10.0
+"""The longest wait for what a dead supervisor left, before the sweep ends it."""
+START_DEATHS = 3
+"""Deaths before anything was ever ready, after which starting is given up."""
+_TICK_S = 1.0
+_LOOK_S = 0.05
+"""How often to look for what cannot be waited for."""
+_SWEEP_S = 30.0
+
+
+class Keep:
+    """One process with its vigil and the time at which it is to be started again."""
+
+    def __init__(self, child: DaemonChild, vigil: Vigil) -> None:
+        self.child = child
+        self.vigil = vigil
+        self.start_at: float | None = 0.0
+        """`None` while it runs."""
+        self.clear_by: float | None = None
+        """A dead supervisor: its instances may still end by themselves until then."""
+
+
+class Launcher:
+    """The loop. `environ` is what the processes get; `ready_fd` hears once how starting went (-1: nobody)."""
+
+    def __init__(
+        self,
+        directory: str,
+        config: str,
+        environ: dict[str, str],
+        *,
+        supervisors: int = 1,
+        ready_fd: int = -1,
+        silent_s: float = SILENT_S,
+    ) -> None:
+        self._directory = directory
+        self._environ = environ
+        self._ready_fd = ready_fd
+        self._runtime = paths.runtime_id(directory)
+        logs = paths.log_dir(environ, directory)
+        os.makedirs(logs, mode=0o700, exist_ok=True)
+        at = ["--runtime-dir", directory]
+        broker = DaemonChild(
+            "broker",
+            "carpool_broker",
+            [*at, *(["--config", config] if config else [])],
+            paths.daemon_log(logs, "broker"),
+        )
+        self._broker = Keep(broker, Vigil(silent_s))
+        self._supervisors = []
+        for number in range(1, supervisors + 1):
+            name = f"sup{number}"
+            child = DaemonChild(
+                name,
+                "carpool_supervisor",
+                [*at, "--name", name],
+                paths.daemon_log(logs, f"supervisor-{name}"),
+            )
+            self._supervisors.append(Keep(child, Vigil(silent_s)))
+        self._all = [self._broker, *self._supervisors]
+        self._was_ready = False
+        self._stop_by: float | None = None
+        """Set once it is stopping; then the time at which it stops being polite."""
+        self._unclean = False
+        self._exit = EXIT_OK
+        self._wake, self._bell = socket.socketpair()
+        self._wake.setblocking(False)
+        self._bell.setblocking(False)
+
+    def run(self) -> int:
+        """Start, keep up, stop. The exit code: 0, 1 it does not start, 2 the configuration is refused."""
+        self._catch_signals()
+        adoption.become_subreaper()
+        self._end_earlier_daemon()
+        self._sweep()
+        self._remove_sockets()
+        then = time.monotonic()
+        while True:
+            now = time.monotonic()
+            if now - then > _TICK_S * 5:  # we slept, or were stopped: nobody could be heard
+                for keep in self._all:
+                    keep.vigil.heard(now)
+            then = now
+            for keep in self._all:
+                self._look_after(keep, now)
+            if self._stop_by is not None and not any(keep.child.pid for keep in self._all):
+                break
+            self._announce()
+            self._press(now)
+            self._sleep(now)
+        self._clear_up()
+        return self._exit
+
+    # --- one process ---
+
+    def _look_after(self, keep: Keep, now: float) -> None:
+        child = keep.child
+        for word in child.words():
+            keep.vigil.heard(now)
+            if word == "ready":
+                child.ready = True
+        status = child.exit_status()
+        if status is not None:
+            self._mourn(keep, status, now)
+        elif child.pid and keep.vigil.silent(now):
+            if adoption.is_stopped(child.pid):
+                keep.vigil.heard(now)
+            else:
+                say(f"{child.name} (pid {child.pid}) is silent and not stopped: replacing it")
+                child.kill()
+        elif not child.pid and self._stop_by is None:
+            self._start_again(keep, now)
+
+    def _mourn(self, keep: Keep, status: int, now: float) -> None:
+        child = keep.child
+        if self._stop_by is not None:
+            self._unclean |= status != 0
+            return
+        delay_s = keep.vigil.died(now)
+        keep.start_at = now + delay_s
+        say(f"{child.name} ended with {_spelled(status)}; starting it again in {delay_s:.1f} s")
+        if keep is not self._broker:
+            keep.clear_by = now + CLEAR_S
+            self._broker.child.say(f"gone {child.name}")
+        if self._was_ready:
+            return
+        if status == EXIT_USAGE:
+            self._give_up(EXIT_USAGE, child.last_words() or f"{child.name} refuses to start")
+        elif keep.vigil.deaths >= START_DEATHS:
+            self._give_up(EXIT_FAILED, f"{child.name} does not start:\n{child.last_words()}")
+
+    def _start_again(self, keep: Keep, now: float) -> None:
+        if keep.clear_by is not None:
+            if now < keep.clear_by and adoption.adopted({other.child.pid for other in self._all}):
+                return
+            self._sweep()
+            keep.clear_by = None
+        if keep.start_at is None or now < keep.start_at:
+            return
+        try:
+            keep.child.start(sys.executable, self._environ)
+        except OSError as error:
+            keep.start_at = now + keep.vigil.died(now)
+            say(f"cannot start {keep.child.name}: {error.strerror}; trying again")
+            return
+        keep.start_at = None
+        keep.vigil.started(now)
+
+    # --- the whole ---
+
+    def _announce(self) -> None:
+        """Say once that sessions are taken: the broker is ready and its socket accepts."""
+        if self._was_ready or not self._broker.child.ready:
+            return
+        if accepts(self._directory):
+            self._was_ready = True
+            say(f"ready in {self._directory}")
+            self._tell_starter("ready")
+
+    def _give_up(self, code: int, text: str) -> None:
+        say(text)
+        self._tell_starter(f"failed {code}\n{text}")
+        self._exit = code
+        self._stop("giving up")
+
+    def _stop(self, why: str) -> None:
+        if self._stop_by is not None:
+            self._stop_by = time.monotonic()  # asked twice: no more patience
+            return
+        say(f"stopping: {why}")
+        self._stop_by = time.monotonic() + STOP_S
+        for keep in self._all:
+            keep.child.say("stop")
+
+    def _press(self, now: float) -> None:
+        if self._stop_by is not None and now >= self._stop_by:
+            self._unclean = True
+            for keep in self._all:
+                keep.child.kill()
+
+    def _sleep(self, now: float) -> None:
+        waits = [_TICK_S]
+        for keep in self._all:
+            if keep.clear_by is not None:  # what it waits for makes no sound
+                waits.append(_LOOK_S)
+            elif keep.start_at is not None:
+                waits.append(keep.start_at - now)
+        if self._broker.child.ready and not self._was_ready:
+            waits.append(_LOOK_S)
+        fds = [self._wake.fileno(), *(keep.child.fd for keep in self._all if keep.child.fd >= 0)]
+        ready, _, _ = select.select(fds, [], [], max(0.0, min(waits)))
+        if self._wake.fileno() in ready:
+            for number in set(self._wake.recv(4096)):
+                if number != signal.SIGCHLD:
+                    self._stop(f"got {signal.Signals(number).name}")
+
+    def _catch_signals(self) -> None:
+        signal.set_wakeup_fd(self._bell.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                signal.signal(number, lambda _number, _frame: None)
+
+    def _end_earlier_daemon(self) -> None:
+        """A launcher that was killed leaves processes that end by themselves; wait for that, then insist."""
+        wait_until = time.monotonic() + CLEAR_S
+        while left := [pid for pid, _ in adoption.marked(self._runtime)]:
+            if time.monotonic() >= wait_until:
+                say(f"ending what an earlier carpool left here: {', '.join(map(str, left))}")
+                for pid in left:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                return
+            time.sleep(0.05)
+
+    def _clear_up(self) -> None:
+        """After both have ended: what they left, and the sockets."""
+        deadline = time.monotonic() + CLEAR_S
+        while adoption.adopted(set()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if self._unclean or adoption.adopted(set()) or adoption.marked(self._runtime):
+            self._sweep()
+            adoption.adopted(set())
+        self._remove_sockets()
+        self._tell_starter(f"failed {EXIT_FAILED}\ncarpool was stopped while it started")
+        say("stopped")
+
+    def _sweep(self) -> None:
+        """Let the supervisor's own tool find and end instances that carry our mark."""
+        command = [sys.executable, "-m", "carpool_supervisor.sweep", self._runtime]
+        try:
+            done = subprocess.run(
+                command, env=self._environ, stdin=subprocess.DEVNULL, timeout=_SWEEP_S, check=False
+            )
+            if done.returncode:
+                say(f"the sweep ended with {_spelled(done.returncode)}")
+        except (OSError, subprocess.TimeoutExpired) as error:
+            say(f"the sweep did not finish ({type(error).__name__})")
+
+    def _remove_sockets(self) -> None:
+        for path in (paths.agents_socket(self._directory), paths.link_socket(self._directory)):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def _tell_starter(self, text: str) -> None:
+        if self._ready_fd >= 0:
+            with contextlib.suppress(OSError):  # whoever started us has not waited
+                os.write(self._ready_fd, text.encode())
+            os.close(self._ready_fd)
+            self._ready_fd = -1
+
+
+def accepts(directory: str) -> bool:
+    """Whether a broker takes sessions here, now."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(2.0)
+        try:
+            sock.connect(paths.agents_socket(directory))
+        except OSError:
+            return False
+        return True
+
+
+def say(text: str) -> None:
+    """One line for people, with the time: on the terminal, or in the launcher's log."""
+    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} launcher: {text}\n")
+    sys.stderr.flush()
+
+
+def _spelled(status: int) -> str:
+    if status >= 0:
+        return f"exit code {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"
+
+
+def main(arguments: list[str]) -> int:
+    """`carpool up [--detach] [--config FILE]`. The exit code: 0, 1 failed, 2 usage, config, already up."""
+    from carpool.up import up
+
+    return up(arguments)
+
+
+if __name__ == "__main__":
+    # Under its importable name, so that there is one copy of this module.
+    from carpool.launcher import main as run
+
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,75 @@
+"""The single-instance lock of a runtime directory, and who holds it.
+
+Owns the lock file: locked (flock) by the launcher for its whole life, its text
+says `pid=…` and `config=…` for people and for `carpool down`. The lock is the truth,
+the text only its description: a pid is believed only while the lock is held.
+
+Standard library only: the launcher stays small.
+"""
+
+import fcntl
+import os
+import time
+
+from carpool_protocol import paths
+
+_TRIES, _PAUSE_S = 10, 0.02
+"""Whoever asks `holder` locks for a moment himself; a launcher tries again rather than believe in him."""
+
+
+class Holder:
+    """The launcher that runs here: its pid and the configuration it was given (empty: the default one)."""
+
+    def __init__(self, pid: int, config: str) -> None:
+        self.pid = pid
+        self.config = config
+
+
+def take(directory: str, config: str) -> int | None:
+    """Lock `directory` for this process: the descriptor that holds the lock; `None`: another has it."""
+    fd = os.open(paths.lock_file(directory), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    for _ in range(_TRIES):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_PAUSE_S)
+        else:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"pid={os.getpid()}\nconfig={config}\n".encode("utf-8", "surrogateescape"), 0)
+            return fd
+    os.close(fd)
+    return None
+
+
+def release(fd: int) -> None:
+    """Give the lock up. The text goes first, so that no stale pid is ever read under somebody's lock."""
+    os.ftruncate(fd, 0)
+    os.close(fd)
+
+
+def holder(directory: str) -> Holder | None:
+    """Who holds the lock, or `None` when nobody does. Pid 0: held, but the holder has not said who he is."""
+    for _ in range(_TRIES):
+        try:
+            fd = os.open(paths.lock_file(directory), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            found = _read(fd)
+            if found.pid:
+                return found
+        else:
+            return None
+        finally:
+            os.close(fd)
+        time.sleep(_PAUSE_S)
+    return Holder(0, "")
+
+
+def _read(fd: int) -> Holder:
+    text = os.pread(fd, 8192, 0).decode("utf-8", "surrogateescape")
+    values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    pid = values.get("pid", "")
+    return Holder(int(pid) if pid.isdecimal() else 0, values.get("config", ""))

@@ -1,0 +1,206 @@
+"""The stdio shim: `carpool connect` and `carpool run`, one small process per agent.
+
+Owns the way from an agent's pipes to the broker's socket: finds it (and starts
+carpool when none runs), says who attaches, then pumps. Invariants:
+
+- a line reaches the agent whole or not at all: what a dying broker left half is thrown away;
+- neither direction waits for the other, and none is polled while it cannot move;
+- the agent's lines are never decoded, and of the broker's only the first is looked at.
+
+The standard library's smallest corner only, because there is one of these per
+agent: `socket`, `signal`, `subprocess` and `json` would cost more than all the rest
+(so their C halves are used, and `json` only where the broker wants an environment).
+Refuses to know MCP.
+"""
+
+import os
+import sys
+
+from carpool.shim_pump import AGENT_GONE, BROKER_GONE, REFUSED, Pump
+from carpool_protocol import paths
+from carpool_protocol.attach_version import ATTACH_VERSION
+
+try:
+    from _json import encode_basestring_ascii as quote
+except ImportError:  # another Python than CPython
+    from json.encoder import py_encode_basestring_ascii as quote
+
+try:
+    from _socket import AF_UNIX, SOCK_STREAM, socket
+except ImportError:
+    from socket import AF_UNIX, SOCK_STREAM, socket  # type: ignore[assignment]  # the same class, by its long way
+
+EXIT_FAILED, EXIT_USAGE, EXIT_NO_BROKER = 1, 2, 69
+START_TRIES = 3
+
+USAGE = {
+    "connect": "usage: carpool connect [--profile PROFILE]\n\n"
+    "Attach an agent: speak MCP on stdin and stdout. Starts carpool when it does not run.\n",
+    "run": "usage: carpool run [--name NAME] [--profile PROFILE] [--] COMMAND [ARGUMENT...]\n\n"
+    "Attach an agent to one server, COMMAND, with its tools' own names; the server is shared\n"
+    "with everybody who runs the same command in the same directory and environment.\n",
+}
+
+
+class _EndedError(Exception):
+    """SIGTERM or SIGINT."""
+
+
+def main(verb: str, arguments: list[str]) -> int:
+    """Be the shim. `verb` is `connect` or `run`. The exit code: 0, 2 usage or config, 69 no broker."""
+    try:
+        _catch_signals()
+        return _main(verb, arguments)
+    except (_EndedError, KeyboardInterrupt):
+        return 0
+
+
+def _main(verb: str, arguments: list[str]) -> int:
+    options, command, problem = _parse(verb, arguments)
+    if "help" in options:
+        sys.stdout.write(USAGE[verb])
+        return 0
+    if problem:
+        sys.stderr.write(f"carpool: {problem}\n{USAGE[verb]}")
+        return EXIT_USAGE
+    directory, note = paths.find_runtime_dir(os.environ, os.getuid())
+    if note:
+        _say(note)
+    try:
+        paths.ensure_private(directory)
+        hello = _attach_line(verb, options, command)
+    except (paths.NotPrivateError, ValueError) as error:
+        _say(str(error))
+        return EXIT_USAGE
+    # The loop's second round is where a carrier that survives its broker will re-attach (rule 4).
+    while True:
+        sock, code = _reach(directory)
+        if sock is None:
+            return code
+        pump = Pump(sock, hello)
+        outcome = pump.run()
+        sock.close()
+        if outcome == AGENT_GONE:
+            return 0
+        if outcome == REFUSED:
+            _say(pump.refusal)
+            return EXIT_NO_BROKER
+        if outcome == BROKER_GONE:
+            _say("the broker has gone away; open calls may have been executed. Start the agent again")
+            return EXIT_NO_BROKER
+
+
+def _parse(verb: str, arguments: list[str]) -> tuple[dict[str, str], list[str], str]:
+    """Options by name, the command of `run`, and what is wrong with them."""
+    known = {"connect": ("--profile",), "run": ("--profile", "--name")}[verb]
+    options: dict[str, str] = {}
+    rest = list(arguments)
+    while rest and rest[0].startswith("-"):
+        name, equals, value = rest.pop(0).partition("=")
+        if name == "--":
+            break
+        if name in {"-h", "--help"}:
+            return {"help": ""}, [], ""
+        if name not in known:
+            return options, rest, f"{name} is not an option of `carpool {verb}`"
+        if not equals:
+            if not rest:
+                return options, rest, f"{name} needs a value"
+            value = rest.pop(0)
+        options[name[2:]] = value
+    if verb == "run" and not rest:
+        return options, rest, "`carpool run` needs a command"
+    if verb == "connect" and rest:
+        return options, rest, f"`carpool connect` takes no argument {rest[0]!r}"
+    return options, rest, ""
+
+
+def _attach_line(verb: str, options: dict[str, str], command: list[str]) -> bytes:
+    """What `carpool_protocol.attach` reads. Raises `ValueError` for what JSON cannot carry."""
+    try:
+        cwd = os.getcwd()
+    except OSError:  # the directory is gone
+        cwd = ""
+    run = ""
+    if verb == "run":
+        # What is not valid UTF-8 cannot be said in JSON.
+        env = ",".join(f"{quote(k)}:{quote(v)}" for k, v in os.environ.items() if _is_text(k) and _is_text(v))
+        argv = ",".join(quote(_text(word, "the command")) for word in command)
+        name = quote(_text(options.get("name", ""), "--name"))
+        where = quote(_text(cwd, "the directory"))
+        run = f',"run":{{"argv":[{argv}],"env":{{{env}}},"cwd":{where},"name":{name}}}'
+    carrier = "run" if verb == "run" else "shim"
+    cwd = cwd if _is_text(cwd) else ""
+    profile = quote(_text(options.get("profile", ""), "--profile"))
+    return (
+        f'{{"jsonrpc":"2.0","method":"carpool/attach","params":{{"version":{ATTACH_VERSION},'
+        f'"carrier":"{carrier}","pid":{os.getpid()},"cwd":{quote(cwd)},"agent":"","profile":{profile},"control":false{run}}}}}\n'
+    ).encode()
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _text(value: str, what: str) -> str:
+    if _is_text(value):
+        return value
+    raise ValueError(f"{what} is not valid UTF-8, which JSON needs")
+
+
+def _reach(directory: str) -> "tuple[socket | None, int]":
+    """A connection to the broker, started where there is none; or the exit code, after saying why."""
+    path = paths.agents_socket(directory)
+    for _ in range(START_TRIES):
+        sock = socket(AF_UNIX, SOCK_STREAM)
+        try:
+            sock.connect(path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            sock.close()
+            code = _start()
+            if code:
+                return None, code
+        except OSError as error:
+            sock.close()
+            _say(f"cannot connect to {path}: {error.strerror}")
+            return None, EXIT_NO_BROKER
+        else:
+            return sock, 0
+    _say("carpool was started but does not stay up; see `carpool logs --daemon`")
+    return None, EXIT_NO_BROKER
+
+
+def _start() -> int:
+    """`carpool up --detach`, which waits until sessions are taken. It says itself what went wrong."""
+    # Not the agent's stdin and stdout: the starter must neither eat a line nor write one.
+    pid = os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-m", "carpool.launcher", "--detach", "--quiet"],
+        os.environ,
+        file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 2, 1)],
+    )
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code == 0:
+        return 0
+    return EXIT_USAGE if code == EXIT_USAGE else EXIT_NO_BROKER
+
+
+def _catch_signals() -> None:
+    try:
+        import _signal as signal  # type: ignore[import-not-found]  # `signal` itself builds enums
+    except ImportError:
+        import signal
+
+    def end(_number: int, _frame: object) -> None:
+        raise _EndedError
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"carpool: {text}\n")

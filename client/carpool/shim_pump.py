@@ -1,0 +1,232 @@
+"""The shim's pump: bytes from the agent's stdin to the broker's socket, whole lines back to its stdout.
+
+Owns the two directions and what is under way in each. Invariants:
+
+- what the broker sends reaches the agent in whole lines; a half line at its end is dropped;
+- a direction reads only when it holds nothing unwritten, so memory is bounded by one read and one line;
+- the agent's slowness in one direction never stops the other;
+- a descriptor that nothing is wanted of is not registered: `poll` would report its hang-up for ever.
+
+Of the broker's lines only the first is looked at (`carpool/attached`, `carpool/refused`).
+Refuses to know how the socket was found, and MCP.
+"""
+
+import os
+from select import POLLERR, POLLHUP, POLLIN, POLLOUT, poll
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the shim has the C half of it only
+    import _socket
+
+AGENT_GONE, BROKER_GONE, REFUSED = "agent gone", "broker gone", "refused"
+
+_READ_BYTES = 65536
+_ATTACHED = b'{"jsonrpc":"2.0","method":"carpool/attached"'
+_REFUSED = b'{"jsonrpc":"2.0","method":"carpool/refused"'
+_NO_ENVIRONMENT = b'"env":[]'
+_FIFO, _SOCKET = 0o010000, 0o140000
+
+
+class Pump:
+    """One attachment: from the attach line until one side is gone. `sock` is a connected stream socket."""
+
+    def __init__(self, sock: "_socket.socket", hello: bytes, stdin: int = 0, stdout: int = 1) -> None:
+        self.refusal = ""
+        self._socket = sock
+        self._fd = sock.fileno()
+        self._stdin = stdin
+        self._stdout = stdout
+        self._up: bytes | memoryview = hello
+        """Towards the broker, not yet written."""
+        self._down: bytes | memoryview = b""
+        """Whole lines towards the agent, not yet written."""
+        self._half: list[bytes] = []
+        """The beginning of a line whose end the broker has not sent yet."""
+        self._greeted = False
+        self._environment = b""
+        """A line of ours that waits for the agent to finish its own."""
+        self._at_line_start = True
+        """Everything read from the agent ends with a line end: something of ours may follow."""
+        self._agent_ended = False
+        self._broker_deaf = False
+        self._broker_ended = False
+        self._outcome = ""
+        self._poll = poll()
+        self._wanted: dict[int, int] = {}
+
+    def run(self) -> str:
+        """Pump until the end; says which: `AGENT_GONE`, `BROKER_GONE`, or `REFUSED` (see `refusal`)."""
+        os.set_blocking(self._fd, False)
+        was_blocking = self._unblock_stdout()
+        try:
+            self._push_up()
+            self._want()
+            while not self._outcome:
+                for fd, event in self._poll.poll():
+                    if fd == self._fd:
+                        self._broker_event(event)
+                    elif fd == self._stdin:
+                        self._read_agent()
+                    else:
+                        self._push_down(event)
+                self._want()
+        finally:
+            if was_blocking:
+                os.set_blocking(self._stdout, True)
+        return self._outcome
+
+    def _unblock_stdout(self) -> bool:
+        """Make stdout non-blocking where it is a pipe or a socket; a terminal's flag is also the shell's."""
+        try:
+            kind = os.fstat(self._stdout).st_mode & 0o170000
+        except OSError:  # closed: the first poll says so
+            return False
+        if kind in {_FIFO, _SOCKET} and os.get_blocking(self._stdout):
+            os.set_blocking(self._stdout, False)
+            return True
+        return False
+
+    def _want(self) -> None:
+        """Register exactly what can move now; end when nothing is left to move."""
+        if self._broker_ended and not self._down:
+            self._outcome = self._outcome or (AGENT_GONE if self._agent_ended else BROKER_GONE)
+            return
+        reads = not self._agent_ended and not self._broker_deaf and not self._up
+        self._set(self._stdin, POLLIN if reads else 0)
+        broker = 0
+        if not self._broker_ended:
+            broker = (0 if self._down else POLLIN) | (POLLOUT if self._up else 0)
+        self._set(self._fd, broker)
+        # Stdout always stays registered: with nothing to write, only a reader that is gone is reported.
+        self._set(self._stdout, POLLOUT if self._down else 0, always=True)
+
+    def _set(self, fd: int, mask: int, always: bool = False) -> None:
+        if self._wanted.get(fd) == mask:
+            return
+        if mask or always:
+            self._poll.register(fd, mask)
+            self._wanted[fd] = mask
+        elif fd in self._wanted:
+            self._poll.unregister(fd)
+            del self._wanted[fd]
+
+    # --- agent to broker ---
+
+    def _read_agent(self) -> None:
+        try:
+            data = os.read(self._stdin, _READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._agent_ended = True
+            self._half_close()
+            return
+        if self._environment and not self._at_line_start and (cut := data.find(b"\n") + 1):
+            data = data[:cut] + self._environment + data[cut:]
+            self._environment = b""
+        self._at_line_start = data.endswith(b"\n")
+        self._up = data
+        self._push_up()
+
+    def _push_up(self) -> None:
+        try:
+            sent = os.write(self._fd, self._up)
+        except BlockingIOError:
+            return
+        except OSError:
+            # It takes nothing any more; what it has said is still to be read.
+            self._broker_deaf = True
+            self._up = b""
+            return
+        self._up = b"" if sent == len(self._up) else memoryview(self._up)[sent:]
+        if self._agent_ended:
+            self._half_close()
+
+    def _half_close(self) -> None:
+        if self._up or self._broker_deaf:
+            return
+        try:
+            self._socket.shutdown(1)
+        except OSError:
+            self._broker_deaf = True
+
+    # --- broker to agent ---
+
+    def _broker_event(self, event: int) -> None:
+        if event & (POLLOUT | POLLHUP | POLLERR) and self._up:
+            self._push_up()
+        if event & ~POLLOUT and not self._down:
+            self._read_broker()
+
+    def _read_broker(self) -> None:
+        try:
+            data = os.read(self._fd, _READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._broker_ended = True
+            self._half.clear()
+            return
+        cut = data.rfind(b"\n") + 1
+        if not cut:
+            self._half.append(data)
+            return
+        whole = data if cut == len(data) else data[:cut]
+        if self._half:
+            self._half.append(whole)
+            whole = b"".join(self._half)
+            self._half.clear()
+        if cut < len(data):
+            self._half.append(data[cut:])
+        if not self._greeted:
+            whole = self._greet(whole)
+        if whole:
+            self._down = whole
+            self._push_down(POLLOUT)
+
+    def _greet(self, whole: bytes) -> bytes:
+        """Take the broker's first line out where it is ours, and give back the rest for the agent."""
+        self._greeted = True
+        cut = whole.index(b"\n") + 1
+        first = whole[:cut]
+        if first.startswith(_ATTACHED):
+            if _NO_ENVIRONMENT not in first:
+                self._tell_environment(first)
+            return whole[cut:]
+        if first.startswith(_REFUSED):
+            import json
+
+            self.refusal = str(json.loads(first)["params"]["text"])
+            self._outcome = REFUSED
+            return b""
+        return whole
+
+    def _tell_environment(self, attached: bytes) -> None:
+        import json  # only here: most configurations use no variable of the agent's
+
+        names = json.loads(attached)["params"].get("env", [])
+        values = {name: os.environ[name] for name in names if name in os.environ}
+        values = {k: v for k, v in values.items() if not any("\ud800" <= c <= "\udfff" for c in v)}
+        line = json.dumps({"jsonrpc": "2.0", "method": "carpool/environment", "params": values}) + "\n"
+        if self._at_line_start:
+            self._up = bytes(self._up) + line.encode()
+            self._push_up()
+        else:
+            self._environment = line.encode()
+
+    def _push_down(self, event: int) -> None:
+        if not event & POLLOUT:
+            self._outcome = AGENT_GONE  # nobody reads any more
+            return
+        try:
+            sent = os.write(self._stdout, self._down)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._outcome = AGENT_GONE
+            return
+        self._down = b"" if sent == len(self._down) else memoryview(self._down)[sent:]

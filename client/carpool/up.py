@@ -1,0 +1,216 @@
+"""`carpool up`: its options, its environment, and how a detached one is started and waited for.
+
+Owns what happens around a launcher's life, not the life itself (`launcher`).
+Several starters may race: the launcher's lock decides, the losers wait for the socket.
+Standard library only, so that the foreground launcher stays small.
+"""
+
+import os
+import select
+import subprocess
+import sys
+import time
+
+from carpool import lock
+from carpool.daemon_child import rotate
+from carpool.launcher import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Launcher, accepts
+from carpool_protocol import paths
+
+START_S = 60.0
+"""The longest wait for a start: by us, or by somebody else whose socket we wait for."""
+_POLL_S = 0.05
+_OUR_PACKAGES = ("carpool", "carpool_protocol", "carpool_broker", "carpool_supervisor")
+
+USAGE = """usage: carpool up [--detach] [--config FILE]
+
+Run carpool for this runtime directory until Ctrl-C or `carpool down`.
+--detach  start it in the background and return when sessions are taken
+--config  use this file instead of the user's carpool.json
+"""
+
+
+class Place:
+    """Where this carpool lives: the runtime directory, private, and a note if it is not the wished one."""
+
+    def __init__(self) -> None:
+        self.directory, self.note = paths.find_runtime_dir(os.environ, os.getuid())
+        paths.ensure_private(self.directory)
+        self.logs = paths.log_dir(os.environ, self.directory)
+
+
+def up(arguments: list[str]) -> int:
+    """The whole verb; says everything itself. The exit code: 0, 1 failed, 2 usage, config, already up."""
+    values, problem = _parse(arguments)
+    if "--help" in values or problem:
+        (sys.stderr if problem else sys.stdout).write(f"carpool: {problem}\n{USAGE}" if problem else USAGE)
+        return EXIT_USAGE if problem else EXIT_OK
+    try:
+        place = Place()
+    except paths.NotPrivateError as error:
+        _say(str(error))
+        return EXIT_USAGE
+    if place.note:
+        _say(place.note)
+    # Resolved here: the daemon's environment has no CARPOOL_CONFIG, and its directory is another one.
+    config = values.get("--config") or os.environ.get("CARPOOL_CONFIG", "")
+    config = os.path.abspath(os.path.expanduser(config)) if config else ""
+    if "--stay" in values:
+        return _stay(place, config, int(values.get("--ready-fd", "-1")))
+    if "--detach" not in values:
+        # A new program in this process: with the daemon's environment, and without what finding that out took.
+        command = [sys.executable, "-m", "carpool.launcher", "--stay"]
+        command += ["--config", config] if config else []
+        os.execve(sys.executable, command, daemon_environment(place.directory))
+    code, text = bring_up(place, config)
+    if text:
+        _say(text)
+    elif code == EXIT_OK and "--quiet" not in values:
+        sys.stdout.write(f"carpool is up in {place.directory}\n")
+    return code
+
+
+def bring_up(place: Place, config: str = "", wait_s: float = START_S) -> tuple[int, str]:
+    """Have carpool run in the background: (0, "") when sessions are taken, else a code and the reason."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        if accepts(place.directory):
+            return EXIT_OK, _other_config(place, config)
+        if lock.holder(place.directory) is None:
+            code, text = _start(place, config, deadline)
+            if code is not None:
+                return code, text
+        if time.monotonic() >= deadline:
+            return EXIT_FAILED, (
+                f"carpool took no session within {wait_s:.0f} s; see `carpool logs --daemon`"
+            )
+        time.sleep(_POLL_S)
+
+
+def daemon_environment(directory: str) -> dict[str, str]:
+    """What the daemon's processes get: scrubbed of whoever starts them (rule 13), and told the places."""
+    from carpool_protocol.config.environment import scrub  # here: the launcher stays without it
+
+    environ = dict(scrub(os.environ))
+    environ[paths.RUNTIME_VARIABLE] = directory
+    environ[paths.STATE_VARIABLE] = paths.state_dir(os.environ, directory)
+    # A source tree on PYTHONPATH is how carpool itself is found when it is not installed.
+    ours = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if _holds_us(entry)]
+    if ours:
+        environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in ours)
+    return environ
+
+
+def _stay(place: Place, config: str, ready_fd: int) -> int:
+    """Be the launcher, in the environment that `daemon_environment` made."""
+    held = lock.take(place.directory, config)
+    if held is None:
+        holder = lock.holder(place.directory)
+        who = f"pid {holder.pid}" if holder and holder.pid else "another process"
+        _say(f"carpool already runs in {place.directory} ({who}); `carpool down` ends it")
+        return EXIT_USAGE
+    try:
+        environ = dict(os.environ)
+        environ[paths.DAEMON_MARK] = paths.runtime_id(place.directory)
+        return Launcher(place.directory, config, environ, ready_fd=ready_fd).run()
+    finally:
+        lock.release(held)
+
+
+def _start(place: Place, config: str, deadline: float) -> tuple[int | None, str]:
+    """Start a launcher and hear how it went. Code `None`: another one was quicker."""
+    os.makedirs(place.logs, mode=0o700, exist_ok=True)
+    log_path = paths.daemon_log(place.logs, "launcher")
+    rotate(log_path)
+    hear, tell = os.pipe()
+    try:
+        with open(log_path, "ab") as log:
+            command = [sys.executable, "-m", "carpool.launcher", "--stay", "--ready-fd", str(tell)]
+            process = subprocess.Popen(
+                [*command, *(["--config", config] if config else [])],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=daemon_environment(place.directory),
+                pass_fds=[tell],
+                start_new_session=True,  # it outlives the process group of the agent that needed it
+            )
+        os.close(tell)
+        tell = -1
+        said = _hear(hear, deadline)
+    finally:
+        os.close(hear)
+        if tell >= 0:
+            os.close(tell)
+    first, _, text = said.partition("\n")
+    if first == "ready":
+        process.returncode = 0  # it lives on; nobody waits for it here
+        return EXIT_OK, ""
+    if first.startswith("failed "):
+        process.wait()
+        return int(first[7:]), text
+    if time.monotonic() >= deadline:
+        process.returncode = 0
+        return None, ""
+    # Nothing said and gone: it lost the race for the lock, or could not even begin.
+    if process.wait() == EXIT_USAGE and lock.holder(place.directory) is not None:
+        return None, ""
+    return EXIT_FAILED, f"the launcher did not start; its log {log_path} ends:\n{_tail(log_path)}"
+
+
+def _hear(fd: int, deadline: float) -> str:
+    """Everything said on `fd` until its end or the deadline."""
+    said = b""
+    while select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        data = os.read(fd, 65536)
+        if not data:
+            break
+        said += data
+    return said.decode("utf-8", "replace")
+
+
+def _tail(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.path.getsize(path) - 2000))
+            return file.read().decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def _other_config(place: Place, config: str) -> str:
+    holder = lock.holder(place.directory)
+    if not config or holder is None or holder.config == config:
+        return ""
+    return (
+        f"carpool already runs with {holder.config or 'the default configuration'}, and keeps it; "
+        f"`carpool down` first to use {config}"
+    )
+
+
+def _holds_us(entry: str) -> bool:
+    return bool(entry) and any(os.path.isdir(os.path.join(entry, name)) for name in _OUR_PACKAGES)
+
+
+def _parse(arguments: list[str]) -> tuple[dict[str, str], str]:
+    values: dict[str, str] = {}
+    rest = list(arguments)
+    while rest:
+        name, equals, value = rest.pop(0).partition("=")
+        if name in {"-h", "--help"}:
+            return {"--help": ""}, ""
+        if name in {"--detach", "--quiet", "--stay"} and not equals:
+            values[name] = ""
+        elif name in {"--config", "--ready-fd"}:
+            if not equals and not rest:
+                return values, f"{name} needs a value"
+            values[name] = value if equals else rest.pop(0)
+        else:
+            return values, f"`carpool up` does not know {name!r}"
+    if not values.get("--ready-fd", "0").isdecimal():
+        return values, "--ready-fd needs a number"
+    return values, ""
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"carpool: {text}\n")

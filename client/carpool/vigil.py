@@ -1,0 +1,44 @@
+"""When one daemon process is to be started again, and when its silence has lasted too long.
+
+Pure: the clock comes in (`now`, monotonic seconds). One `Vigil` per process that the
+launcher keeps up, over all its incarnations. Rule 8 and the launcher's back-off.
+Refuses to know what the process does.
+"""
+
+FIRST_DELAY_S, MAX_DELAY_S = 0.2, 5.0
+SETTLED_AFTER_S = 30.0
+"""A process that lived this long starts with the first delay again."""
+SILENT_S = 20.0
+
+
+class Vigil:
+    """One process's record: deaths in a row, and when it was last heard."""
+
+    def __init__(self, silent_s: float = SILENT_S) -> None:
+        self._silent_s = silent_s
+        self._started = 0.0
+        self._heard = 0.0
+        self._delay_s = 0.0
+        self.deaths = 0
+        """In a row, without a settled life between."""
+
+    def started(self, now: float) -> None:
+        """A new incarnation runs."""
+        self._started = self._heard = now
+
+    def heard(self, now: float) -> None:
+        """It said something; or its silence is excused (it is stopped, or we were)."""
+        self._heard = now
+
+    def died(self, now: float) -> float:
+        """It is gone: how long to wait (seconds) before it is started again."""
+        if now - self._started >= SETTLED_AFTER_S:
+            self.deaths = 0
+            self._delay_s = 0.0
+        self.deaths += 1
+        self._delay_s = min(self._delay_s * 2, MAX_DELAY_S) if self._delay_s else FIRST_DELAY_S
+        return self._delay_s
+
+    def silent(self, now: float) -> bool:
+        """Nothing was heard for too long: ask whether it is stopped, and replace it when it is not."""
+        return now - self._heard >= self._silent_s

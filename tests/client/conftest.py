@@ -1,0 +1,15 @@
+"""A carpool of fakes for each test that asks for one."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kit.house import House
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    """Nothing runs yet; broker, supervisor and sweep are fakes."""
+    house = House(fakes=True)
+    yield house
+    house.close()

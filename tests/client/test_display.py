@@ -1,0 +1,48 @@
+"""What reaches a terminal."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from carpool import display
+
+
+def test_control_sequences_are_shown_not_obeyed() -> None:
+    assert display.printable("a\x1b[31mb\x07\x9b\u202ec\r") == "a\\x1b[31mb\\x07\\x9b\\u202ec\\x0d"
+    assert display.printable("a\nb") == "a\\nb"
+    assert display.printable("a\nb\tc", lines=True) == "a\nb\tc"
+
+
+@given(st.text(st.characters(codec=None)))
+@settings(deadline=None)
+def test_nothing_printable_ever_holds_a_control_character_or_cannot_be_written(text: str) -> None:
+    shown = display.printable(text)
+    assert all(char == "\t" or char >= " " and not "\x7f" <= char <= "\x9f" for char in shown)
+    shown.encode()
+
+
+def test_columns_are_aligned_and_safe() -> None:
+    table = display.columns(["NAME", "N"], [["a", 1], ["long\x1b", 23]], right={"N"})
+    assert table.splitlines() == ["NAME       N", "a          1", "long\\x1b  23"]
+    assert display.columns(["NAME"], []) == ""
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (2048, "2 KB"), (1.5 * 2**20, "1.5 MB"), (300 * 2**20, "300 MB")]
+    + [(-3 * 2**20, "-3.0 MB"), (12 * 2**30, "12.0 GB")],
+)
+def test_sizes_read_well(size_bytes: float, text: str) -> None:
+    assert display.size(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(1.9, "1 s"), (180, "3 min"), (12_000, "3 h 20 min"), (187_200, "2 d 4 h")]
+)
+def test_durations_read_well(seconds: float, text: str) -> None:
+    assert display.duration(seconds) == text
+
+
+def test_one_line_is_one_line_of_bounded_width() -> None:
+    assert display.one_line("first\nsecond") == "first"
+    assert display.one_line("x" * 100, 10) == "x" * 9 + "…"

@@ -1,0 +1,256 @@
+"""The launcher as a process, over a broker and a supervisor that are fakes."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from carpool import adoption, lock
+from carpool_protocol import paths
+from tests.kit.house import House, until
+
+
+def accepts(house: House) -> bool:
+    with socket.socket(socket.AF_UNIX) as sock:
+        try:
+            sock.connect(str(house.directory / "agents.sock"))
+        except OSError:
+            return False
+        return True
+
+
+def test_a_detached_start_returns_when_sessions_are_taken_and_down_leaves_nothing(house: House) -> None:
+    done = house.run("up", "--detach")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert accepts(house)
+    assert house.launcher
+    done = house.run("down")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not house.launcher
+    assert not house.left()
+    assert not list(house.directory.glob("*.sock"))
+    assert house.text("heard-broker") == house.text("heard-sup1") == "stop\n"
+
+
+def test_the_daemon_is_in_a_session_of_its_own(house: House) -> None:
+    house.run("up", "--detach")
+    assert os.getsid(house.launcher) == house.launcher
+    assert os.getsid(house.launcher) != os.getsid(0)
+
+
+def test_the_daemon_has_nothing_of_its_starters_environment_but_knows_its_places(house: House) -> None:
+    house.environ["GITHUB_TOKEN"] = "hunter2"
+    house.run("up", "--detach")
+    for name in ("broker", "sup1"):
+        until(lambda name=name: house.lives(name), f"{name} runs")  # type: ignore[misc]  # mypy: lambda default
+        environ = json.loads("{" + house.text(f"lives-{name}").split("} {", 1)[1])
+        assert "GITHUB_TOKEN" not in environ
+        assert environ["CARPOOL_RUNTIME_DIR"] == str(house.directory)
+        assert environ["CARPOOL_STATE_DIR"] == str(house.directory / "state")
+        assert environ["HOME"] == str(house.base)
+    with open(f"/proc/{house.launcher}/environ") as file:
+        assert "GITHUB_TOKEN" not in file.read()
+
+
+def test_a_second_launcher_says_who_is_first_and_a_second_start_is_content(house: House) -> None:
+    house.run("up", "--detach")
+    second = house.run("up")
+    assert second.returncode == 2
+    assert f"pid {house.launcher}" in second.stderr
+    assert house.run("up", "--detach").returncode == 0
+    assert len(house.lives("broker")) == 1
+
+
+def test_starters_that_race_start_one_daemon(house: House) -> None:
+    with ThreadPoolExecutor(6) as pool:
+        done = list(pool.map(lambda _: house.run("up", "--detach"), range(6)))
+    assert [(each.returncode, each.stderr) for each in done] == [(0, "")] * 6
+    until(lambda: house.lives("sup1"), "the supervisor runs")
+    assert len(house.lives("broker")) == len(house.lives("sup1")) == 1
+
+
+def test_shims_that_race_start_one_daemon_and_all_get_in(house: House) -> None:
+    line = '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}\n'
+    with ThreadPoolExecutor(6) as pool:
+        shims = [house.start("connect") for _ in range(6)]
+        for shim in shims:
+            assert shim.stdin
+            shim.stdin.write(line.encode())
+            shim.stdin.flush()
+        answers = list(pool.map(lambda shim: shim.stdout.readline() if shim.stdout else b"", shims))
+    for shim in shims:
+        shim.communicate(timeout=20)
+    assert all(b'"method":"ping"' in answer for answer in answers)
+    assert len(house.lives("broker")) == 1
+
+
+def test_a_shim_that_cannot_start_it_says_the_reason_and_exits_69(house: House) -> None:
+    house.behave("broker", "crash")
+    done = house.run("connect", stdin="hello\n")
+    assert done.returncode == 69
+    assert done.stdout == ""
+    assert "no module named sense" in done.stderr
+
+
+def test_a_refused_configuration_stops_the_start_with_its_text(house: House) -> None:
+    house.behave("broker", "refuse")
+    done = house.run("up", "--detach")
+    assert done.returncode == 2
+    assert "unknown key 'comand'" in done.stderr
+    assert len(house.lives("broker")) == 1
+    assert not house.launcher
+    in_foreground = house.run("up")
+    assert in_foreground.returncode == 2
+    assert "unknown key 'comand'" in in_foreground.stderr
+
+
+def test_the_configuration_is_handed_on_as_an_absolute_path(house: House) -> None:
+    house.environ["CARPOOL_CONFIG"] = "some.json"
+    house.run("up", "--detach")
+    assert f'"--config": "{os.getcwd()}/some.json"' in house.text("lives-broker")
+
+
+def test_a_dead_broker_is_started_again_and_the_supervisor_stays(house: House) -> None:
+    house.run("up", "--detach")
+    (first,) = house.lives("broker")
+    os.kill(first, signal.SIGKILL)
+    until(lambda: len(house.lives("broker")) == 2 and accepts(house), "a new broker takes sessions")
+    assert len(house.lives("sup1")) == 1
+
+
+def test_a_dead_supervisor_is_told_to_the_broker_and_followed_by_a_sweep(house: House) -> None:
+    house.run("up", "--detach")
+    swept = house.text("swept")
+    until(lambda: house.lives("sup1"), "the supervisor runs")
+    os.kill(house.lives("sup1")[0], signal.SIGKILL)
+    until(lambda: len(house.lives("sup1")) == 2, "a new supervisor")
+    assert "gone sup1\n" in house.text("heard-broker")
+    mark = paths.runtime_id(str(house.directory))
+    assert house.text("swept").removeprefix(swept).split() == [mark]
+    assert len(house.lives("broker")) == 1
+
+
+def test_a_new_supervisor_waits_for_what_the_old_one_left(house: House) -> None:
+    house.behave("sup1", "spawner")
+    house.run("up", "--detach")
+    until(lambda: house.text("spawner"), "the fake supervisor has a spawner")
+    spawner = int(house.text("spawner"))
+    os.kill(house.lives("sup1")[0], signal.SIGKILL)
+    until(lambda: "gone sup1" in house.text("heard-broker"), "the launcher has noticed")
+    with pytest.raises(AssertionError):
+        until(lambda: len(house.lives("sup1")) == 2, "too early", limit_s=1.0)
+    os.kill(spawner, signal.SIGKILL)
+    until(lambda: len(house.lives("sup1")) == 2, "a new supervisor")
+    assert not adoption._stat(spawner), "the adopted spawner was reaped"
+
+
+def launcher_with_short_patience(house: House) -> "subprocess.Popen[bytes]":
+    """A launcher that calls a second of silence too long."""
+    code = (
+        "import os, sys\n"
+        "from carpool import lock\n"
+        "from carpool.launcher import Launcher\n"
+        "d = os.environ['CARPOOL_RUNTIME_DIR']\n"
+        "held = lock.take(d, '')\n"
+        "sys.exit(Launcher(d, '', dict(os.environ), silent_s=1.0).run())\n"
+    )
+    environ = {**house.environ, paths.DAEMON_MARK: paths.runtime_id(str(house.directory))}
+    return subprocess.Popen([sys.executable, "-c", code], env=environ, stderr=subprocess.DEVNULL)
+
+
+def test_a_silent_process_is_replaced_and_a_stopped_one_is_not(house: House) -> None:
+    house.behave("sup1", "mute")
+    launcher = launcher_with_short_patience(house)
+    try:
+        until(lambda: len(house.lives("broker")) == 1, "the broker runs")
+        broker = house.lives("broker")[0]
+        os.kill(broker, signal.SIGSTOP)
+        until(lambda: len(house.lives("sup1")) >= 2, "the mute supervisor is replaced")
+        assert len(house.lives("broker")) == 1
+        os.kill(broker, signal.SIGCONT)
+        launcher.send_signal(signal.SIGTERM)
+        until(lambda: "stop" in house.text("heard-broker"), "the broker is told to stop")
+    finally:
+        assert launcher.wait(20) == 0
+
+
+def test_what_ignores_stop_is_killed_at_the_second_word(house: House) -> None:
+    house.behave("broker", "deaf")
+    house.run("up", "--detach")
+    launcher = house.launcher
+    os.kill(launcher, signal.SIGTERM)
+    until(lambda: "stop" in house.text("heard-broker"), "it was asked politely")
+    os.kill(launcher, signal.SIGTERM)
+    until(lambda: not house.launcher, "the launcher has ended")
+    assert not house.left()
+    assert len(house.text("swept").split()) == 2, "an unclean end is swept"
+
+
+def test_a_killed_launcher_takes_its_processes_with_it_and_the_next_one_starts_clean(house: House) -> None:
+    house.run("up", "--detach")
+    before = house.left()
+    assert len(before) == 2
+    os.kill(house.launcher, signal.SIGKILL)
+    until(lambda: not house.left(), "both have ended")
+    done = house.run("up", "--detach")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(house.lives("broker")) == 2
+
+
+def test_down_of_a_killed_launcher_removes_the_sockets(house: House) -> None:
+    house.run("up", "--detach")
+    os.kill(house.launcher, signal.SIGKILL)
+    until(lambda: not house.launcher, "it is dead")
+    done = house.run("down")
+    assert done.returncode == 0
+    assert "was not running" in done.stdout
+    assert not list(house.directory.glob("*.sock"))
+
+
+def test_ctrl_c_ends_a_foreground_launcher_in_order(house: House) -> None:
+    launcher = house.start("up")
+    until(lambda: accepts(house), "it is up")
+    launcher.send_signal(signal.SIGINT)
+    _, err = launcher.communicate(timeout=20)
+    assert launcher.returncode == 0
+    assert b"Traceback" not in err
+    assert house.text("heard-broker") == "stop\n"
+
+
+def test_restart_all_replaces_everything_and_keeps_the_configuration(house: House) -> None:
+    house.run("up", "--detach", "--config", "/etc/some.json")
+    first = house.launcher
+    done = house.run("restart", "--all")
+    assert done.returncode == 0
+    assert house.launcher not in {0, first}
+    assert house.text("lives-broker").count('"--config": "/etc/some.json"') == 2
+
+
+def test_a_stale_pid_in_the_lock_file_is_never_believed(house: House) -> None:
+    bystander = subprocess.Popen(["sleep", "60"])
+    try:
+        (house.directory / "lock").write_text(f"pid={bystander.pid}\nconfig=\n")
+        assert lock.holder(str(house.directory)) is None
+        assert house.run("down").returncode == 0
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_only_one_takes_the_lock_and_its_text_goes_with_it(house: House) -> None:
+    directory = str(house.directory)
+    held = lock.take(directory, "/a=b.json")
+    assert held is not None
+    assert lock.take(directory, "") is None
+    holder = lock.holder(directory)
+    assert holder
+    assert (holder.pid, holder.config) == (os.getpid(), "/a=b.json")
+    lock.release(held)
+    assert lock.holder(directory) is None
+    assert house.text("lock") == ""

@@ -1,0 +1,303 @@
+"""The shim as a process, with the test itself as agent and as broker."""
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from carpool_protocol.attach import Attach, RunCommand, attached_line, parse_attach, refused_line
+from tests.kit.house import House, until
+
+LIMIT_S = 20
+
+
+class Desk:
+    """A broker's socket with the shims that come to it."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(house.directory / "agents.sock"))
+        self.listener.listen()
+        self.listener.settimeout(LIMIT_S)
+        self._open: list[Any] = [self.listener]
+        self._shims: list[subprocess.Popen[bytes]] = []
+
+    def attach(self, *arguments: str) -> "tuple[subprocess.Popen[bytes], socket.socket, IO[bytes]]":
+        """A shim, the broker's end of its socket, and that end as a file of lines."""
+        shim = self.house.start(*(arguments or ("connect",)))
+        sock, _ = self.listener.accept()
+        sock.settimeout(LIMIT_S)
+        lines = sock.makefile("rb")
+        self._shims.append(shim)
+        self._open += [sock, lines]
+        return shim, sock, lines
+
+    def close(self) -> None:
+        for each in self._open:
+            each.close()
+        (self.house.directory / "agents.sock").unlink(missing_ok=True)
+        for shim in self._shims:
+            if shim.poll() is None:
+                shim.kill()
+            for pipe in (shim.stdin, shim.stdout, shim.stderr):
+                if pipe:
+                    pipe.close()
+            shim.wait(LIMIT_S)
+
+
+@pytest.fixture
+def desk(house: House) -> Iterator[Desk]:
+    desk = Desk(house)
+    yield desk
+    desk.close()
+
+
+def say(shim: "subprocess.Popen[bytes]", data: bytes) -> None:
+    assert shim.stdin
+    shim.stdin.write(data)
+    shim.stdin.flush()
+
+
+def hang_up(shim: "subprocess.Popen[bytes]") -> None:
+    assert shim.stdin
+    shim.stdin.close()
+
+
+def heard(shim: "subprocess.Popen[bytes]") -> bytes:
+    assert shim.stdout
+    return shim.stdout.readline()
+
+
+def end(shim: "subprocess.Popen[bytes]") -> tuple[int, bytes, bytes]:
+    """Its exit code and what it still says. Leaves its stdin open: the agent has not hung up."""
+    assert shim.stdout
+    assert shim.stderr
+    out, err = shim.stdout.read(), shim.stderr.read()
+    return shim.wait(LIMIT_S), out, err
+
+
+def test_the_attach_line_comes_first_and_says_who_and_where(desk: Desk) -> None:
+    shim, _, lines = desk.attach("connect", "--profile", 'a"b')
+    attach = parse_attach(lines.readline())
+    assert attach == Attach(version=1, carrier="shim", pid=shim.pid, cwd=os.getcwd(), profile='a"b')
+
+
+def test_lines_pass_both_ways_untouched_and_our_own_line_is_swallowed(desk: Desk) -> None:
+    shim, sock, lines = desk.attach()
+    lines.readline()
+    sock.sendall(attached_line("s1", []) + b'{"id":1.0,\xff "x":\t2}\n')
+    assert heard(shim) == b'{"id":1.0,\xff "x":\t2}\n'
+    say(shim, b'{"id":\r"1"}\r\n')
+    assert lines.readline() == b'{"id":\r"1"}\r\n'
+
+
+def test_the_agents_first_lines_do_not_wait_for_the_brokers_yes(desk: Desk) -> None:
+    shim, _, lines = desk.attach()
+    lines.readline()
+    say(shim, b"first\n")
+    assert lines.readline() == b"first\n"
+
+
+def test_a_first_line_that_is_not_ours_belongs_to_the_agent(desk: Desk) -> None:
+    shim, sock, lines = desk.attach()
+    lines.readline()
+    sock.sendall(b'{"jsonrpc":"2.0","id":1,"result":{}}\n')
+    assert heard(shim) == b'{"jsonrpc":"2.0","id":1,"result":{}}\n'
+
+
+def test_an_agents_end_of_file_ends_the_session_after_what_is_still_to_come(desk: Desk) -> None:
+    shim, sock, lines = desk.attach()
+    lines.readline()
+    say(shim, b"last\n")
+    hang_up(shim)
+    assert lines.readline() == b"last\n"
+    assert lines.readline() == b""
+    sock.sendall(attached_line("s1", []) + b"answer\n")
+    assert heard(shim) == b"answer\n"
+    sock.shutdown(socket.SHUT_RDWR)
+    assert end(shim) == (0, b"", b"")
+
+
+def test_a_broker_that_dies_within_a_line_leaves_no_half_line_with_the_agent(desk: Desk) -> None:
+    shim, sock, lines = desk.attach()
+    lines.readline()
+    sock.sendall(attached_line("s1", []) + b"whole\n" + b"h" * 300_000)
+    sock.shutdown(socket.SHUT_RDWR)
+    code, out, err = end(shim)
+    assert (code, out) == (69, b"whole\n")
+    assert b"broker has gone away" in err
+
+
+def test_a_long_line_that_was_whole_reaches_an_agent_that_reads_late(desk: Desk) -> None:
+    shim, sock, lines = desk.attach()
+    lines.readline()
+    long = b"x" * 5_000_000 + b"\n"
+    sock.sendall(attached_line("s1", []) + long)
+    sock.shutdown(socket.SHUT_RDWR)
+    code, out, _ = end(shim)
+    assert code == 69
+    assert out == long
+
+
+def test_an_agent_that_does_not_read_can_still_be_heard(desk: Desk) -> None:
+    shim, sock, lines = desk.attach()
+    lines.readline()
+    flood = attached_line("s1", []) + b"".join(b"%d %s\n" % (n, b"x" * 1000) for n in range(3000))
+    sock.settimeout(0.5)
+    sent = 0
+    with pytest.raises(TimeoutError):  # until every buffer on the way is full
+        while sent < len(flood):
+            sent += sock.send(flood[sent : sent + 65536])
+    sock.settimeout(LIMIT_S)
+    say(shim, b"y" * 100_000 + b"\n")
+    assert lines.readline() == b"y" * 100_000 + b"\n"
+    # And then nothing is lost or out of order.
+    for number in range(100):
+        assert heard(shim).startswith(b"%d " % number)
+
+
+def test_it_does_not_spin_while_the_agent_reads_nothing(desk: Desk) -> None:
+    shim, sock, lines = desk.attach()
+    lines.readline()
+    sock.settimeout(0.3)
+    with pytest.raises(TimeoutError):
+        sock.sendall(attached_line("s1", []) + b"x" * 1000 + b"\n" + b"z\n" * 3_000_000)
+    assert sleeps(shim.pid)
+    # The agent's hang-up while the way up is stuck is not a reason to spin either.
+    hang_up(shim)
+    until(lambda: lines.read(1) == b"", "the half close arrives")
+    assert sleeps(shim.pid)
+
+
+def sleeps(pid: int) -> bool:
+    """It uses no processor time over a third of a second, once it has come to rest."""
+    clock = Path(f"/proc/{pid}/stat")
+
+    def used() -> list[str]:
+        return clock.read_text().rpartition(")")[2].split()[11:13]
+
+    for _ in range(20):
+        before = used()
+        time.sleep(0.3)
+        if used() == before:
+            return True
+    return False
+
+
+def test_asked_variables_are_sent_between_two_lines_of_the_agent(desk: Desk) -> None:
+    desk.house.environ |= {"CP_A": "ä\n1", "CP_OTHER": "secret"}
+    shim, sock, lines = desk.attach()
+    lines.readline()
+    say(shim, b"begun")
+    assert sock.recv(5, socket.MSG_WAITALL) == b"begun"
+    sock.sendall(attached_line("s1", ["CP_A", "CP_MISSING"]) + b"go on\n")
+    assert heard(shim) == b"go on\n"
+    say(shim, b" and ended\nnext\n")
+    assert lines.readline() == b" and ended\n"
+    told = json.loads(lines.readline())
+    assert told == {"jsonrpc": "2.0", "method": "carpool/environment", "params": {"CP_A": "ä\n1"}}
+    assert lines.readline() == b"next\n"
+
+
+def test_asked_variables_are_sent_at_once_when_the_agent_is_between_lines(desk: Desk) -> None:
+    desk.house.environ |= {"CP_A": "1"}
+    _, sock, lines = desk.attach()
+    lines.readline()
+    sock.sendall(attached_line("s1", ["CP_A"]))
+    assert json.loads(lines.readline())["params"] == {"CP_A": "1"}
+
+
+def test_a_refusal_is_said_on_stderr_and_never_to_the_agent(desk: Desk) -> None:
+    shim, sock, lines = desk.attach()
+    lines.readline()
+    sock.sendall(refused_line("too old: run `carpool restart --all`"))
+    sock.shutdown(socket.SHUT_RDWR)
+    code, out, err = end(shim)
+    assert (code, out) == (69, b"")
+    assert b"carpool restart --all" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_without_a_traceback(desk: Desk, number: int) -> None:
+    shim, sock, lines = desk.attach()
+    lines.readline()
+    sock.sendall(attached_line("s1", []) + b"here\n")
+    heard(shim)
+    shim.send_signal(number)
+    assert end(shim) == (0, b"", b"")
+    assert lines.readline() == b""
+
+
+def test_an_agent_that_reads_no_more_ends_it(desk: Desk) -> None:
+    shim, sock, lines = desk.attach()
+    lines.readline()
+    sock.sendall(attached_line("s1", []) + b"here\n")
+    heard(shim)
+    assert shim.stdout
+    shim.stdout.close()
+    assert shim.wait(LIMIT_S) == 0
+
+
+def test_the_agents_pipe_is_given_back_as_it_was(desk: Desk) -> None:
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "carpool", "connect"]
+    shim = subprocess.Popen(command, env=desk.house.environ, stdin=subprocess.PIPE, stdout=writing)
+    sock, _ = desk.listener.accept()
+    with sock:
+        until(lambda: fcntl.fcntl(writing, fcntl.F_GETFL) & os.O_NONBLOCK, "it pumps")
+        hang_up(shim)
+    assert shim.wait(LIMIT_S) == 0
+    assert not fcntl.fcntl(writing, fcntl.F_GETFL) & os.O_NONBLOCK
+    os.close(reading)
+    os.close(writing)
+
+
+def test_run_brings_its_command_directory_and_environment(desk: Desk) -> None:
+    desk.house.environ |= {"CP_A": '"quoted" \x1b ü', "BAD_UTF8": "\udcff"}
+    _, _, lines = desk.attach("run", "--name", "mine", "--", "srv", "--profile", "x y")
+    attach = parse_attach(lines.readline())
+    assert isinstance(attach, Attach)
+    assert isinstance(attach.run, RunCommand)
+    assert attach.carrier == "run"
+    assert attach.run.argv == ["srv", "--profile", "x y"]
+    assert (attach.run.name, attach.run.cwd) == ("mine", os.getcwd())
+    assert attach.run.env["CP_A"] == '"quoted" \x1b ü'
+    assert attach.run.env["PATH"] == desk.house.environ["PATH"]
+    assert "BAD_UTF8" not in attach.run.env
+
+
+@pytest.mark.parametrize(
+    "arguments", [("connect", "x"), ("connect", "--nope"), ("connect", "--profile"), ("run",), ("run", "--")]
+)
+def test_wrong_usage_is_said_with_exit_code_2(house: House, arguments: tuple[str, ...]) -> None:
+    done = house.run(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "usage: carpool" in done.stderr
+
+
+def test_a_runtime_directory_open_to_others_is_refused(house: House) -> None:
+    house.directory.chmod(0o755)
+    done = house.run("connect")
+    house.directory.chmod(0o700)
+    assert done.returncode == 2
+    assert "chmod 700" in done.stderr
+
+
+def test_the_shim_stays_small(desk: Desk) -> None:
+    code = "import sys; sys.argv = ['carpool', 'connect']; import carpool.shim; print(*sys.modules)"
+    environ = desk.house.environ
+    done = subprocess.run([sys.executable, "-S", "-c", code], env=environ, capture_output=True, check=True)
+    loaded = set(done.stdout.decode().split())
+    heavy = {"json", "socket", "signal", "enum", "re", "typing", "subprocess", "msgspec", "click", "trio", "zmq"}
+    assert not loaded & heavy

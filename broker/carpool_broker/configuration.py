@@ -18,6 +18,7 @@ from carpool_broker.core.events import SourceId, SourceRead
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_broker.core.scopes import Entry, Resolution, resolve, resolve_run
 from carpool_protocol.attach import Attach, RunCommand
+from carpool_protocol.config.environment import scrub
 from carpool_protocol.config.expand import references
 from carpool_protocol.config.load import ConfigFile, env_file_path, home_of, load_config, load_env_file
 from carpool_protocol.config.model import Config, variables
@@ -50,7 +51,7 @@ class Configuration:
     def __init__(self, file: ConfigFile, environ: Mapping[str, str]) -> None:
         """Raises `BrokenConfigError`."""
         self._file = file
-        self._environ = dict(environ)
+        self._base_environment = scrub(environ)
         self._home = home_of(environ)
         self._secret = os.urandom(32)
         self._sources: dict[SourceId, _Held] = {DAEMON: _Held({}, "", "", None)}
@@ -139,7 +140,7 @@ class Configuration:
             found = resolve(
                 config,
                 environment=held.environment,
-                base_environment=self._environ,
+                base_environment=self._base_environment,
                 env_file=self._env_file,
                 workspace=held.workspace,
                 cwd=held.cwd,

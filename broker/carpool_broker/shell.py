@@ -31,7 +31,7 @@ from carpool_protocol.ids import Epoch, SessionId
 from carpool_protocol.journal import Journal
 from carpool_protocol.jsonrpc import error_body_line, result_line
 from carpool_protocol.lines import OverlongLine
-from carpool_protocol.messages import LINK_VERSION, AnyMessage, Hello, Message, Operated, Surveyed
+from carpool_protocol.messages import LINK_VERSION, AnyMessage, Hello, Operated, Surveyed
 from carpool_protocol.peer import BROKER, LINK_WINDOW_BYTES, LinkEvent, PeerDown, PeerRefused, PeerUp
 from carpool_protocol.runtime.lifeline import Lifeline
 from carpool_protocol.runtime.link import Link
@@ -132,12 +132,13 @@ class BrokerShell:
         self._pump.settle()
 
     def _perform(self, todo: list[effects.AnyEffect]) -> None:
+        perform_one = self._perform_one
         for effect in todo:
-            if isinstance(effect, Message):
-                if self._supervisor is not None:
-                    self._link.send(self._supervisor.name, effect)
-            else:
-                self._perform_one[type(effect)](effect)
+            perform_one.get(type(effect), self._send)(effect)
+
+    def _send(self, message: effects.LinkEffect) -> None:
+        if self._supervisor is not None:
+            self._link.send(self._supervisor.name, message)
 
     def _send_now(self, message: AnyMessage) -> None:
         if self._supervisor is not None:
@@ -147,7 +148,14 @@ class BrokerShell:
     # --- the link --------------------------------------------------------------------------------------
 
     def _deliver(self, peer: str, messages: Sequence[LinkEvent]) -> None:
+        burst: list[events.AnyEvent] = []
         for message in messages:
+            if isinstance(message, events.LinkEvent):
+                burst.append(message)
+                continue
+            if burst:
+                self._pump.feed_all(burst)
+                burst = []
             match message:
                 case PeerUp():
                     self._supervisor_came(message.hello)
@@ -159,8 +167,9 @@ class BrokerShell:
                 case Surveyed() | Operated():
                     self._control.heard(message)
                 case _:
-                    if isinstance(message, events.LinkEvent):
-                        self._pump.feed(message)
+                    log.error("the supervisor said what only a broker says: %s", type(message).__name__)
+        if burst:
+            self._pump.feed_all(burst)
 
     def _supervisor_came(self, hello: Hello) -> None:
         if self._supervisor is not None and self._supervisor.name != hello.name:
@@ -202,17 +211,17 @@ class BrokerShell:
 
     def take(self, session: SessionId, lines: list[bytes | OverlongLine]) -> None:
         """See `door.Host`."""
-        feed = self._pump.feed
+        burst: list[events.AnyEvent] = []
         for line in lines:
-            if type(line) is bytes:
-                meaning = handshake.read(session, line)
-            else:
-                assert isinstance(line, OverlongLine)
+            if isinstance(line, OverlongLine):
                 meaning = handshake.read_overlong(session, line, LINE_CAP_BYTES)
+            else:
+                meaning = handshake.read(session, line)
             if isinstance(meaning, events.Event):
-                feed(meaning)
+                burst.append(meaning)
             elif meaning is not None:
                 self._aside(session, meaning)
+        self._pump.feed_all(burst)
 
     def _aside(self, session: SessionId, meaning: handshake.ControlAsked | handshake.Unservable) -> None:
         if isinstance(meaning, handshake.Unservable):

@@ -8,7 +8,7 @@ pair (`"\ud83d"`: what `JSON.stringify` makes of a cut emoji). Its tools:
 - `mended` makes a copy of a text that `msgspec` can check, of the same length, so offsets agree.
 
 All work is done by regular expressions without backtracking (possessive, so linear), one Python step per
-token of the top level and per bracket that is nested deeper than they see; nothing recurses. Where a key
+token of the top level and per run of brackets nested deeper than they see; nothing recurses. Where a key
 comes twice the last one counts, as in every common reader.
 
 Knows nothing of: what the messages mean, UTF-8 (bytes are compared, never decoded).
@@ -41,8 +41,11 @@ _string = re.compile(_STRING).match
 _string_rest = re.compile(rb'(?s:[^"\\]++|\\.)*+').match
 _inside = re.compile(rb"(?:" + _FLAT + rb"|" + _NESTED + rb")*+").match
 """Everything of a container up to a bracket that closes it, or that opens more than six levels."""
-_opening = re.compile(rb"[{\[]++").match
-_closing = re.compile(rb"[}\]]++").match
+_COUNTABLE = rb'[^"{}\[\]]*+(?:"[^"\\{}\[\]]*+"[^"{}\[\]]*+)*+'
+"""What may stand between brackets that are counted as bytes: no bracket, no string that could hold one."""
+_opening = re.compile(rb"(?:[{\[]%b)++" % _COUNTABLE).match
+_closing = re.compile(rb"(?:[}\]]%b)++" % _COUNTABLE).match
+_closing_only = re.compile(rb"[}\]]++").match
 _blank = re.compile(_BLANK).match
 _before_key = re.compile(rb'[^"{}\[\]]*+').match
 _after_value = re.compile(rb'[^",{}\[\]]*+').match
@@ -189,13 +192,18 @@ def _skip_nested(data: bytes, pos: int, depth: int, floor: int) -> tuple[int, in
     while depth > floor and pos < end:
         if inside := _inside(data, pos):
             pos = inside.end()
-        if found := _closing(data, pos):
-            step = min(found.end() - pos, depth - floor)
-            depth -= step
-            pos += step
-        elif found := _opening(data, pos):
-            depth += found.end() - pos
+        if found := _opening(data, pos):
+            depth += data.count(b"{", pos, found.end()) + data.count(b"[", pos, found.end())
             pos = found.end()
+        elif found := _closing(data, pos):
+            step = data.count(b"}", pos, found.end()) + data.count(b"]", pos, found.end())
+            if depth - step > floor:
+                depth -= step
+                pos = found.end()
+            else:  # what stands behind the last bracket is not inside any more
+                step = min(_past(_closing_only, data, pos) - pos, depth - floor)
+                depth -= step
+                pos += step
         else:
             break
     return pos, depth
@@ -339,5 +347,5 @@ class TopLevelScanner:
 
     def _value_is(self, raw: bytes | None) -> None:
         if self._phase == "value" and self._key == "id":
-            self._id = raw
+            self._id = raw if raw is not None and len(raw) <= MAX_TOKEN_BYTES else None
         self._phase = "after"

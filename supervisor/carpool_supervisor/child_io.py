@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable
 
 from carpool_protocol.lines import LineBuffer, OverlongLine
-
 from carpool_protocol.runtime.ready import ReadySet
 
 LINE_CAP_BYTES = 64 * 1024 * 1024

@@ -18,7 +18,17 @@ import trio
 from carpool_protocol import paths
 from carpool_protocol.ids import Epoch, InstanceId, PoolKey, ServerName
 from carpool_protocol.journal import Journal
-from carpool_protocol.messages import LINK_VERSION, AnyMessage, Hello, Message, PoolSpec, Survey, Wanted
+from carpool_protocol.messages import (
+    LINK_VERSION,
+    Call,
+    CancelCall,
+    Discover,
+    Hello,
+    Operate,
+    PoolSpec,
+    Survey,
+    Wanted,
+)
 from carpool_protocol.peer import BROKER, LinkEvent, PeerDown, PeerRefused, PeerUp
 from carpool_protocol.runtime.lifeline import Lifeline
 from carpool_protocol.runtime.link import Link
@@ -149,16 +159,24 @@ class SupervisorShell:
         self._dirty.append(conversation)
 
     def _perform(self, todo: list[effects.AnyEffect]) -> None:
+        perform_one = self._perform_one
         for effect in todo:
-            if isinstance(effect, Message):
-                self._link.send(BROKER, effect)
-            else:
-                self._perform_one[type(effect)](effect)
+            perform_one.get(type(effect), self._send)(effect)
+
+    def _send(self, message: effects.LinkEffect) -> None:
+        self._link.send(BROKER, message)
 
     # --- the link --------------------------------------------------------------------------------------
 
     def _deliver(self, _peer: str, messages: Sequence[LinkEvent]) -> None:
+        burst: list[events.AnyEvent] = []
         for message in messages:
+            if isinstance(message, (Call, CancelCall)):
+                burst.append(message)
+                continue
+            if burst:
+                self._pump.feed_all(burst)
+                burst = []
             match message:
                 case PeerUp():
                     log.info("broker came (pid %d, carpool %s)", message.hello.pid, message.hello.release)
@@ -172,12 +190,12 @@ class SupervisorShell:
                 case Wanted():
                     self._specs = {spec.key: spec for spec in message.pools}
                     self._pump.feed(message)
+                case Discover() | Operate():
+                    self._pump.feed(message)
                 case _:
-                    self._feed_message(message)
-
-    def _feed_message(self, message: AnyMessage) -> None:
-        if isinstance(message, events.LinkEvent):
-            self._pump.feed(message)
+                    log.error("the broker said what only a supervisor says: %s", type(message).__name__)
+        if burst:
+            self._pump.feed_all(burst)
 
     def _survey(self, asked: Survey) -> None:
         assert self._nursery is not None

@@ -11,8 +11,10 @@ import trio
 
 from carpool_protocol.ids import Epoch, InstanceId
 from carpool_protocol.runtime.ready import ReadySet
+from carpool_supervisor import marks
 from carpool_supervisor.spawn_request import Pipes
 from carpool_supervisor.spawner import Spawner
+from carpool_supervisor.sweep import end_marked
 from tests.kit.leaks import no_leaks
 from tests.kit.waits import until
 
@@ -112,6 +114,12 @@ async def garage() -> AsyncIterator[Garage]:
                 one.close_pipes()
         finally:
             one.ready.close()
+            end_everything(one.runtime_id)
+
+
+def end_everything(runtime_id: str) -> None:
+    """After a test, failed or not: KILL what still runs."""
+    end_marked(marks.RUNTIME, lambda value: value == runtime_id, grace_s=0.0)
 
 
 def _settle() -> None:

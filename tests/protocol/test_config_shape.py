@@ -105,10 +105,6 @@ def test_every_field_of_the_policy_is_a_setting_with_the_same_default() -> None:
         for each in SERVER_SETTINGS
         if each.field.startswith("policy.")
     }
-        each.field.removeprefix("policy."): each
-        for each in SERVER_SETTINGS
-        if each.field.startswith("policy.")
-    }
     assert of_policy.keys() == {field.name for field in structs.fields(Policy)}
     for name, setting in of_policy.items():
         default: Any = {} if setting.kind.endswith("map") else setting.default

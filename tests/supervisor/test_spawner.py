@@ -19,7 +19,7 @@ from carpool_supervisor.endings import exit_text
 from carpool_supervisor.spawn_request import SpawnRefusedError
 from carpool_supervisor.spawner import LOST
 from tests.kit.leaks import command_line, marked, open_fds, zombies_of
-from tests.kit.spawning import Garage, garage, server_argv
+from tests.kit.spawning import Garage, end_everything, garage, server_argv
 from tests.kit.waits import until
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="descendants are adopted on Linux only")
@@ -171,8 +171,7 @@ async def test_what_an_instance_leaves_behind_is_ended_after_it_and_nobody_elses
 
 @linux_only
 async def test_when_the_supervisor_is_killed_everything_ends_also_the_deaf_and_the_grandchildren() -> None:
-    with _supervisor(_HOLDS) as victim:
-        runtime_id = _line(victim)
+    with _supervisor(_HOLDS) as victim, _ended_after(_line(victim)) as runtime_id:
         await until(lambda: len(marked(runtime_id)) == 5, "spawner, breeder, its two, deaf: all run")
         await until(lambda: sum(map(_ignores_term, marked(runtime_id))) == 3, "three of them are deaf")
         victim.kill()
@@ -181,8 +180,7 @@ async def test_when_the_supervisor_is_killed_everything_ends_also_the_deaf_and_t
 
 @linux_only
 async def test_when_supervisor_and_spawner_are_killed_together_the_sweep_ends_what_is_left() -> None:
-    with _supervisor(_HOLDS) as victim:
-        runtime_id = _line(victim)
+    with _supervisor(_HOLDS) as victim, _ended_after(_line(victim)) as runtime_id:
         await until(lambda: sum(map(_ignores_term, marked(runtime_id))) == 3, "three of them are deaf")
         spawner = next(pid for pid in marked(runtime_id) if "spawner_child" in command_line(pid))
         victim.kill()
@@ -282,6 +280,14 @@ def _supervisor(code: str) -> Iterator[subprocess.Popen[bytes]]:
             yield process
         finally:
             process.kill()
+
+
+@contextmanager
+def _ended_after(runtime_id: str) -> Iterator[str]:
+    try:
+        yield runtime_id
+    finally:
+        end_everything(runtime_id)
 
 
 def _python_env() -> dict[str, str]:

@@ -9,8 +9,11 @@ from speak import send_bytes, serve
 def call(name, arguments, request):
     size = arguments.get("bytes", 16 * 1024 * 1024)
     send_bytes(
-        b'{"result":{"content":[{"type":"text","text":"' + b"x" * size + b'"}]},"jsonrpc":"2.0","id":'
-        + json.dumps(request["id"]).encode() + b"}\n"
+        b'{"result":{"content":[{"type":"text","text":"'
+        + b"x" * size
+        + b'"}]},"jsonrpc":"2.0","id":'
+        + json.dumps(request["id"]).encode()
+        + b"}\n"
     )
 
 

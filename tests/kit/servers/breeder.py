@@ -17,7 +17,10 @@ def breed(name):
     null = None if "--pipes" in sys.argv else subprocess.DEVNULL
     child = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", CODE],
-        stdin=null, stdout=null, stderr=null, start_new_session=name == "breed_away",
+        stdin=null,
+        stdout=null,
+        stderr=null,
+        start_new_session=name == "breed_away",
     )
     return child.pid
 

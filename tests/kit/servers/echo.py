@@ -33,7 +33,9 @@ def other(method, params, options):
         asked = params.get("protocolVersion")
         version = asked if asked in VERSIONS else VERSIONS[-1]
         who = {"name": "echo", "version": "1"}
-        return '"result":' + json.dumps({"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": who})
+        return '"result":' + json.dumps(
+            {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": who}
+        )
     if method == "tools/list":
         names = ["echo", "blob", "whoami", *(f"extra_{at}" for at in range(options.tools))]
         schema = {"type": "object", "properties": {"text": {"type": "string"}}}

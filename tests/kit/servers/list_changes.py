@@ -7,7 +7,11 @@ count = 0
 
 
 def tools():
-    return {"grow": "One more tool.", "shrink": "One less.", **{f"grown_{at}": "Grown." for at in range(count)}}
+    return {
+        "grow": "One more tool.",
+        "shrink": "One less.",
+        **{f"grown_{at}": "Grown." for at in range(count)},
+    }
 
 
 def call(name, arguments, request):

@@ -5,7 +5,7 @@ from speak import send_bytes, serve, text
 
 JUNK = (
     b"Server running on stdio\n\n\r\n\x1b[32mgreen\x1b[0m\n\xff\xfe\x00broken\n"
-    b"42\n\"words\"\n[]\n{}\n{\"jsonrpc\":\"2.0\"}\n{\"jsonrpc\":\"2.0\",\"id\":\n" + b"[" * 3000 + b"\n"
+    b'42\n"words"\n[]\n{}\n{"jsonrpc":"2.0"}\n{"jsonrpc":"2.0","id":\n' + b"[" * 3000 + b"\n"
 )
 
 

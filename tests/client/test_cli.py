@@ -1,0 +1,199 @@
+"""The verbs against a fake broker: what is asked, what is printed, which exit code."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from carpool import cli
+from carpool.cli_read import NOTHING
+from tests.kit.fake_broker import STATUS, TOOLS, FakeBroker
+from tests.kit.house import House
+
+
+@pytest.fixture
+def broker(house: House) -> Iterator[FakeBroker]:
+    with FakeBroker(house.directory) as broker:
+        yield broker
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("status",), ("ps",), ("start", "a"), ("stop", "a"), ("restart", "a"), ("reload",), ("check", "--start")],
+)
+def test_without_a_broker_a_verb_that_needs_one_says_how_to_start_it(
+    house: House, arguments: tuple[str, ...]
+) -> None:
+    done = house.run(*arguments)
+    assert done.returncode == 69
+    assert "carpool is not running here; start it with `carpool up --detach`" in done.stderr
+    assert not house.launcher
+
+
+def test_status_json_has_the_same_keys_when_nothing_runs(house: House) -> None:
+    done = house.run("status", "--json")
+    assert done.returncode == 69
+    facts = json.loads(done.stdout)
+    assert facts.keys() == STATUS.keys() == NOTHING.keys()
+    assert facts["totals"].keys() == STATUS["totals"].keys()
+    assert facts["healthy"] is False
+
+
+@pytest.mark.parametrize("verb", [("tools",), ("call", "time__now")])
+def test_tools_and_call_start_carpool_where_it_does_not_run(house: House, verb: tuple[str, ...]) -> None:
+    done = house.run(*verb)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert house.launcher
+
+
+def test_status_json_is_what_the_broker_said(house: House, broker: FakeBroker) -> None:
+    done = house.run("status", "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout) == STATUS
+    attach = broker.heard[0]["params"]
+    assert (attach["carrier"], attach["control"]) == ("cli", True)
+
+
+def test_status_for_people_tells_servers_errors_and_sessions_and_obeys_no_control_sequence(
+    house: House, broker: FakeBroker
+) -> None:
+    shown = house.run("status").stdout
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+    assert "git has given up" in shown
+    assert "no \\x1b]0;repository\\x07" in shown
+    assert "80.0 MB saved" in shown
+
+
+def test_ps_json_has_a_row_with_the_same_keys_for_every_process(house: House, broker: FakeBroker) -> None:
+    rows = json.loads(house.run("ps", "--json").stdout)
+    assert [(row["role"], row["pid"]) for row in rows] == [("broker", 11), ("supervisor", 12), ("instance", 21)]
+    assert len({frozenset(row) for row in rows}) == 1
+
+
+def test_tools_json_is_the_list(house: House, broker: FakeBroker) -> None:
+    assert json.loads(house.run("tools", "--json").stdout) == TOOLS
+
+
+def test_one_tool_is_explained_in_any_spelling_and_an_unknown_one_is_a_failure(
+    house: House, broker: FakeBroker
+) -> None:
+    found = house.run("tools", "time.now")
+    assert found.returncode == 0
+    assert "time__now" in found.stdout
+    unknown = house.run("tools", "tyme")
+    assert unknown.returncode == 1
+    assert "tyme" in unknown.stderr
+
+
+def test_call_greets_and_prints_the_text(house: House, broker: FakeBroker) -> None:
+    done = house.run("call", "time__now", "--args", '{"zone":\r\n "UTC"}')
+    assert (done.returncode, done.stdout) == (0, '{"zone": "UTC"}\\x1b[2J\n')
+    assert broker.methods() == [
+        *("carpool/attach", "initialize", "", "notifications/initialized", "tools/call", ""),
+    ]  # the empty ones are its answers to the broker's pings
+    assert broker.heard[0]["params"]["control"] is False
+
+
+def test_call_json_prints_the_result_object_and_exits_1_when_it_is_an_error(
+    house: House, broker: FakeBroker
+) -> None:
+    done = house.run("call", "git__log", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["isError"] is True
+    refused = house.run("call", "unknown", "--json")
+    assert refused.returncode == 1
+    assert json.loads(refused.stdout)["error"]["code"] == -32602
+    assert "\x1b" not in done.stdout
+
+
+def test_call_reads_its_arguments_from_stdin(house: House, broker: FakeBroker) -> None:
+    done = house.run("call", "time__now", "--args", "-", stdin='{"a": 1}')
+    assert done.stdout.startswith('{"a": 1}')
+
+
+@pytest.mark.parametrize("arguments", ["[]", "hunter2", '{"a":'])
+def test_arguments_that_are_no_object_are_refused_and_not_repeated(house: House, arguments: str) -> None:
+    done = house.run("call", "time__now", "--args", arguments)
+    assert done.returncode == 2
+    assert "hunter2" not in done.stderr
+    assert not house.launcher
+
+
+def test_an_asked_environment_is_answered_by_the_command_line(house: House) -> None:
+    house.environ["CP_A"] = "1"
+    with FakeBroker(house.directory, env=["CP_A", "CP_NONE"]) as broker:
+        assert house.run("call", "time__now").returncode == 0
+    assert broker.heard[1] == {"jsonrpc": "2.0", "method": "carpool/environment", "params": {"CP_A": "1"}}
+
+
+def test_a_refusal_of_the_broker_is_told(house: House) -> None:
+    with FakeBroker(house.directory, refuse="another version: run `carpool restart --all`"):
+        done = house.run("status")
+    assert done.returncode == 1
+    assert "carpool restart --all" in done.stderr
+
+
+def test_operating_tells_each_result_and_fails_when_one_did(house: House, broker: FakeBroker) -> None:
+    done = house.run("start", "time", "git")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "time: done\n", "git: git has given up\n")
+    assert house.run("stop", "time").returncode == 0
+    house.run("start", "--all", "--json")
+    asked = [m["params"] for m in broker.heard if m.get("method") == "carpool/operate"]
+    assert asked == [
+        {"verb": "start", "servers": ["time", "git"]},
+        {"verb": "stop", "servers": ["time"]},
+        {"verb": "start", "servers": None},
+    ]
+
+
+def test_a_refused_reload_tells_the_problems_and_exits_2(house: House, broker: FakeBroker) -> None:
+    done = house.run("reload")
+    assert done.returncode == 2
+    assert "did you mean 'command'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("restart",), ("restart", "--all", "x"), ("start",), ("stop",), ("nonsense",), ("logs", "x", "--daemon")],
+)
+def test_wrong_usage_exits_2(house: House, arguments: tuple[str, ...]) -> None:
+    assert house.run(*arguments).returncode == 2
+
+
+def test_an_unknown_verb_is_answered_with_a_guess(house: House) -> None:
+    assert "did you mean `carpool status`?" in house.run("stauts").stderr
+
+
+def test_every_verb_has_a_line_and_help(house: House) -> None:
+    shown = house.run("--help").stdout
+    assert all(f"  {verb}" in shown for verb in cli.VERBS)
+    for verb in cli.VERBS.keys() - {"bench", "demo"}:
+        done = house.run(verb, "--help")
+        assert (done.returncode, done.stderr) == (0, ""), verb
+
+
+def test_check_tells_settings_masks_values_and_refuses_mistakes(house: House, tmp_path: Path) -> None:
+    file = tmp_path / "c.json"
+    file.write_text('{"mcpServers": {"a": {"command": "true", "env": {"TOKEN": "hunter2"}}}}')
+    done = house.run("check", "--config", str(file))
+    assert done.returncode == 0
+    assert "mcpServers.a.command" in done.stdout
+    assert "hunter2" not in done.stdout
+    file.write_text('{"mcpServers": {"a": {"comand": "true"}}}')
+    wrong = house.run("check", "--config", str(file), "--json")
+    assert wrong.returncode == 2
+    report = json.loads(wrong.stdout)
+    assert report["ok"] is False
+    assert "command" in report["problems"][0]["text"]
+
+
+def test_a_reader_that_leaves_early_is_no_error(house: House, broker: FakeBroker) -> None:
+    shim = house.start("status", "--json")
+    assert shim.stdout
+    shim.stdout.close()
+    shim.stdout = None
+    _, err = shim.communicate(timeout=20)
+    assert shim.returncode == 0
+    assert err == b""

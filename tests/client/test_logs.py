@@ -1,0 +1,98 @@
+"""Reading logs: tails, rotation, and a daemon that is dead."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from carpool.cli_logs import Tail
+from tests.kit.house import House
+
+
+def test_the_last_lines_are_whole_and_in_order(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("".join(f"line {n}\n" for n in range(10_000)) + "unfinished")
+    tail = Tail(str(log))
+    assert tail.last(3) == ["line 9997", "line 9998", "line 9999"]
+    assert tail.added() == []
+    with log.open("a") as file:
+        file.write(" business\nmore\n")
+    assert tail.added() == ["unfinished business", "more"]
+
+
+def test_a_short_file_is_completed_from_the_one_before(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    (tmp_path / "a.log.1").write_text("dropped\nold 1\nold 2\n")
+    log.write_text("new\n")
+    assert Tail(str(log)).last(3) == ["old 1", "old 2", "new"]
+    assert Tail(str(log)).last(0) == []
+
+
+def test_following_goes_on_over_a_rotation_and_a_file_that_comes_late(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    tail = Tail(str(log))
+    assert tail.last(5) == []
+    log.write_text("one\n")
+    assert tail.added() == ["one"]
+    with log.open("a") as file:
+        file.write("two\n")
+    log.rename(tmp_path / "a.log.1")
+    assert tail.added() == ["two"]
+    log.write_text("three\n")
+    assert tail.added() == ["three"]
+    log.write_text("4\n")  # emptied and written again, shorter
+    assert tail.added() == ["4"]
+
+
+def test_a_line_that_never_ends_does_not_grow_for_ever(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("")
+    tail = Tail(str(log))
+    tail.last(1)
+    log.write_text("x" * 100_000)
+    assert tail.added() == ["x" * 100_000]
+
+
+@pytest.fixture
+def logs(house: House) -> Path:
+    house.logs.mkdir(parents=True)
+    (house.logs / "server-git.log").write_text("fatal: \x1b[2Jgone\n\xe9\n", encoding="latin-1")
+    (house.logs / "broker.log").write_text("up\n")
+    return house.logs
+
+
+def test_a_dead_daemons_logs_are_read_and_made_safe(house: House, logs: Path) -> None:
+    done = house.run("logs", "git")
+    assert (done.returncode, done.stdout) == (0, "fatal: \\x1b[2Jgone\n\ufffd\n")
+
+
+def test_logs_without_a_name_tell_which_line_is_whose(house: House, logs: Path) -> None:
+    assert house.run("logs").stdout.splitlines()[0] == "(broker) | up"
+    assert house.run("logs", "--daemon").stdout == "up\n"
+    found = json.loads(house.run("logs", "--json").stdout)
+    assert [(each["log"], len(each["lines"])) for each in found] == [("(broker)", 1), ("git", 2)]
+
+
+@pytest.mark.parametrize("name", ["gti", "../broker", "server-git", "(broker"])
+def test_a_log_that_is_not_there_is_a_failure_with_a_hint(house: House, logs: Path, name: str) -> None:
+    done = house.run("logs", name)
+    assert done.returncode == 1
+    assert "no log of a server" in done.stderr
+
+
+def test_following_shows_what_is_added(house: House, logs: Path) -> None:
+    process = house.start("logs", "git", "-f", "-n", "0")
+    assert process.stdout
+    try:
+        with (logs / "server-git.log").open("a") as file:
+            for number in range(50):
+                file.write(f"added {number}\n")
+                file.flush()
+        # It may begin to look after some were written; the end it cannot miss.
+        with (logs / "server-git.log").open("a") as file:
+            while not process.stdout.peek(1):  # type: ignore[attr-defined]  # a BufferedReader
+                file.write("more\n")
+        assert process.stdout.readline().rstrip() in {b"more", *(b"added %d" % n for n in range(50))}
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)

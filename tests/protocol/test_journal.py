@@ -1,0 +1,249 @@
+"""The journal: keeps no payload and no secret, tells stories, and replays."""
+
+import gc
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import Struct
+
+from carpool_protocol import ids
+from carpool_protocol.ids import CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.journal import Journal, load, replay
+from carpool_protocol.machine import Ticked
+from carpool_protocol.messages import (
+    Answered,
+    AnyMessage,
+    Call,
+    CancelCall,
+    Payload,
+    Policy,
+    PoolSpec,
+    Secret,
+    Wanted,
+)
+
+
+class Told(Struct, frozen=True):
+    """A toy core's event: the link said something."""
+
+    peer: str
+    message: AnyMessage
+
+
+class Came(Struct, frozen=True, kw_only=True):
+    """An event with one of everything a journal must carry."""
+
+    instance: InstanceId
+    lines: list[Payload]
+    maybe: Payload | None = None
+    secret: Secret = {}
+    pair: tuple[int, str] = (0, "")
+    tags: frozenset[str] = frozenset()
+    by_call: dict[CallId, float] = {}
+    raw: bytes = b""
+    limit_s: float = math.inf
+    specs: tuple[PoolSpec, ...] = ()
+
+
+class Plain(Struct, frozen=True):
+    session: SessionId
+    number: int
+
+
+class Opened(Struct, frozen=True):
+    calls: list[CallId]
+
+
+def call(number: int, params: bytes = b"{}") -> Call:
+    return Call(
+        call=CallId(number),
+        key=PoolKey("echo:k"),
+        session=SessionId("s1"),
+        method="tools/call",
+        target="echo",
+        params=RawJson(params),
+        meta=RawJson(b""),
+        wants_progress=False,
+    )
+
+
+def spec(env: dict[str, str]) -> PoolSpec:
+    return PoolSpec(
+        key=PoolKey("echo:k"), server=ServerName("echo"), argv=["echo"], env=env, cwd="/", policy=Policy()
+    )
+
+
+def reachable(root: object) -> list[object]:
+    """Everything that `root` keeps alive."""
+    seen: dict[int, object] = {}
+    waiting = [root]
+    while waiting:
+        found = waiting.pop()
+        if id(found) not in seen and not isinstance(found, type):
+            seen[id(found)] = found
+            waiting += gc.get_referents(found)
+    return list(seen.values())
+
+
+def test_neither_payloads_nor_secrets_stay_alive_in_the_ring() -> None:
+    journal = Journal()
+    payload, secret = b"p" * 5000, "hunter2-and-more"
+    journal.record(
+        1.0, Told("b", call(1, payload)), [call(2, payload), Answered(CallId(2), False, RawJson(payload))]
+    )
+    journal.record(1.0, Wanted([spec({"TOKEN": secret})]), [])
+    journal.record(
+        1.0,
+        Came(
+            instance=InstanceId(1),
+            lines=[RawJson(payload)],
+            maybe=RawJson(payload),
+            secret={"TOKEN": secret},
+            specs=(spec({"TOKEN": secret}),),
+        ),
+        [],
+    )
+    kept = reachable(journal._ring)
+    assert not any(thing is payload or thing is secret for thing in kept)
+    assert b"hunter2" not in journal.dump()
+    assert b"ppp" not in journal.dump()
+
+
+def test_the_ring_keeps_the_last_entries_and_counts_all() -> None:
+    journal = Journal(size=3)
+    for i in range(5):
+        journal.record(float(i), Plain(SessionId("s1"), i), [])
+    assert [entry.seq for entry in journal.entries()] == [2, 3, 4]
+    assert len(journal) == 3
+
+
+def test_a_story_holds_the_entries_that_name_the_call() -> None:
+    journal = Journal()
+    journal.record(1.0, Told("b", call(5)), [])
+    journal.record(2.0, Plain(SessionId("s2"), 5), [])
+    journal.record(3.0, Plain(SessionId("s2"), 1), [CancelCall(call=CallId(5), reason="")])
+    journal.record(4.0, Came(instance=InstanceId(5), lines=[]), [])
+    journal.record(5.0, Opened([CallId(4), CallId(5)]), [])
+    assert [e.seq for e in journal.story(5, ids.CallId)] == [0, 2, 4]
+    assert [e.seq for e in journal.story(5, ids.InstanceId)] == [3]
+    assert [e.seq for e in journal.story(5)] == [0, 2, 3, 4]
+    assert [e.seq for e in journal.story("s2")] == [1, 2]
+    assert journal.story("5") == []
+
+
+def test_a_line_is_for_people_and_shows_lengths() -> None:
+    journal = Journal()
+    journal.record(1.5, Told("b", call(5, b"x" * 12)), [Plain(SessionId("s1"), 2)])
+    (entry,) = journal.entries()
+    assert entry.line().startswith("1.500000 #0 Told(peer='b', message=Call(call=5")
+    assert "params=<12 bytes>" in entry.line()
+    assert entry.line().endswith("-> Plain(session='s1', number=2)")
+
+
+def test_events_come_back_with_blanks_of_the_right_length() -> None:
+    journal = Journal()
+    event = Came(
+        instance=InstanceId(3),
+        lines=[RawJson(b"abc"), RawJson(b"")],
+        maybe=RawJson(b"12345"),
+        secret={"TOKEN": "x"},
+        pair=(4, "four"),
+        tags=frozenset({"a", "b"}),
+        by_call={CallId(7): 1.5},
+        raw=b"\xff\x00",
+        specs=(spec({"A": "b"}),),
+    )
+    journal.record(1.0, event, [])
+    journal.record(2.0, Told("b", Answered(CallId(1), True, RawJson(b"abc"))), [])
+    journal.record(3.0, Ticked(), [])
+    assert load(journal.dump(), [Came | Told]) == [
+        (
+            1.0,
+            Came(
+                instance=InstanceId(3),
+                lines=[RawJson(b"   "), RawJson(b"")],
+                maybe=RawJson(b" " * 5),
+                secret={},
+                pair=(4, "four"),
+                tags=frozenset({"a", "b"}),
+                by_call={CallId(7): 1.5},
+                raw=b"\xff\x00",
+                limit_s=math.inf,
+                specs=(spec({}),),
+            ),
+        ),
+        (2.0, Told("b", Answered(CallId(1), True, RawJson(b"   ")))),
+        (3.0, Ticked()),
+    ]
+
+
+def test_every_link_message_with_defaults_survives_the_way_back() -> None:
+    journal = Journal()
+    wanted = Wanted([spec({})])
+    journal.record(1.0, wanted, [])
+    assert load(journal.dump(), [AnyMessage]) == [(1.0, wanted)]
+
+
+def test_what_is_no_dump_is_refused() -> None:
+    journal = Journal()
+    journal.record(1.0, Plain(SessionId("s1"), 1), [])
+    with pytest.raises(ValueError, match="unknown event 'Plain'"):
+        load(journal.dump(), [Told])
+    with pytest.raises(ValueError, match="malformed"):
+        load(b"half a li", [Told])
+
+
+def test_only_structs_are_recorded() -> None:
+    with pytest.raises(TypeError, match="Structs"):
+        Journal().record(1.0, object(), [])
+
+
+class Spoke(Struct, frozen=True):
+    line: Payload
+
+
+class Total(Struct, frozen=True):
+    size_bytes: int
+
+
+class Counter:
+    """A toy core: sums lengths, forgets a tenth of it at each tick."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.last = 0.0
+
+    def handle(self, event: Spoke, now: float) -> list[Total]:
+        self.total += len(event.line)
+        self.last = now
+        return [Total(self.total)] if self.total % 2 else []
+
+    def tick(self, now: float) -> list[Total]:
+        self.total -= self.total // 10
+        self.last = now
+        return [Total(self.total)]
+
+    def next_deadline(self) -> float | None:
+        return None
+
+    def check(self) -> None:
+        assert self.total >= 0
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.one_of(st.none(), st.binary(max_size=30)), max_size=30))
+def test_a_dumped_journal_replays_to_the_same_place(lines: list[bytes | None]) -> None:
+    journal, machine, now = Journal(), Counter(), 0.0
+    effects: list[list[Total]] = []
+    for line in lines:
+        now += 0.1
+        event: Any = Ticked() if line is None else Spoke(RawJson(line))
+        out = machine.tick(now) if line is None else machine.handle(event, now)
+        journal.record(now, event, out)
+        effects.append(out)
+    again = Counter()
+    assert replay(again, load(journal.dump(), [Spoke])) == effects
+    assert (again.total, again.last) == (machine.total, machine.last)

@@ -1,0 +1,365 @@
+"""One peer: greeting, epochs, credit, heartbeat. Two peers joined by a list of frames; time is a number."""
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from carpool_protocol.ids import CallId, Epoch, PoolKey, RawJson, SessionId
+from carpool_protocol.link_codec import Frame, decode_frame, encode_frames
+from carpool_protocol.messages import (
+    LINK_VERSION,
+    Answered,
+    AnyMessage,
+    Call,
+    CancelCall,
+    Credit,
+    Heartbeat,
+    Hello,
+)
+from carpool_protocol.peer import BROKER, HEARTBEAT_S, LinkEvent, Peer, PeerDown, PeerRefused, PeerUp
+
+SUP = "sup1"
+
+
+def hello(name: str, epoch: str, version: int = LINK_VERSION) -> Hello:
+    return Hello(version=version, epoch=Epoch(epoch), name=name, pid=1, release="0.1.0")
+
+
+def call(number: int, size_bytes: int = 2) -> Call:
+    return Call(
+        call=CallId(number),
+        key=PoolKey("echo:k"),
+        session=SessionId("s1"),
+        method="tools/call",
+        target="echo",
+        params=RawJson(b"x" * size_bytes),
+        meta=RawJson(b""),
+        wants_progress=False,
+    )
+
+
+def answered(number: int, size_bytes: int = 2) -> Answered:
+    return Answered(call=CallId(number), is_error=False, body=RawJson(b"y" * size_bytes))
+
+
+def peers(window_bytes: int = 4096, b: str = "b1", s: str = "s1") -> tuple[Peer, Peer]:
+    """The supervisor as the broker sees it, and the broker as the supervisor sees it."""
+    return (
+        Peer(hello(BROKER, b), SUP, 0.0, window_bytes=window_bytes),
+        Peer(hello(SUP, s), BROKER, 0.0, window_bytes=window_bytes),
+    )
+
+
+def carry(source: Peer, target: Peer, now: float = 0.0) -> list[LinkEvent]:
+    return [event for data in source.take_frames(now) for event in target.receive(data, now)]
+
+
+def greeted(window_bytes: int = 4096) -> tuple[Peer, Peer]:
+    at_broker, at_sup = peers(window_bytes)
+    at_broker.connected(0.0)
+    carry(at_broker, at_sup)
+    carry(at_sup, at_broker)
+    assert at_broker.up
+    assert at_sup.up
+    return at_broker, at_sup
+
+
+def said(peer: Peer, now: float = 0.0) -> list[AnyMessage]:
+    messages = []
+    for data in peer.take_frames(now):
+        frame = decode_frame(data)
+        assert isinstance(frame, Frame)
+        messages += frame.messages
+    return messages
+
+
+def test_the_listening_end_greets_and_each_end_hears_the_other_once() -> None:
+    at_broker, at_sup = peers()
+    assert at_broker.connected(0.0) == []
+    assert carry(at_broker, at_sup) == [PeerUp(hello(BROKER, "b1"))]
+    assert carry(at_sup, at_broker) == [PeerUp(hello(SUP, "s1"))]
+    assert carry(at_broker, at_sup) == []
+    assert not at_sup.has_output
+
+
+def test_nothing_is_accepted_or_sent_before_the_greeting() -> None:
+    at_broker, at_sup = peers()
+    at_sup.send(answered(1))
+    assert at_sup.take_frames(0.0) == []
+    assert at_sup.unsent_messages == 1
+    for receiver in ("b1", ""):
+        (data,) = encode_frames("s1", receiver, [answered(1)])
+        assert at_broker.receive(data, 0.0) == []
+    assert at_broker.stale_frames == 2
+
+
+def test_a_stranger_that_speaks_is_greeted_at_most_once_per_second() -> None:
+    at_broker, _ = peers()
+    (data,) = encode_frames("s1", "b0", [Heartbeat()])
+    for _ in range(5):
+        at_broker.receive(data, 0.1)
+    assert said(at_broker, 0.1) == [hello(BROKER, "b1")]
+    at_broker.receive(data, 1.2)
+    assert said(at_broker, 1.2) == [hello(BROKER, "b1")]
+
+
+def test_a_new_epoch_of_the_same_name_replaces_the_old_one_for_good() -> None:
+    at_broker, _ = greeted()
+    (new,) = encode_frames("s2", "b1", [hello(SUP, "s2")])
+    (old,) = encode_frames("s1", "b1", [hello(SUP, "s1")])
+    down, up = at_broker.receive(new, 1.0)
+    assert isinstance(down, PeerDown)
+    assert up == PeerUp(hello(SUP, "s2"))
+    assert at_broker.receive(old, 1.0) == []
+    (late,) = encode_frames("s1", "b1", [answered(1)])
+    assert at_broker.receive(late, 1.0) == []
+    assert at_broker.stale_frames == 2
+
+
+def test_frames_to_an_earlier_life_of_ours_are_dropped() -> None:
+    _, at_sup = greeted()
+    for messages in ([call(1)], [hello(BROKER, "b1")]):
+        (data,) = encode_frames("b1", "s0", messages)
+        assert at_sup.receive(data, 0.0) == []
+    assert at_sup.stale_frames == 2
+
+
+def test_a_greeting_to_nobody_from_a_known_epoch_starts_over() -> None:
+    at_broker, at_sup = greeted()
+    at_sup.send(answered(1))
+    at_broker.connected(1.0)
+    events = carry(at_broker, at_sup, 1.0)
+    assert [type(e) for e in events] == [PeerDown, PeerUp]
+    assert at_sup.unsent_messages == 1
+    assert carry(at_sup, at_broker, 1.0) == [PeerUp(hello(SUP, "s1"))]
+
+
+def test_another_version_is_refused_once_at_both_ends() -> None:
+    at_broker = Peer(hello(BROKER, "b1", 1), SUP, 0.0)
+    at_sup = Peer(hello(SUP, "s1", 2), BROKER, 0.0)
+    at_broker.connected(0.0)
+    (at_sup_event,) = carry(at_broker, at_sup)
+    (at_broker_event,) = carry(at_sup, at_broker)
+    for event in (at_sup_event, at_broker_event):
+        assert isinstance(event, PeerRefused)
+        assert "version 1" in event.text or "version 2" in event.text
+    at_broker.connected(2.0)
+    assert carry(at_broker, at_sup, 2.0) == []
+    assert carry(at_sup, at_broker, 2.0) == []
+    assert not at_broker.up
+    assert not at_sup.up
+
+
+def test_a_peer_that_greets_under_another_name_is_refused() -> None:
+    at_broker, _ = peers()
+    (data,) = encode_frames("x1", "", [hello("sup2", "x1")])
+    (event,) = at_broker.receive(data, 0.0)
+    assert isinstance(event, PeerRefused)
+
+
+def test_a_hello_that_is_not_alone_is_nobodys_greeting() -> None:
+    at_broker, _ = greeted()
+    (data,) = encode_frames("s1", "b1", [answered(1), hello(SUP, "s2"), answered(2)])
+    assert at_broker.receive(data, 0.0) == [answered(1), answered(2)]
+    assert at_broker.up
+
+
+def test_paid_messages_wait_when_the_window_is_used_up_and_free_ones_pass() -> None:
+    at_broker, _ = greeted(window_bytes=200)
+    cancel = CancelCall(call=CallId(1), reason="")
+    for message in (call(1, 100), call(2, 100), call(3, 100), cancel):
+        at_broker.send(message)
+    assert said(at_broker) == [call(1, 100), call(2, 100), cancel]
+    assert at_broker.held_bytes == 164
+    (credit,) = encode_frames("s1", "b1", [Credit(size_bytes=164)])
+    assert at_broker.receive(credit, 0.0) == [Credit(size_bytes=164)]
+    assert said(at_broker) == [call(3, 100)]
+    assert at_broker.held_bytes == 0
+
+
+def test_a_message_larger_than_the_window_goes_when_the_window_is_full() -> None:
+    at_broker, at_sup = greeted(window_bytes=200)
+    at_broker.send(call(1, 5000))
+    at_broker.send(call(2, 1))
+    assert carry(at_broker, at_sup) == [call(1, 5000)]
+    assert carry(at_sup, at_broker) == [Credit(size_bytes=5064)]
+    assert carry(at_broker, at_sup) == [call(2, 1)]
+
+
+def test_credit_never_opens_the_window_beyond_its_size() -> None:
+    at_broker, _ = greeted(window_bytes=200)
+    (credit,) = encode_frames("s1", "b1", [Credit(size_bytes=10**15), Credit(size_bytes=-5)])
+    at_broker.receive(credit, 0.0)
+    for i in range(5):
+        at_broker.send(call(i, 100))
+    assert len(said(at_broker)) == 2
+
+
+def test_small_credit_is_left_for_an_idle_second() -> None:
+    at_broker, at_sup = greeted(window_bytes=64 * 1000)
+    at_broker.send(call(1, 100))
+    carry(at_broker, at_sup, 5.0)
+    assert not at_sup.has_output
+    at_sup.tick(5.5)
+    assert said(at_sup, 5.5) == [Credit(size_bytes=164)]
+    for i in range(7):
+        at_broker.send(call(i, 100))
+    carry(at_broker, at_sup, 5.6)
+    assert said(at_sup, 5.6) == [Credit(size_bytes=7 * 164)]
+
+
+def test_a_heartbeat_is_due_after_a_second_without_a_frame_of_ours_and_stays_inside() -> None:
+    at_broker, at_sup = greeted()
+    at_broker.send(CancelCall(call=CallId(1), reason=""))
+    carry(at_broker, at_sup, 3.0)
+    assert at_broker.next_deadline() == 3.0 + HEARTBEAT_S
+    at_broker.tick(3.9)
+    assert not at_broker.has_output
+    at_broker.tick(4.0)
+    assert carry(at_broker, at_sup, 4.0) == []
+    assert at_sup.heard_at == 4.0
+    assert Peer(hello(BROKER, "b1"), SUP, 0.0).next_deadline() is None
+
+
+def test_going_down_is_told_once_and_drops_what_waited() -> None:
+    at_broker, _ = greeted(window_bytes=100)
+    at_broker.send(call(1, 100))
+    at_broker.send(call(2, 100))
+    assert at_broker.disconnected("gone") == [PeerDown("gone")]
+    assert at_broker.disconnected("gone") == []
+    assert at_broker.unsent_messages == 2
+    assert at_broker.held_bytes == 0
+
+
+class TwoPeers(RuleBasedStateMachine):
+    """Two ends over a link that loses everything under way when it breaks.
+
+    Model: between an up and the next down, each end hears exactly a prefix of what the other said since *its* up,
+    paid and free messages each in order; and once all is carried, nothing is missing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.number = 0
+        self.epochs = 1
+        self.ends: dict[str, Peer] = {}
+        self.ends[BROKER], self.ends[SUP] = peers(window_bytes=1000)
+        self.wire: dict[str, list[bytes]] = {BROKER: [], SUP: []}
+        self.heard: dict[str, list[LinkEvent]] = {BROKER: [], SUP: []}
+        self.told: dict[str, list[AnyMessage]] = {BROKER: [], SUP: []}
+        self.ends[BROKER].connected(self.now)
+
+    def other(self, end: str) -> str:
+        return SUP if end == BROKER else BROKER
+
+    def note(self, end: str, events: list[LinkEvent]) -> None:
+        for event in events:
+            if isinstance(event, (PeerUp, PeerDown)):
+                if isinstance(event, PeerUp):
+                    assert not self.heard[end], "PeerUp without PeerDown before it"
+                    self.told[end] = []
+                self.heard[end] = [event] if isinstance(event, PeerUp) else []
+            elif not isinstance(event, Credit):
+                self.heard[end].append(event)
+
+    def flush(self, end: str) -> None:
+        self.wire[end] += self.ends[end].take_frames(self.now)
+
+    @rule(end=st.sampled_from([BROKER, SUP]), size=st.sampled_from([0, 300, 5000]), free=st.booleans())
+    def say(self, end: str, size: int, free: bool) -> None:
+        self.number += 1
+        message: AnyMessage
+        if end == BROKER:
+            message = CancelCall(call=CallId(self.number), reason="") if free else call(self.number, size)
+        else:
+            message = answered(self.number, size)
+        if self.ends[end].up:
+            self.told[end].append(message)
+        self.ends[end].send(message)
+        self.flush(end)
+
+    @rule(end=st.sampled_from([BROKER, SUP]))
+    def carry_one(self, end: str) -> None:
+        if self.wire[end]:
+            target = self.other(end)
+            self.note(target, self.ends[target].receive(self.wire[end].pop(0), self.now))
+            self.flush(target)
+
+    @rule(dt=st.sampled_from([0.3, 1.0]))
+    def wait(self, dt: float) -> None:
+        self.now += dt
+        for end in (BROKER, SUP):
+            self.ends[end].tick(self.now)
+            self.flush(end)
+
+    @rule(garbage=st.binary(max_size=20), end=st.sampled_from([BROKER, SUP]))
+    def garbage(self, garbage: bytes, end: str) -> None:
+        self.note(end, self.ends[end].receive(garbage, self.now))
+
+    @rule(told=st.booleans())
+    def break_the_link(self, told: bool) -> None:
+        """Everything under way is lost; a new connection is made. The supervisor may not notice at once."""
+        self.wire = {BROKER: [], SUP: []}
+        if told:
+            self.note(SUP, self.ends[SUP].disconnected("cut"))
+        self.note(BROKER, self.ends[BROKER].connected(self.now))
+        self.flush(BROKER)
+
+    @rule(stale=st.booleans())
+    def restart_supervisor(self, stale: bool) -> None:
+        self.epochs += 1
+        self.ends[SUP] = Peer(hello(SUP, f"s{self.epochs}"), BROKER, self.now, window_bytes=1000)
+        self.heard[SUP] = []
+        self.wire[BROKER] = []
+        if not stale:  # else: what the old life had sent is read after all
+            self.wire[SUP] = []
+        self.note(BROKER, self.ends[BROKER].connected(self.now))
+        self.flush(BROKER)
+
+    @rule()
+    def restart_broker(self) -> None:
+        self.epochs += 1
+        self.ends[BROKER] = Peer(hello(BROKER, f"b{self.epochs}"), SUP, self.now, window_bytes=1000)
+        self.heard[BROKER] = []
+        self.wire[BROKER] = []
+        self.ends[BROKER].connected(self.now)
+        self.flush(BROKER)
+
+    @rule()
+    def forget(self) -> None:
+        self.note(BROKER, self.ends[BROKER].disconnected("its process is gone"))
+
+    @precondition(lambda self: self.number % 4 == 3)
+    @rule()
+    def all_arrives_in_the_end(self) -> None:
+        # The first round may only find out that an end was forgotten; the third leaves nothing.
+        for _ in range(4):
+            self.wait(1.0)
+            while self.wire[BROKER] or self.wire[SUP]:
+                self.carry_one(BROKER)
+                self.carry_one(SUP)
+        for end in (BROKER, SUP):
+            assert self.ends[end].up
+            assert self.ends[end].held_bytes == 0
+            heard = self.heard[self.other(end)][1:]
+            assert sorted(map(number_of, heard)) == sorted(map(number_of, self.told[end]))
+
+    @invariant()
+    def in_order(self) -> None:
+        for end in (BROKER, SUP):
+            self.ends[end].check()
+            heard = self.heard[end][1:]
+            for kind in (Call, CancelCall, Answered):
+                numbers = [number_of(m) for m in heard if isinstance(m, kind)]
+                assert numbers == sorted(set(numbers))
+
+
+def number_of(message: Any) -> int:
+    return int(message.call)
+
+
+TwoPeers.TestCase.settings = settings(deadline=None, max_examples=80, stateful_step_count=40)
+TestTwoPeers = TwoPeers.TestCase

@@ -1,0 +1,195 @@
+"""The pump: order of events and effects, timers on a virtual clock, and what a bug leaves behind."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from msgspec import Struct
+
+from carpool_protocol.faults import InvariantBroken
+from carpool_protocol.journal import Journal, load
+from carpool_protocol.machine import Ticked
+from carpool_protocol.runtime.pump import CHECK_VARIABLE, Pump
+
+
+class Asked(Struct, frozen=True):
+    number: int
+    due_s: float = 0.0
+
+
+class Do(Struct, frozen=True):
+    what: str
+
+
+class Toy:
+    """A core that echoes events, and one deadline per event that asks for one."""
+
+    def __init__(self) -> None:
+        self.deadlines: list[float] = []
+        self.asked_for_deadline = 0
+        self.checked = 0
+        self.fault: Exception | None = None
+
+    def handle(self, event: Asked, now: float) -> list[Do]:
+        if event.number < 0:
+            raise InvariantBroken("a negative number")
+        if event.due_s:
+            self.deadlines.append(now + event.due_s)
+        return [Do(f"event {event.number}")]
+
+    def tick(self, now: float) -> list[Do]:
+        due = [d for d in self.deadlines if d <= now]
+        self.deadlines = [d for d in self.deadlines if d > now]
+        return [Do(f"due {d:g}") for d in due]
+
+    def next_deadline(self) -> float | None:
+        self.asked_for_deadline += 1
+        return min(self.deadlines, default=None)
+
+    def check(self) -> None:
+        self.checked += 1
+        if self.fault is not None:
+            raise self.fault
+
+
+class Shell:
+    def __init__(self, **options: object) -> None:
+        self.machine = Toy()
+        self.journal = Journal()
+        self.done: list[str] = []
+        self.on_effect: Callable[[str], None] = lambda what: None
+        self.clock: Callable[[], float] = lambda: 7.0
+        self.pump: Pump[Asked, Do] = Pump(
+            self.machine,
+            self.perform,
+            self.journal,
+            options.pop("clock", lambda: 7.0),  # type: ignore[arg-type]
+            **options,  # type: ignore[arg-type]
+        )
+
+    def perform(self, effects: list[Do]) -> None:
+        for effect in effects:
+            self.done.append(effect.what)
+            self.on_effect(effect.what)
+
+
+def test_effects_are_performed_and_recorded_in_order() -> None:
+    shell = Shell()
+    shell.pump.feed(Asked(1))
+    shell.pump.feed_all([Asked(2), Asked(3)])
+    assert shell.done == ["event 1", "event 2", "event 3"]
+    assert [entry.event["number"] for entry in shell.journal.entries()] == [1, 2, 3]
+    assert {entry.now for entry in shell.journal.entries()} == {7.0}
+
+
+def test_an_event_fed_while_performing_waits_its_turn() -> None:
+    shell = Shell()
+    depth = 0
+
+    def nest(what: str) -> None:
+        nonlocal depth
+        depth += 1
+        assert depth == 1, "recursion"
+        if what == "event 1":
+            shell.pump.feed(Asked(11))
+            shell.pump.feed_all([Asked(12), Asked(13)])
+        depth -= 1
+
+    shell.on_effect = nest
+    shell.pump.feed_all([Asked(1), Asked(2)])
+    assert shell.done == ["event 1", "event 11", "event 12", "event 13", "event 2"]
+
+
+def test_the_timer_ticks_at_each_deadline(autojump_clock: trio.testing.MockClock) -> None:
+    async def main() -> None:
+        shell = Shell(clock=trio.current_time)
+        start = trio.current_time()
+        shell.pump.feed(Asked(1, due_s=5.0))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(shell.pump.run_timers)
+            await trio.testing.wait_all_tasks_blocked()
+            shell.pump.feed_all([Asked(2, due_s=30.0), Asked(3, due_s=2.0)])
+            shell.pump.settle()
+            await trio.sleep(2.0)
+            await trio.testing.wait_all_tasks_blocked()
+            assert shell.done[3:] == [f"due {start + 2.0:g}"]
+            await trio.sleep(40.0)
+            assert shell.done[3:] == [f"due {start + s:g}" for s in (2.0, 5.0, 30.0)]
+            nursery.cancel_scope.cancel()
+        ticks = [e.now - start for e in shell.journal.entries() if e.event["type"] == "Ticked"]
+        assert ticks == [2.0, 5.0, 30.0]
+
+    trio.run(main, clock=autojump_clock)
+
+
+async def test_no_event_pays_for_the_timer() -> None:
+    shell = Shell(clock=trio.current_time)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(shell.pump.run_timers)
+        await trio.testing.wait_all_tasks_blocked()
+        before = shell.machine.asked_for_deadline
+        for i in range(100):
+            shell.pump.feed(Asked(i, due_s=1000.0))
+        assert shell.machine.asked_for_deadline == before
+        shell.pump.settle()
+        assert shell.machine.asked_for_deadline == before + 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_machine_that_is_always_due_does_not_starve_the_others() -> None:
+    shell = Shell(clock=trio.current_time)
+    shell.machine.next_deadline = lambda: 0.0  # type: ignore[method-assign]
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(shell.pump.run_timers)
+            for _ in range(10):
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+
+
+def test_a_bug_dumps_the_journal_with_the_event_that_caused_it(tmp_path: Path) -> None:
+    shell = Shell(dump_to=tmp_path / "journal")
+    shell.pump.feed(Asked(1))
+    with pytest.raises(InvariantBroken) as caught:
+        shell.pump.feed(Asked(-1))
+    assert load((tmp_path / "journal").read_bytes(), [Asked]) == [(7.0, Asked(1)), (7.0, Asked(-1))]
+    assert str(tmp_path) in caught.value.__notes__[0]
+
+
+def test_a_dump_that_cannot_be_written_does_not_hide_the_bug(tmp_path: Path) -> None:
+    shell = Shell(dump_to=tmp_path / "no" / "such" / "folder")
+    with pytest.raises(InvariantBroken) as caught:
+        shell.pump.feed(Asked(-1))
+    assert "could not be written" in caught.value.__notes__[0]
+
+
+def test_invariants_are_checked_after_every_event_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CHECK_VARIABLE, "1")
+    shell = Shell()
+    shell.pump.feed_all([Asked(1), Asked(2)])
+    assert shell.machine.checked == 2
+    shell.machine.fault = AssertionError("broken")
+    with pytest.raises(AssertionError, match="broken"):
+        shell.pump.feed(Asked(3))
+    assert shell.done == ["event 1", "event 2"]
+    monkeypatch.delenv(CHECK_VARIABLE)
+    other = Shell()
+    other.pump.feed(Asked(1))
+    assert other.machine.checked == 0
+
+
+def test_what_waited_behind_a_bug_is_never_handled() -> None:
+    shell = Shell()
+
+    def feed_more(what: str) -> None:
+        if what == "event 1":
+            shell.pump.feed(Asked(-1))
+            shell.pump.feed(Asked(2))
+
+    shell.on_effect = feed_more
+    with pytest.raises(InvariantBroken):
+        shell.pump.feed(Asked(1))
+    assert shell.done == ["event 1"]
+    assert not isinstance(shell.journal.entries()[-1], Ticked)

@@ -1,0 +1,247 @@
+"""The ready set: one task for many descriptors, and what callbacks may do to it in the middle of a round."""
+
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from carpool_protocol.runtime.ready import ReadySet
+from tests.kit.waits import until
+
+Ends = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def sockets() -> Iterator[list[Ends]]:
+    made = [socket.socketpair() for _ in range(8)]
+    for a, b in made:
+        a.setblocking(False)
+        b.setblocking(False)
+    yield made
+    for a, b in made:
+        a.close()
+        b.close()
+
+
+@asynccontextmanager
+async def serving(ready: ReadySet) -> AsyncIterator[list[int]]:
+    """The set running; yields one entry per settled round."""
+    rounds: list[int] = []
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ready.run, lambda: rounds.append(1))
+            yield rounds
+            nursery.cancel_scope.cancel()
+    ready.close()
+
+
+async def turns(count: int = 5) -> None:
+    """Let the set run for some rounds: what has not happened after them does not happen."""
+    for _ in range(count):
+        await trio.testing.wait_all_tasks_blocked(0.005)
+
+
+async def test_what_is_ready_at_once_is_served_in_one_round_and_settled_once(sockets: list[Ends]) -> None:
+    ready, heard = ReadySet(), []
+    for i, (a, b) in enumerate(sockets):
+        ready.add(a.fileno(), lambda i=i, a=a: heard.append((i, a.recv(100))))  # type: ignore[misc]
+        b.send(b"x")
+    async with serving(ready) as rounds:
+        await until(lambda: len(heard) == 8, "all heard")
+        await turns()
+        assert sorted(heard) == [(i, b"x") for i in range(8)]
+        assert len(rounds) == 1
+
+
+async def test_a_descriptor_added_while_the_set_waits_is_served(sockets: list[Ends]) -> None:
+    ready, heard = ReadySet(), []
+    async with serving(ready):
+        await turns()
+        a, b = sockets[0]
+        ready.add(a.fileno(), lambda: heard.append(a.recv(100)))
+        b.send(b"late")
+        await until(lambda: heard == [b"late"], "heard")
+
+
+async def test_paused_reading_leaves_bytes_where_they_are_and_does_not_spin(sockets: list[Ends]) -> None:
+    ready, heard = ReadySet(), []
+    a, b = sockets[0]
+    ready.add(a.fileno(), lambda: heard.append(a.recv(100)))
+    ready.pause_read(a.fileno())
+    b.send(b"x")
+    b.close()  # a hang-up is not to be told to nobody either
+    async with serving(ready) as rounds:
+        await turns()
+        assert not heard
+        assert not rounds
+        ready.resume_read(a.fileno())
+        await until(lambda: heard[:2] == [b"x", b""], "the bytes, then the end of file")
+        ready.remove(a.fileno())
+
+
+async def test_writing_is_offered_until_it_is_no_longer_wanted(sockets: list[Ends]) -> None:
+    ready, log = ReadySet(), []
+    a, b = sockets[0]
+    fd = a.fileno()
+
+    def on_writable() -> None:
+        log.append("write")
+        if len(log) == 3:
+            ready.want_write(fd, None)
+
+    ready.add(fd, lambda: log.append(a.recv(100).decode()))
+    ready.want_write(fd, on_writable)
+    async with serving(ready):
+        await until(lambda: len(log) == 3, "three offers")
+        await turns()
+        assert log == ["write"] * 3
+        b.send(b"read")
+        await until(lambda: log[3:] == ["read"], "still reading")
+
+
+async def test_both_interests_of_one_descriptor_are_served_reading_first(sockets: list[Ends]) -> None:
+    ready, log = ReadySet(), []
+    a, b = sockets[0]
+    b.send(b"x")
+
+    def on_readable() -> None:
+        log.append("read")
+        a.recv(100)
+
+    def on_writable() -> None:
+        log.append("write")
+        ready.want_write(a.fileno(), None)
+
+    ready.add(a.fileno(), on_readable)
+    ready.want_write(a.fileno(), on_writable)
+    async with serving(ready):
+        await until(lambda: len(log) == 2, "both")
+        assert log == ["read", "write"]
+
+
+async def test_a_writer_hears_of_a_hang_up_while_reading_is_paused(sockets: list[Ends]) -> None:
+    ready, log = ReadySet(), []
+    a, b = sockets[0]
+    filler = b"x" * 65536
+    with pytest.raises(BlockingIOError):
+        while True:
+            a.send(filler)
+
+    def on_writable() -> None:
+        try:
+            a.send(filler)
+        except BrokenPipeError:
+            log.append("broken")
+            ready.remove(a.fileno())
+
+    ready.add(a.fileno(), lambda: log.append("read"))
+    ready.pause_read(a.fileno())
+    ready.want_write(a.fileno(), on_writable)
+    async with serving(ready):
+        await turns()
+        assert not log
+        b.close()
+        await until(lambda: log == ["broken"], "the hang-up")
+
+
+async def test_a_callback_may_remove_others_of_the_same_round(sockets: list[Ends]) -> None:
+    ready, heard = ReadySet(), []
+
+    def remove_all_others(me: int) -> None:
+        heard.append(me)
+        for fd in fds:
+            if fd != me:
+                ready.remove(fd)
+
+    fds = [a.fileno() for a, _ in sockets]
+    for a, b in sockets:
+        ready.add(a.fileno(), lambda fd=a.fileno(): remove_all_others(fd))  # type: ignore[misc]
+        b.send(b"x")
+    async with serving(ready) as rounds:
+        await until(lambda: rounds, "one round")
+        assert len(heard) == 1 or len(set(heard)) == 1
+        assert len(ready) == 1
+        ready.remove(heard[0])
+
+
+async def test_readiness_of_a_closed_descriptor_does_not_reach_the_next_use_of_its_number(
+    sockets: list[Ends],
+) -> None:
+    ready, heard = ReadySet(), []
+    fresh: list[socket.socket] = []
+    fds = {a.fileno() for a, _ in sockets[:2]}
+
+    def replace(me: int) -> None:
+        # The first of the two closes the other and opens a silent one under the same number.
+        heard.append("old")
+        (other,) = fds - {me}
+        ready.remove(me)
+        ready.remove(other)
+        x, y = socket.socketpair()
+        fresh.extend((x, y))
+        os.dup2(x.fileno(), other)
+        ready.add(other, lambda: heard.append("new"))
+
+    for a, b in sockets[:2]:
+        ready.add(a.fileno(), lambda fd=a.fileno(): replace(fd))  # type: ignore[misc]
+        b.send(b"x")
+    async with serving(ready):
+        await until(lambda: heard, "the first")
+        await turns()
+        assert heard == ["old"]
+        fresh[1].send(b"now")
+        await until(lambda: "new" in heard, "the new descriptor's own readiness")
+        for fd in fds:
+            ready.remove(fd)
+    for each in fresh:
+        each.close()
+
+
+async def test_a_descriptor_that_removes_itself_gets_no_write_call_in_the_same_round(
+    sockets: list[Ends],
+) -> None:
+    ready, log = ReadySet(), []
+    a, b = sockets[0]
+    b.send(b"x")
+
+    def on_readable() -> None:
+        log.append("read")
+        ready.remove(a.fileno())
+
+    ready.add(a.fileno(), on_readable)
+    ready.want_write(a.fileno(), lambda: log.append("write"))
+    async with serving(ready):
+        await until(lambda: log, "read")
+        await turns()
+        assert log == ["read"]
+
+
+async def test_a_callback_that_raises_ends_the_run_loudly(sockets: list[Ends]) -> None:
+    ready = ReadySet()
+    a, b = sockets[0]
+
+    def broken() -> None:
+        raise RuntimeError("our bug")
+
+    ready.add(a.fileno(), broken)
+    b.send(b"x")
+    with trio.fail_after(10), pytest.raises(RuntimeError, match="our bug"):
+        await ready.run(lambda: None)
+    ready.close()
+
+
+def test_what_cannot_be_watched_is_refused_and_not_remembered(sockets: list[Ends], tmp_path: object) -> None:
+    ready = ReadySet()
+    fd = sockets[0][0].fileno()
+    ready.add(fd, lambda: None)
+    with pytest.raises(ValueError, match="watched already"):
+        ready.add(fd, lambda: None)
+    with open(f"{tmp_path}/plain", "w") as file, pytest.raises(OSError, match="not permitted"):
+        ready.add(file.fileno(), lambda: None)
+    assert len(ready) == 1
+    ready.remove(fd)
+    ready.remove(fd)
+    ready.close()

@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 
 from carpool_broker.core.events import SourceId, SourceRead
-from carpool_broker.core.scope import Scope, ScopeEntry
-from carpool_broker.core.scopes import Entry, Resolution, resolve, resolve_run
+from carpool_broker.core.scope import Scope
+from carpool_broker.core.scopes import Resolution, resolve, resolve_run
 from carpool_protocol.attach import Attach, RunCommand
 from carpool_protocol.config.environment import scrub
 from carpool_protocol.config.expand import references
@@ -77,7 +77,7 @@ class Configuration:
 
     def changed(self) -> bool:
         """Whether the file, or its `env_file`, is another one than was last read."""
-        path = env_file_path(self.config, self._home) if self._stamps[1] is not None or self.config.env_file else None
+        path = env_file_path(self.config, self._home)
         return self._stamps != (_stamp(self._file.path), _stamp(path) if path else None)
 
     def reload(self) -> list[SourceRead] | None:
@@ -153,7 +153,7 @@ class Configuration:
         config = self.config
         return SourceRead(
             source=source,
-            scope=Scope(tuple(_entry(entry) for entry in found.entries), config.separator),
+            scope=Scope(tuple(found.entries), config.separator),
             specs=tuple(found.specs),
             misconfigured=dict(found.misconfigured),
             stop_first=frozenset(
@@ -162,17 +162,6 @@ class Configuration:
             max_processes=config.max_instances,
             max_greeting=config.max_greeting,
         )
-
-
-def _entry(entry: Entry) -> ScopeEntry:
-    return ScopeEntry(
-        server=entry.server,
-        key=entry.key,
-        prefix=entry.prefix,
-        description_prefix=entry.description_prefix,
-        tools_allow=entry.tools_allow,
-        tools_deny=entry.tools_deny,
-    )
 
 
 def _stamp(path: str) -> Stamp:

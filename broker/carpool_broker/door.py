@@ -94,7 +94,7 @@ class Door:
         self._settle: Callable[[], None] = _nothing
 
     def open(self, settle: Callable[[], None]) -> None:
-        """Listen. A socket file left by a dead broker is replaced: the launcher's lock says nobody else lives."""
+        """Listen. A socket file that is there is a dead broker's: the launcher's lock says so."""
         self._settle = settle
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)
@@ -173,7 +173,7 @@ class Door:
             except BlockingIOError:
                 return
             except OSError as error:  # out of descriptors: whoever waits is served when some are free
-                log.error("cannot accept an agent: %s", error.strerror)
+                log.error("cannot accept an agent: %s", error.strerror)  # noqa: TRY400 - the reason says all
                 return
             sock.setblocking(False)
             self._count += 1

@@ -81,7 +81,7 @@ class BrokerShell:
             configuration,
             self._send_now,
             release=self._release,
-            supervisors=lambda: [] if self._supervisor is None else [(self._supervisor.name, self._supervisor.pid)],
+            supervisors=self._supervisors,
             control_sessions=lambda: set(self._operators),
             reload=self._reload,
         )
@@ -113,7 +113,8 @@ class BrokerShell:
             if self._lifeline is not None:
                 self._lifeline.ready()
                 nursery.start_soon(self._lifeline.run, self.stop, self._supervisor_gone)
-            log.info("broker serves (pid %d, %d servers configured)", os.getpid(), len(self._configuration.config.servers))
+            servers = len(self._configuration.config.servers)
+            log.info("broker serves (pid %d, %d servers configured)", os.getpid(), servers)
             await self._stopped.wait()
             self._door.close()
             nursery.cancel_scope.cancel()
@@ -139,6 +140,9 @@ class BrokerShell:
     def _send(self, message: effects.LinkEffect) -> None:
         if self._supervisor is not None:
             self._link.send(self._supervisor.name, message)
+
+    def _supervisors(self) -> list[tuple[str, int]]:
+        return [] if self._supervisor is None else [(self._supervisor.name, self._supervisor.pid)]
 
     def _send_now(self, message: AnyMessage) -> None:
         if self._supervisor is not None:
@@ -265,8 +269,9 @@ class BrokerShell:
         """Read the configuration again. The problems, if it is broken; then the last good one stays."""
         readings = self._configuration.reload()
         if readings is None:
-            log.error("the configuration is broken, the last good one stays:\n%s", self._configuration.problem)
-            return self._configuration.problem.splitlines()
+            problem = self._configuration.problem
+            log.error("the configuration is broken, the last good one stays:\n%s", problem)
+            return problem.splitlines()
         log.info("configuration read again")
         for reading in readings:
             self._pump.feed(reading)

@@ -89,7 +89,8 @@ def _servers(facts: Facts, pools: list[PoolReport]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, why in facts.servers.items():
         state = "cold" if not why else "disabled" if why == "disabled" else "misconfigured"
-        found[name] = _server(state, facts.sharing.get(name, "concurrent"), why if state == "misconfigured" else "")
+        error = why if state == "misconfigured" else ""
+        found[name] = _server(state, facts.sharing.get(name, "concurrent"), error)
     for pool in pools:
         server = found.get(pool.server)
         if server is None or server["state"] in ("cold", "misconfigured", "disabled"):

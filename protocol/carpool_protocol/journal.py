@@ -15,7 +15,7 @@ Refuses to know: files, processes, what an event means.
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NewType
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -71,7 +71,7 @@ class Journal:
             for i, (now, event, effects) in enumerate(self._ring)
         ]
 
-    def story(self, subject: int | str, kind: NewType | None = None) -> list[Entry]:
+    def story(self, subject: int | str, kind: type[int | str] | None = None) -> list[Entry]:
         """The entries that mention this id. `kind` (`ids.CallId`, ...) tells call 5 from instance 5."""
         first = self._recorded - len(self._ring)
         return [
@@ -146,7 +146,7 @@ def _render(kept: Any) -> Any:
     return msgspec.to_builtins(kept, enc_hook=repr)
 
 
-def _mentions(kept: Any, subject: int | str, kind: NewType | None) -> bool:
+def _mentions(kept: Any, subject: int | str, kind: type[int | str] | None) -> bool:
     parts = _fields(kept)
     if parts is not None:
         shape, values = parts

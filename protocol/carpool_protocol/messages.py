@@ -169,7 +169,7 @@ class Survey(Message, frozen=True, tag=15):
 
     token: int
     pids: list[int]
-    """Other processes of carpool whose memory is wanted too (broker, launcher): only the supervisor probes."""
+    """Other processes of carpool whose memory is wanted too: only the supervisor probes."""
 
 
 # --- supervisor to broker --------------------------------------------------------------------------------
@@ -287,11 +287,13 @@ class Surveyed(Message, frozen=True, tag=36):
     token: int
     pools: list[PoolReport]
     processes: list[ProcessReport]
-    """The supervisor (role `supervisor`), its spawner (`spawner`) and the asked pids (role ``, where alive)."""
+    """The supervisor (role `supervisor`), its `spawner` and the asked pids (empty role), where alive."""
 
 
 ToSupervisor = Hello | Heartbeat | Credit | Wanted | Discover | Call | CancelCall | Operate | Survey
-ToBroker = Hello | Heartbeat | Credit | Answered | Failed | Progressed | Catalog | PoolChanged | Operated | Surveyed
+ToBroker = (
+    Hello | Heartbeat | Credit | Answered | Failed | Progressed | Catalog | PoolChanged | Operated | Surveyed
+)
 AnyMessage = (
     Hello
     | Heartbeat

@@ -252,7 +252,9 @@ def split_progress(params: RawJson) -> tuple[RawJson, RawJson] | ParamsError:
         rest = _object(found)
     else:
         raw_token = bytes(seen.progress_token)
-        rest = _join((b'"progress":', seen.progress), (b'"total":', seen.total), (b'"message":', seen.message))
+        rest = _join(
+            (b'"progress":', seen.progress), (b'"total":', seen.total), (b'"message":', seen.message)
+        )
     token = _token(raw_token)
     if token is None:
         return _BAD_TOKEN

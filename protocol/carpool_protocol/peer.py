@@ -22,7 +22,6 @@ Knows nothing of: sockets, clocks (time comes in), what messages mean to their o
 """
 
 from collections import deque
-from collections.abc import Callable
 from typing import Final
 
 from msgspec import Struct
@@ -141,8 +140,15 @@ class Peer:
         return events
 
     def disconnected(self, why: str) -> list[LinkEvent]:
-        """The way to the peer is gone, or the owner knows that the peer is. `PeerDown` once."""
+        """The way to the peer is gone, and what was to be sent on it. `PeerDown` once."""
         self._greetings = []
+        return self._go_down(why)
+
+    def forget(self, why: str) -> list[LinkEvent]:
+        """The owner knows that the peer died. `PeerDown` once; one that lives is greeted when it speaks.
+
+        A greeting that is on its way out stays: the peer may be a new life that has said nothing yet.
+        """
         return self._go_down(why)
 
     # --- incoming ----------------------------------------------------------------------------------------
@@ -295,7 +301,3 @@ class Peer:
         assert self._taken_bytes < self._grant_at
         assert not self.up or (self._their_epoch and self._their_epoch not in self._gone)
         assert self.up or not (self._out or self._held)
-
-
-Deliver = Callable[[str, list[LinkEvent]], None]
-"""`(peer's name, events of one frame in order)`; synchronous."""

@@ -29,6 +29,11 @@ MAX_TOKEN_BYTES = 1024
 MAX_MEMBERS = 1000
 """An object with more is not cut up: no message has them, and the cuts would take many times its size."""
 
+STEPS = 100_000
+BYTES_PER_STEP = 32
+"""The effort spent on a text: so many steps, and one more for this many bytes. Real payloads need far less; a
+text built to cost more (towers of brackets) is given up, since it must not stop everybody else."""
+
 _STRING = rb'"(?s:[^"\\]++|\\.)*+"'
 _FLAT = rb'[^"{}\[\]]++|' + _STRING
 _NESTED = rb"[{\[](?:" + _FLAT + rb")*+[}\]]"
@@ -117,7 +122,8 @@ def members(raw: bytes) -> list[Member] | None:
     """The members of one JSON object in their order, doubles included.
 
     For legal JSON (the caller has had it checked, through `mended` where needed): of other input the cuts
-    mean nothing. None when `raw` does not even look like an object, or has more than `MAX_MEMBERS`.
+    mean nothing. None when `raw` does not even look like an object, has more than `MAX_MEMBERS`, or costs
+    more than its `STEPS`.
     """
     found: list[Member] = []
     pos = _skip_blank(raw, 0)
@@ -180,16 +186,20 @@ def _skip_blank(data: bytes, pos: int) -> int:
 
 def _value_end(raw: bytes, pos: int) -> int | None:
     if raw[pos : pos + 1] in {b"{", b"["}:
-        pos, depth = _skip_nested(raw, pos + 1, 1, 0)
+        pos, depth, _ = _skip_nested(raw, pos + 1, 1, 0, STEPS + len(raw) // BYTES_PER_STEP)
         return None if depth else pos
     found = _string(raw, pos) or _scalar(raw, pos)
     return found.end() if found else None
 
 
-def _skip_nested(data: bytes, pos: int, depth: int, floor: int) -> tuple[int, int]:
-    """Goes on until the nesting is down to `floor`, the data ends, or a string has no end in it."""
+def _skip_nested(data: bytes, pos: int, depth: int, floor: int, steps: int) -> tuple[int, int, int]:
+    """Goes on until the nesting is down to `floor`, the data or the steps end, or a string has no end in it.
+
+    Gives where it stopped, the nesting there and the steps left.
+    """
     end = len(data)
-    while depth > floor and pos < end:
+    while depth > floor and pos < end and steps > 0:
+        steps -= 1
         if inside := _inside(data, pos):
             pos = inside.end()
         if found := _opening(data, pos):
@@ -206,17 +216,29 @@ def _skip_nested(data: bytes, pos: int, depth: int, floor: int) -> tuple[int, in
                 pos += step
         else:
             break
-    return pos, depth
+    return pos, depth, steps
 
 
 class TopLevelScanner:
     """Finds the id of a line, and what kind of message it is, while the line passes in chunks.
 
     Takes any bytes. What follows the top-level object is ignored; of a line that does not begin with an
-    object nothing is found: words of a log that quote a message must not end anybody's call.
+    object nothing is found: words of a log that quote a message must not end anybody's call. A line that
+    costs too much effort (`STEPS`) is given up: what was found until then holds.
     """
 
-    __slots__ = ("_carry", "_depth", "_done", "_escaped", "_id", "_in_string", "_key", "_phase", "keys")
+    __slots__ = (
+        "_carry",
+        "_depth",
+        "_done",
+        "_escaped",
+        "_id",
+        "_in_string",
+        "_key",
+        "_phase",
+        "_steps",
+        "keys",
+    )
 
     def __init__(self) -> None:
         self.keys: set[str] = set()
@@ -231,6 +253,7 @@ class TopLevelScanner:
         self._escaped = False
         """The chunk ended between a backslash and what it escapes."""
         self._done = False
+        self._steps = STEPS
 
     @property
     def id(self) -> RawJson | None:
@@ -249,12 +272,16 @@ class TopLevelScanner:
         data = self._carry + chunk if self._carry else chunk
         self._carry = b""
         pos, end = 0, len(data)
+        self._steps += 2 + len(chunk) // BYTES_PER_STEP  # two: a chunk of one byte takes no more
         while pos < end and not self._done:
-            if self._in_string:
+            self._steps -= 1
+            if self._steps < 0:
+                self._done = True
+            elif self._in_string:
                 pos = self._pass_string(data, pos)
             elif self._depth > 1:
-                pos, self._depth = _skip_nested(data, pos, self._depth, 1)
-                if pos < end and self._depth > 1:  # only a string without its end stops it here
+                pos, self._depth, self._steps = _skip_nested(data, pos, self._depth, 1, self._steps)
+                if pos < end and self._depth > 1 and self._steps > 0:  # a string without its end
                     self._in_string = True
                     pos += 1
             elif self._depth == 1:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_broker.core.scopes import Entry, Resolution, pool_key, resolve, resolve_run, run_name
+from carpool_broker.core.scope import ScopeEntry
+from carpool_broker.core.scopes import Resolution, pool_key, resolve, resolve_run, run_name
 from carpool_protocol.attach import RunCommand
 from carpool_protocol.config.model import Config
 from carpool_protocol.config.shape import read_config
@@ -95,7 +96,7 @@ def test_every_server_is_served_misconfigured_or_disabled_and_one_does_not_touch
     found = seen(config)
     assert found.disabled == ["c"]
     assert [spec.server for spec in found.specs] == [entry.server for entry in found.entries] == ["b"]
-    assert found.entries[0] == Entry(
+    assert found.entries[0] == ScopeEntry(
         server=B, key=found.specs[0].key, prefix="", description_prefix=True,
         tools_allow=("*",), tools_deny=(), tags=("t",),
     )  # fmt: skip
@@ -127,7 +128,7 @@ def test_allow_and_deny_are_patterns_on_the_servers_own_names_and_deny_wins() ->
     (entry,) = seen(
         config_of({"a": {"command": "x", "tools": {"allow": ["read_*", "X"], "deny": ["*_all"]}}})
     ).entries
-    assert [name for name in ("read_one", "read_all", "write", "X", "x") if entry.shows(name)] == [
+    assert [name for name in ("read_one", "read_all", "write", "X", "x") if entry.allows(name)] == [
         "read_one",
         "X",
     ]
@@ -207,7 +208,7 @@ def test_the_server_of_carpool_run_has_its_callers_environment_and_untouched_nam
         "/p",
     )
     assert (entry.key, entry.prefix, entry.description_prefix) == (spec.key, "", False)
-    assert entry.shows("anything")
+    assert entry.allows("anything")
 
 
 def test_callers_share_across_terminals_but_not_across_tokens_directories_or_commands() -> None:
@@ -223,7 +224,15 @@ def test_callers_share_across_terminals_but_not_across_tokens_directories_or_com
 
 
 def test_a_configured_server_and_a_run_one_never_share_a_pool() -> None:
-    assert pool_key(A, ["x"], {}, "/", secret=b"s") != pool_key(A, ["x"], {}, "/", secret=b"s", origin="run")
+    (configured,) = seen(config_of({"x": {"command": "x"}}), secret=b"secret").specs
+    (of_run,) = run(BASE, ("x",), "/h").specs
+    assert (configured.server, configured.argv, configured.env, configured.cwd) == (
+        of_run.server,
+        of_run.argv,
+        of_run.env,
+        of_run.cwd,
+    )
+    assert configured.key != of_run.key
 
 
 @pytest.mark.parametrize(("argv", "cwd"), [((), "/p"), (("x", "a\0"), "/p"), (("x",), "/\udc80")])

@@ -25,6 +25,7 @@ class ScopeEntry(Struct, frozen=True, kw_only=True, cache_hash=True):
     """Shell patterns over the server's own tool names; a tool must match one. Empty lets nothing through."""
     tools_deny: tuple[str, ...] = ()
     """Shell patterns; stronger than `tools_allow`."""
+    tags: tuple[str, ...] = ()
 
     def allows(self, tool: str) -> bool:
         """Whether the server's tool of this name may be seen and called."""

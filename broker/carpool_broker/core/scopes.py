@@ -12,11 +12,11 @@ import hashlib
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 from itertools import pairwise
 
 from msgspec import Struct, msgpack
 
+from carpool_broker.core.scope import ScopeEntry
 from carpool_protocol.attach import RunCommand
 from carpool_protocol.config.environment import is_volatile, of_caller
 from carpool_protocol.config.expand import Missing, expand, is_usable
@@ -51,30 +51,11 @@ _PACKAGE = re.compile(r"[@\w./-]+", re.ASCII)
 _PACKAGE_CHARS = 256
 
 
-class Entry(Struct, frozen=True, kw_only=True):
-    """One server that a session sees."""
-
-    server: ServerName
-    key: PoolKey
-    prefix: str | None
-    """What stands before the separator; `None`: the server's name, `""`: names untouched."""
-    description_prefix: bool
-    tools_allow: tuple[str, ...]
-    tools_deny: tuple[str, ...]
-    tags: tuple[str, ...]
-
-    def shows(self, tool: str) -> bool:
-        """Whether this tool, by the server's own name, may be seen and called."""
-        return any(fnmatchcase(tool, pattern) for pattern in self.tools_allow) and not any(
-            fnmatchcase(tool, pattern) for pattern in self.tools_deny
-        )
-
-
 class Resolution(Struct, frozen=True, kw_only=True):
     """All servers of one session. Every server of the configuration is in exactly one of the three."""
 
     specs: list[PoolSpec]
-    entries: list[Entry]
+    entries: list[ScopeEntry]
     """One for each spec, in the same order: that of the file."""
     misconfigured: dict[ServerName, str]
     """Why, with file and line, the variable's name and what to do."""
@@ -94,8 +75,8 @@ def resolve(
 ) -> Resolution:
     """Expand a configuration for one session.
 
-    `environment`: the session's values of `model.variables(config)`; `env_file`: where a name is not in that.
-    `base_environment`: the daemon's own, scrubbed; every server gets it. `workspace` and `cwd` are absolute, or
+    `environment`: the session's values of `model.variables(config)`; `env_file`: for names not in that.
+    `base_environment`: the daemon's own, scrubbed; all servers get it. `workspace` and `cwd` are absolute, or
     empty where the agent did not say them. `secret` keys the hash in pool keys: one per daemon.
     """
     scope = _Scope(
@@ -106,7 +87,7 @@ def resolve(
         secret=secret,
     )
     specs: list[PoolSpec] = []
-    entries: list[Entry] = []
+    entries: list[ScopeEntry] = []
     misconfigured: dict[ServerName, str] = {}
     disabled: list[ServerName] = []
     for server in config.servers.values():
@@ -137,7 +118,7 @@ def resolve_run(run: RunCommand, *, secret: bytes, policy: Policy | None = None)
     spec = PoolSpec(
         key=key, server=server, argv=list(run.argv), env=env, cwd=run.cwd, policy=policy or Policy()
     )
-    entry = Entry(
+    entry = ScopeEntry(
         server=server,
         key=key,
         prefix="",
@@ -237,8 +218,8 @@ def _launch(file: str, server: ServerConfig, scope: _Scope) -> PoolSpec | str:
     return PoolSpec(key=key, server=server.name, argv=argv, env=env, cwd=cwd, policy=server.policy)
 
 
-def _entry(config: Config, server: ServerConfig, key: PoolKey) -> Entry:
-    return Entry(
+def _entry(config: Config, server: ServerConfig, key: PoolKey) -> ScopeEntry:
+    return ScopeEntry(
         server=server.name,
         key=key,
         prefix=server.tools_prefix,

@@ -10,7 +10,7 @@ from carpool_protocol.wallclock import wallclock
 
 
 class _Format(logging.Formatter):
-    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802, ARG002
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
         return wallclock()
 
 

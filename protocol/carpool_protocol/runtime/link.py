@@ -130,7 +130,7 @@ class PeeredLink(ABC):
     def forget(self, peer: str, why: str) -> None:
         known = self._peers.get(peer)
         if known is not None:
-            self._announce(peer, known.disconnected(why))
+            self._announce(peer, known.forget(why))
             self._kick()
 
     def counts(self) -> LinkCounts:
@@ -142,6 +142,16 @@ class PeeredLink(ABC):
             stale_frames=sum(peer.stale_frames for peer in peers),
             unsent_messages=self._unsent_messages + sum(peer.unsent_messages for peer in peers),
         )
+
+    @abstractmethod
+    async def run(
+        self,
+        deliver: Deliver,
+        settle: Settle,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """As `Link.run`."""
 
     # --- for transports ----------------------------------------------------------------------------------
 

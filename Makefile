@@ -1,0 +1,39 @@
+# Two targets do everything from a fresh clone; both make their own environment in .venv.
+#   make demo   the main job on real servers
+#   make test   every test
+PYTHON ?= python3
+PIP = .venv/bin/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: demo test check bench soak clean
+
+demo: .venv/demo
+	.venv/bin/carpool demo
+
+test: .venv/ready
+	.venv/bin/pytest -q
+
+check: .venv/ready
+	./check
+
+bench: .venv/ready
+	.venv/bin/python -m bench.compare
+
+# New seeds of the simulated world.
+soak: .venv/ready
+	CARPOOL_WORLD_SEEDS=2000 .venv/bin/pytest -q tests/world
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/demo: .venv/bin/python pyproject.toml
+	$(PIP) install --editable '.[demo]'
+	@touch $@
+
+# A virtual environment's own pip may be too old for dependency groups (25.1).
+.venv/ready: .venv/bin/python pyproject.toml
+	$(PIP) install --upgrade 'pip>=25.1'
+	$(PIP) install --editable '.[demo]' --group dev
+	@touch $@ .venv/demo
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -4,9 +4,9 @@ Owns whether the peer is up, which of its lives (epochs) we talk to, the window 
 messages that wait for that window, and when we last heard of it and spoke to it.
 
 How ends meet. The listening end greets first, with a `Hello` addressed to nobody (`""`), whenever its
-transport says that a connection was made (`connected`) and when a peer that is not up speaks to it. `Hello`
-to `""` means "I do not have yours": the other end takes the peer as new, also in the same epoch, and answers
-with its own `Hello`, addressed; that one needs no answer. A `Hello` travels in a frame of its own,
+transport says that a connection was made (`connected`) and, once, when a peer that is not up speaks to it.
+`Hello` to `""` means "I do not have yours": the other end takes the peer as new, also in the same epoch, and
+answers with its own `Hello`, addressed; that one needs no answer. A `Hello` travels in a frame of its own,
 so that a peer of another version is refused with a sentence and not as garbage.
 
 Invariants (`check`):
@@ -34,9 +34,6 @@ LINK_WINDOW_BYTES: Final = 64 * 1024 * 1024
 
 HEARTBEAT_S: Final = 1.0
 """After so long without a frame of ours, we say that we run."""
-
-GREET_AGAIN_S: Final = 1.0
-"""The shortest time between two greetings of a peer that speaks as if it knew us."""
 
 BROKER: Final = "broker"
 """The broker's name on the link; every other name is a supervisor's."""
@@ -87,7 +84,7 @@ class Peer:
         self._their_epoch = ""
         self._gone: deque[str] = deque(maxlen=16)
         self._refused_epoch = ""
-        self._greeted_at = now - GREET_AGAIN_S
+        self._greeting_is_out = False
         self._sent_at = now
         self._window = window_bytes
         self._held: deque[AnyMessage] = deque()
@@ -133,15 +130,16 @@ class Peer:
 
     # --- facts of the transport --------------------------------------------------------------------------
 
-    def connected(self, now: float) -> list[LinkEvent]:
+    def connected(self) -> list[LinkEvent]:
         """A connection was made anew (only the listening end is told): greet, and start over."""
         events = self._go_down(f"{self.name} connected anew")
-        self._greet("", now)
+        self._greet("")
         return events
 
     def disconnected(self, why: str) -> list[LinkEvent]:
         """The way to the peer is gone, and what was to be sent on it. `PeerDown` once."""
         self._greetings = []
+        self._greeting_is_out = False
         return self._go_down(why)
 
     def forget(self, why: str) -> list[LinkEvent]:
@@ -162,11 +160,11 @@ class Peer:
         self.heard_at = now
         messages = frame.messages
         if messages and isinstance(messages[0], Hello):
-            return self._take_greeting(frame, messages[0], now)
+            return self._take_greeting(frame, messages[0])
         if not self.up or frame.sender != self._their_epoch or frame.receiver != self._epoch:
             self.stale_frames += 1
-            if not self.up and now - self._greeted_at >= GREET_AGAIN_S:
-                self._greet("", now)
+            if not self.up and not self._greeting_is_out:
+                self._greet("")
             return []
         return self._take_messages(messages)
 
@@ -207,11 +205,13 @@ class Peer:
 
     # --- greeting ----------------------------------------------------------------------------------------
 
-    def _greet(self, receiver: str, now: float) -> None:
-        self._greeted_at = now
+    def _greet(self, receiver: str) -> None:
+        # A connection keeps order and loses nothing until it breaks, so one greeting to nobody is enough. A
+        # second could arrive after the answer to the first: that end would start over, this one not know it.
+        self._greeting_is_out = not receiver
         self._greetings += encode_frames(self._epoch, receiver, (self._me,))
 
-    def _take_greeting(self, frame: AnyFrame, hello: Hello, now: float) -> list[LinkEvent]:
+    def _take_greeting(self, frame: AnyFrame, hello: Hello) -> list[LinkEvent]:
         unaddressed = not frame.receiver
         if not (unaddressed or frame.receiver == self._epoch) or hello.epoch in self._gone:
             self.stale_frames += 1
@@ -221,7 +221,7 @@ class Peer:
             return []
         fault = self._fault_of(hello)
         if fault:
-            return self._refuse(hello, fault, unaddressed, now)
+            return self._refuse(hello, fault, unaddressed)
         events: list[LinkEvent] = []
         if self.up and hello.epoch == self._their_epoch:
             if not unaddressed:
@@ -234,8 +234,9 @@ class Peer:
             self._gone.append(self._their_epoch)
         self._their_epoch = hello.epoch
         self.up = True
+        self._greeting_is_out = False
         if unaddressed:
-            self._greet(hello.epoch, now)
+            self._greet(hello.epoch)
         events.append(PeerUp(hello))
         return events
 
@@ -249,10 +250,10 @@ class Peer:
             return f"a peer connected to the link as {self.name} and greets under another name: refused"
         return ""
 
-    def _refuse(self, hello: Hello, text: str, unaddressed: bool, now: float) -> list[LinkEvent]:
+    def _refuse(self, hello: Hello, text: str, unaddressed: bool) -> list[LinkEvent]:
         events = self._go_down(f"{self.name} came back as a peer that is refused")
         if unaddressed:
-            self._greet(hello.epoch, now)  # so that its people read the same sentence
+            self._greet(hello.epoch)  # so that its people read the same sentence
         if hello.epoch != self._refused_epoch:
             self._refused_epoch = hello.epoch
             events.append(PeerRefused(text))

@@ -22,6 +22,7 @@ from carpool_protocol.messages import (
     LINK_VERSION,
     Call,
     CancelCall,
+    Credit,
     Discover,
     Hello,
     Operate,
@@ -192,6 +193,8 @@ class SupervisorShell:
                     self._pump.feed(message)
                 case Discover() | Operate():
                     self._pump.feed(message)
+                case Credit():
+                    pass  # the link itself has taken it
                 case _:
                     log.error("the broker said what only a supervisor says: %s", type(message).__name__)
         if burst:
@@ -225,9 +228,9 @@ class SupervisorShell:
             instance,
             Handshake(instance, spec.key, self._release),
             pipes,
-            self._ready,
-            self._budget,
-            self._stderr_of(effect.server),
+            ready=self._ready,
+            budget=self._budget,
+            log=self._stderr_of(effect.server),
             secrets=[value for name, value in spec.env.items() if os.environ.get(name) != value],
             feed=self._feed,
             on_dirty=self._mark,

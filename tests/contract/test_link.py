@@ -1,5 +1,6 @@
 """What every transport of the link promises, over each of them."""
 
+import os
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -396,6 +397,16 @@ async def test_a_flush_from_another_task_loses_no_wake_up(net: Net) -> None:
             nursery.start_soon(play, broker, SUP, True)
             nursery.start_soon(play, sup, BROKER, False)
         assert len(sup.of(CancelCall)) >= rounds
+
+
+async def test_an_end_that_stopped_leaves_no_descriptor(net: Net) -> None:
+    async with pair(net):
+        pass  # what is opened once per process is open now
+    before = sorted(os.listdir("/dev/fd"))
+    async with pair(net) as (broker, sup):
+        broker.say(SUP, call(1, 100_000))
+        sup.say(BROKER, answered(1))
+    assert sorted(os.listdir("/dev/fd")) == before
 
 
 def test_tcp_is_refused_with_a_sentence() -> None:

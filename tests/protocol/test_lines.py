@@ -5,6 +5,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from carpool_protocol.ids import RawJson
 from carpool_protocol.lines import LineBuffer, OverlongLine
 
 quick = settings(deadline=None, max_examples=150)
@@ -41,7 +42,7 @@ def test_a_line_of_exactly_the_cap_is_a_line() -> None:
 
 def test_a_line_over_the_cap_says_whose_it_was_and_its_neighbours_are_unharmed() -> None:
     long = b'{"result":"' + b"x" * 100 + b'","jsonrpc":"2.0","id":"z"}'
-    expected = [b"before", OverlongLine(id=b'"z"', is_answer=True, size_bytes=len(long)), b"after"]
+    expected = [b"before", OverlongLine(id=RawJson(b'"z"'), is_answer=True, size_bytes=len(long)), b"after"]
     whole = b"before\n" + long + b"\nafter\n"
     for size in (1, 2, 7, 50, 1000):
         assert fed([whole[at : at + size] for at in range(0, len(whole), size)], cap_bytes=64) == expected
@@ -50,7 +51,7 @@ def test_a_line_over_the_cap_says_whose_it_was_and_its_neighbours_are_unharmed()
 def test_a_long_call_and_long_junk_are_told_apart() -> None:
     call = b'{"method":"m","id":4,"params":{"a":"' + b"x" * 100 + b'"}}'
     assert fed([call + b"\n", b"y" * 100 + b"\n"], cap_bytes=64) == [
-        OverlongLine(id=b"4", is_answer=False, size_bytes=len(call)),
+        OverlongLine(id=RawJson(b"4"), is_answer=False, size_bytes=len(call)),
         OverlongLine(id=None, is_answer=None, size_bytes=100),
     ]
 

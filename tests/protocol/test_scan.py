@@ -63,6 +63,8 @@ CASES = [
     (b'[{"id":1}]', None, set()),
     (b'log {"id":1}', None, set()),
     (b'"id"', None, set()),
+    (b'x"id":1,"result":2}', None, set()),
+    (b'["id":1,"result":2]', None, set()),
     (b"", None, set()),
     (b'{"id":"' + b"x" * (scan.MAX_TOKEN_BYTES + 1) + b'","result":1}', None, {"result"}),
     (b'{"' + b"x" * (scan.MAX_TOKEN_BYTES + 1) + b'":1,"id":7}', b"7", set()),
@@ -90,8 +92,8 @@ def test_the_kind_of_message_follows_from_its_keys() -> None:
     "value",
     [
         b"[" * 1_000_000 + b"]" * 1_000_000,
-        b'{"a":' * 200_000 + b"1" + b"}" * 200_000,
-        b"[[],[" * 200_000 + b"]]" * 200_000,
+        b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+        b"[[],[" * 20_000 + b"]]" * 20_000,
         b'"' + b'\\"' * 500_000 + b'"',
         b"[" + b"[[[[[[[[1]]]]]]]]," * 50_000 + b"0]",
     ],
@@ -154,6 +156,7 @@ def test_an_object_is_cut_into_what_json_reads(value: dict[str, Any], indent: in
 @quick
 @given(json_values)
 @example("\ud83d\ud83d\ude00\ude00")
+@example("\\ud83d\ude00")
 @example('\\ud83d"\\\\')
 def test_a_mended_text_is_legal_for_msgspec_and_cut_alike(value: Any) -> None:
     raw = json.dumps({"a": value, "b": 1}).encode()
@@ -165,6 +168,18 @@ def test_mending_makes_nothing_legal_that_was_not() -> None:
     for broken in (b'"\\x"', b'"\\\\\\x"', b"\\\\", b'"\\ud8"', b"n\\\\l", b'"\\'):
         with pytest.raises(msgspec.DecodeError):
             msgspec.json.decode(mended(broken))
+
+
+def test_a_text_built_to_cost_is_given_up_with_what_was_found() -> None:
+    tower = b"[[],[" * 200_000 + b"]]" * 200_000
+    assert scanned(b'{"id":7,"result":%b}' % tower, 65536).id == b"7"
+    assert scanned(b'{"result":%b,"id":7}' % tower, 65536).id is None
+    assert members(b'{"result":%b,"id":7}' % tower) is None
+
+
+def test_a_long_line_in_tiny_chunks_is_not_given_up() -> None:
+    line = b'{"result":[[["%b"]]],"id":7}' % (b"x" * 2 * scan.STEPS)
+    assert scanned(line, 1).id == b"7"
 
 
 def test_an_object_with_too_many_members_is_not_cut() -> None:

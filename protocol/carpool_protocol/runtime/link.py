@@ -184,7 +184,7 @@ class PeeredLink(ABC):
         """A connection of this peer was made anew (told to the listening end only)."""
         self._frames_in += 1
         peer = self._peer(name)
-        self._announce(name, peer.connected(trio.current_time()))
+        self._announce(name, peer.connected())
         self._dirty.add(peer)
         self._deliver_announced(deliver)
 

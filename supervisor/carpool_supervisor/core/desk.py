@@ -278,9 +278,10 @@ def last_error(pool: Pool) -> str:
 
 def given_up_text(pool: Pool) -> str:
     """For the operator: why nothing starts any more."""
+    failures = "a failure" if pool.restart.failures == 1 else f"{pool.restart.failures} failures in a row"
     return (
-        f"{pool.server} failed {pool.restart.failures} times in a row and is not restarted by itself."
-        f" {last_error(pool)} See `carpool logs {pool.server}`; `carpool start {pool.server}` tries again."
+        f"not restarted by itself after {failures}. {last_error(pool)}"
+        f" See `carpool logs {pool.server}`; `carpool start {pool.server}` tries again."
     )
 
 

@@ -25,6 +25,7 @@ from carpool_supervisor.core.restart import after_failure, after_operator
 
 GREETING_TURN_S = 5.0
 """After this long a greeting no longer holds up the next start: a server that never greets blocks nobody."""
+MUTE_GRACE_S = 1.0
 STDIN_GRACE_S = 5.0
 TERM_GRACE_S = 2.0
 KILL_GRACE_S = 5.0
@@ -274,6 +275,12 @@ class Roster:
         self._out(SignalGroup(instance.id, "TERM"))
         self._desk.instance_lost(instance, (), "instance_died", died_text(instance.pool, text, ""), now)
 
+    def muted(self, instance: Instance, now: float) -> None:
+        """Its stdout is closed: no answer can come. Most often it is just ending, and its exit tells more."""
+        if instance.state in (State.SPAWNING, State.GREETING, State.SERVING):
+            instance.suspended = True
+            self.phases.arm(instance.id, now, MUTE_GRACE_S)
+
     def relax(self, instance: Instance, now: float) -> None:
         """A call of a draining instance ended: perhaps nothing is open any more."""
         if instance.state is State.DRAINING and not instance.in_flight:
@@ -324,7 +331,7 @@ class Roster:
             pool.target = 0
             self._queue.pop(pool.key, None)
             self._desk.fail_waiting(pool, "given_up", last_error(pool))
-            self._out(Note("error", given_up_text(pool)))
+            self._out(Note("error", f"{pool.server} is {given_up_text(pool)}"))
         else:
             pool.not_before = now + delay_s
 
@@ -377,6 +384,8 @@ class Roster:
 
     def _phase_over(self, instance: Instance, now: float) -> None:
         match instance.state:
+            case State.SPAWNING | State.GREETING if instance.suspended:
+                self.condemn(instance, "closed its stdout and went on running", now)
             case State.SPAWNING | State.GREETING:
                 limit = instance.pool.policy.start_s if instance.pool.ever_fit else instance.pool.policy.first_start_s
                 self.condemn(instance, f"did not greet within {limit:g} s", now)
@@ -390,7 +399,9 @@ class Roster:
                 instance.move(Happening.GRACE_OVER)
                 self.phases.arm(instance.id, now, KILL_GRACE_S)
                 self._out(SignalGroup(instance.id, "KILL"))
-            case State.SERVING | State.GONE:
+            case State.SERVING:
+                self.condemn(instance, "closed its stdout and went on running", now)
+            case State.GONE:
                 pass
 
     def _look(self, instance: Instance, now: float) -> None:

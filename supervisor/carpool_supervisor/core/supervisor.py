@@ -10,7 +10,7 @@ from typing import assert_never
 
 from carpool_protocol.ids import InstanceId
 from carpool_protocol.messages import Call, CancelCall, Discover, Operate, PoolChanged, PoolReport, Wanted
-from carpool_supervisor.core.desk import Desk, given_up_text
+from carpool_supervisor.core.desk import Desk, last_error
 from carpool_supervisor.core.effects import AnyEffect
 from carpool_supervisor.core.events import (
     AnswerUnreadable,
@@ -32,7 +32,7 @@ from carpool_supervisor.core.events import (
     StdoutClosed,
     StopWanted,
 )
-from carpool_supervisor.core.lifecycle import ENDING, State
+from carpool_supervisor.core.lifecycle import State
 from carpool_supervisor.core.pool import Instance, Pool, Pools
 from carpool_supervisor.core.roster import Roster
 
@@ -185,8 +185,7 @@ class SupervisorCore:
                 instance.blocked = event.blocked
                 self.desk.serve(pool, now)
             case StdoutClosed():
-                if instance.state not in ENDING:
-                    self.roster.condemn(instance, "closed its stdout", now)
+                self.roster.muted(instance, now)
             case InstanceExited():
                 self.roster.exited(instance, event.how, event.unwritten, event.stderr, event.jitter, now)
             case _:
@@ -222,7 +221,7 @@ class SupervisorCore:
                 pool.catalog_said = True
                 self._out(pool.catalog)
             state = pool.state(now)
-            reason = given_up_text(pool) if state == "given_up" else pool.last_error if state != "serving" else ""
+            reason = "" if state == "serving" else last_error(pool)
             retry_after_s = max(pool.not_before - now, 0.0) if state == "backing_off" else None
             said = pool.said
             if said is None or said.state != state or said.reason != reason:

@@ -1,0 +1,141 @@
+"""Answers that break the protocol (rule 17)."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from carpool_protocol.answers import repair_error, repair_tool_result
+from carpool_protocol.ids import RawJson
+
+any_text = st.text(st.characters(exclude_categories=()), max_size=10)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | any_text,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["content", "text", "result", "isError", "code", "message", "data"]) | any_text,
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=8,
+)
+quick = settings(deadline=None, max_examples=150)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        b'{"content":[]}',
+        b'{"content":[{"type":"text","text":"x"}],"isError":true}',
+        b'{ "_meta":{"a":1}, "content" : [] }',
+        b'{"isError":false,"content":[{"type":"new kind"}],"more":1}',
+        b'{"structuredContent":{"a":1}}',
+        b'{"_meta":{},"content":["\\ud83d"]}',
+        b'{"toolResult":5}',
+        b'{"task":{"taskId":"t"}}',
+        b'{"resultType":"input_required","requestState":"s"}',
+    ],
+)
+def test_a_sound_result_comes_back_as_the_same_object(result: bytes) -> None:
+    repaired, note = repair_tool_result(RawJson(result))
+    assert repaired is result
+    assert note is None
+
+
+@pytest.mark.parametrize(
+    ("result", "text", "failed"),
+    [
+        (b'"plain \\ud83d"', "plain \ud83d", False),
+        (b'{"text":"plain"}', "plain", False),
+        (b'{"text":"plain","isError":true}', "plain", True),
+        (b'{"text":"\\ud83d","type":"text"}', "\ud83d", False),
+        (b'{"result":"plain"}', "plain", False),
+        (b'{"result":{"a": [1.0]}}', '{"a": [1.0]}', False),
+        (b'{"result":0,"isError":true}', "0", True),
+    ],
+)
+def test_a_bare_text_becomes_text_content(result: bytes, text: str, failed: bool) -> None:
+    repaired, note = repair_tool_result(RawJson(result))
+    found = json.loads(repaired)
+    assert found["content"] == [{"type": "text", "text": text}]
+    assert found.get("isError", False) is failed
+    assert note is not None
+    assert text not in note
+
+
+@pytest.mark.parametrize(
+    ("result", "what"),
+    [
+        (b"null", "null"),
+        (b"[1]", "an array"),
+        (b"17", "a number"),
+        (b"-1", "a number"),
+        (b"true", "true"),
+        (b"{}", "neither content nor structuredContent"),
+        (b'{"resultType":"complete"}', "neither content nor structuredContent"),
+        (b'{"text":5}', "neither content nor structuredContent"),
+        (b'{"content":"secret"}', "not an array"),
+        (b'{"content":null,"structuredContent":{}}', "not an array"),
+    ],
+)
+def test_anything_else_becomes_an_error_that_says_what_was_wrong(result: bytes, what: str) -> None:
+    repaired, note = repair_tool_result(RawJson(result))
+    found = json.loads(repaired)
+    assert found["isError"] is True
+    assert note is not None
+    assert what in note
+    assert note in found["content"][0]["text"]
+    assert "secret" not in repaired.decode()
+
+
+def test_a_sound_error_comes_back_as_the_same_object() -> None:
+    for error in (b'{"code":-32601,"message":"x"}', b'{"message":"\\ud83d","data":[1],"code":4001,"more":2}'):
+        repaired, note = repair_error(RawJson(error))
+        assert repaired is error
+        assert note is None
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (b'"it broke"', -32603, "it broke"),
+        (b'{"message":"it broke"}', -32603, "it broke"),
+        (b'{"code":"E1","message":"it broke"}', -32603, "it broke"),
+        (b'{"code":5}', 5, "the server gave an error without a message"),
+        (b'{"code":5,"message":[]}', 5, "the server gave an error without a message"),
+        (b"[]", -32603, "the server gave an error without a message"),
+        (b"1.5", -32603, "the server gave an error without a message"),
+    ],
+)
+def test_a_broken_error_keeps_what_the_server_did_say(error: bytes, code: int, message: str) -> None:
+    repaired, note = repair_error(RawJson(error))
+    assert json.loads(repaired) == {"code": code, "message": message}
+    assert note is not None
+
+
+def test_the_data_of_a_broken_error_is_kept() -> None:
+    repaired, _ = repair_error(RawJson(b'{"data":{"a": 1},"message":"x"}'))
+    assert repaired == b'{"code":-32603,"message":"x","data":{"a": 1}}'
+
+
+@quick
+@given(json_values)
+def test_every_result_and_error_becomes_one_an_agent_can_read(value: Any) -> None:
+    sent = RawJson(json.dumps(value).encode())
+    result = json.loads(repair_tool_result(sent)[0])
+    assert isinstance(result, dict)
+    assert isinstance(result.get("content", []), list)
+    error = json.loads(repair_error(sent)[0])
+    assert isinstance(error["code"], int)
+    assert isinstance(error["message"], str)
+
+
+@quick
+@given(st.binary(max_size=40))
+def test_no_bytes_raise(value: bytes) -> None:
+    repair_tool_result(RawJson(value))
+    repair_error(RawJson(value))

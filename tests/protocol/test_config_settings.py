@@ -1,0 +1,188 @@
+"""The table of settings, the values made by it, and what is told back: they say the same."""
+
+import json
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import UNSET, structs
+
+from carpool_protocol.config.describe import MASK, Row, describe, value_of
+from carpool_protocol.config.model import Config, ServerConfig, variables
+from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, Setting
+from carpool_protocol.config.shape import read_config
+from carpool_protocol.ids import ServerName
+from carpool_protocol.messages import Policy
+
+GIT = ServerName("git")
+
+
+def good(text: str) -> Config:
+    loaded = read_config(text, "f")
+    assert [problem.render() for problem in loaded.problems] == []
+    assert loaded.config is not None
+    return loaded.config
+
+
+# --- the table and the values hold together ----------------------------------------------------------------
+
+
+def test_every_field_of_the_policy_is_a_setting_with_the_same_default() -> None:
+    of_policy = {
+        each.field.removeprefix("policy."): each
+        for each in SERVER_SETTINGS
+        if each.field.startswith("policy.")
+    }
+    assert of_policy.keys() == {field.name for field in structs.fields(Policy)}
+    for name, setting in of_policy.items():
+        default: Any = {} if setting.kind.endswith("map") else setting.default
+        assert getattr(Policy(), name) == default
+    assert good('{"mcpServers": {"git": {"command": "x"}}}').servers[GIT].policy == Policy()
+
+
+def test_every_setting_has_a_sentence_and_a_duration_or_size_names_its_unit() -> None:
+    for setting in (*FILE_SETTINGS, *SERVER_SETTINGS):
+        assert setting.text.endswith(".")
+        assert setting.key.endswith("_s") == (setting.unit == "s")
+        assert setting.key.endswith("_bytes") == (setting.unit == "bytes")
+        assert setting.unit or setting.kind not in {"count", "seconds", "seconds map"}
+
+
+def test_every_default_of_the_table_is_a_value_the_reader_accepts() -> None:
+    document: dict[str, Any] = {"mcpServers": {"git": {"command": "x"}}}
+    for setting in FILE_SETTINGS:
+        put(document, setting, setting.default)
+    for setting in SERVER_SETTINGS:
+        put(document["mcpServers"]["git"], setting, setting.default)
+    written = good(json.dumps(document))
+    default = good(json.dumps({"mcpServers": {"git": {"command": "x"}}}))
+    assert structs.replace(written, lines={}, servers={}) == structs.replace(default, lines={}, servers={})
+    assert structs.replace(written.servers[GIT], lines={}) == structs.replace(default.servers[GIT], lines={})
+
+
+def put(section: dict[str, Any], setting: Setting, value: Any) -> None:
+    if value is None or value is UNSET:
+        return
+    *groups, key = setting.key.split(".")
+    for group in groups:
+        section = section.setdefault(group, {})
+    section[key] = list(value) if isinstance(value, tuple) else value
+
+
+# --- any valid configuration survives --------------------------------------------------------------------
+
+WORD = st.text(alphabet="abcxyz019_-", min_size=1, max_size=8)
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0$"), min_size=1).filter(
+    str.strip
+)
+SECONDS = st.integers(1, 10**6) | st.floats(0.001, 10**6)
+
+
+KEEPING_ORDER: dict[str, st.SearchStrategy[Any]] = {
+    "pool.min": st.just(0),
+    "restart.first_delay_s": st.just(0),
+    "restart.max_delay_s": st.integers(1, 100),
+    "timeout_s": st.floats(0.5, 1.0),
+    "tool_timeouts_s": st.dictionaries(TEXT, st.floats(0.5, 1.0), max_size=3),
+}
+"""Settings that must not be above or below another one."""
+
+
+def valid(setting: Setting) -> st.SearchStrategy[Any]:
+    """A valid value of one setting, also beside any other valid one."""
+    if setting.choices:
+        return st.sampled_from(setting.choices)
+    if setting.check is not None:
+        return WORD
+    if setting.key in KEEPING_ORDER:
+        return KEEPING_ORDER[setting.key]
+    match setting.kind:
+        case "switch":
+            return st.booleans()
+        case "count":
+            return st.integers(int(setting.low), int(setting.high))
+        case "seconds":
+            return SECONDS
+        case "text" | "template":
+            return TEXT
+        case "texts" | "templates":
+            return st.lists(TEXT, max_size=3)
+        case "template map":
+            return st.dictionaries(st.from_regex(r"[A-Z_]{1,8}", fullmatch=True), TEXT, max_size=3)
+        case "seconds map":
+            return st.dictionaries(TEXT, SECONDS, max_size=3)
+
+
+def section(table: tuple[Setting, ...]) -> st.SearchStrategy[dict[str, Any]]:
+    required = {each.key: valid(each) for each in table if each.default is UNSET}
+    optional = {
+        each.key: valid(each) for each in table if each.default is not UNSET and each.key != "max_total_s"
+    }
+    return st.fixed_dictionaries(required, optional=optional)
+
+
+NAMES = st.from_regex(r"[A-Za-z0-9-]{1,6}(_[A-Za-z0-9-]{1,6}){0,2}", fullmatch=True)
+
+
+@settings(deadline=None, max_examples=60)
+@given(section(FILE_SETTINGS), st.dictionaries(NAMES, section(SERVER_SETTINGS), max_size=3))
+def test_any_valid_configuration_keeps_every_value_that_was_written(
+    file: dict[str, Any], servers: dict[str, dict[str, Any]]
+) -> None:
+    document: dict[str, Any] = {"mcpServers": {name: {} for name in servers}}
+    for setting in FILE_SETTINGS:
+        put(document, setting, file.get(setting.key))
+    for name, written in servers.items():
+        for setting in SERVER_SETTINGS:
+            put(document["mcpServers"][name], setting, written.get(setting.key))
+    config = good(json.dumps(document, indent=1))
+    assert list(config.servers) == list(servers)
+    assert_kept(config, FILE_SETTINGS, file)
+    for name, written in servers.items():
+        assert_kept(config.servers[ServerName(name)], SERVER_SETTINGS, written)
+    assert describe(config)
+
+
+def assert_kept(owner: Config | ServerConfig, table: tuple[Setting, ...], written: dict[str, Any]) -> None:
+    for setting in table:
+        default: Any = {} if setting.kind.endswith("map") else setting.default
+        expected = written.get(setting.key, default)
+        kept = value_of(owner, setting)
+        assert kept == (tuple(expected) if isinstance(expected, list) else expected), setting.key
+
+
+# --- told back -------------------------------------------------------------------------------------------
+
+
+def test_variables_are_exactly_those_of_enabled_servers() -> None:
+    servers = {
+        "a": {
+            "command": "${BIN}/x",
+            "args": ["${A}", "$${NOT}", "$NEITHER"],
+            "env": {"T": "b ${B:-c}"},
+        },
+        "b": {"command": "x", "cwd": "${workspace}/${D}", "tags": ["${NO}"]},
+        "c": {"command": "${OFF}", "disabled": True},
+    }
+    assert variables(good(json.dumps({"mcpServers": servers}))) == {"BIN", "A", "B", "D"}
+
+
+def test_describe_tells_every_setting_and_where_it_comes_from_and_masks_env() -> None:
+    config = good("""{ "max_instances": 9,
+      "mcpServers": {"git": {
+        "command": "x",
+        "type": "stdio",
+        "env": {
+          "T": "hunter2"},
+        "pool": {"max": 2}}}}""")
+    rows = describe(config)
+    assert len(rows) == len(FILE_SETTINGS) + len(SERVER_SETTINGS)
+    by_setting = {row.setting: row for row in rows}
+    assert by_setting["max_instances"] == Row("max_instances", "9", "instances", "f:1")
+    assert by_setting["list_wait_s"] == Row("list_wait_s", "10.0", "s", "default")
+    assert by_setting["mcpServers.git.env.T"] == Row("mcpServers.git.env.T", MASK, "", "f:6")
+    assert by_setting["mcpServers.git.pool.max"].origin == "f:7"
+    assert by_setting["mcpServers.git.transport"].origin == "f:4"
+    assert by_setting["mcpServers.git.tools_prefix"].value == "—"
+    assert "hunter2" not in repr(rows)
+    assert "hunter2" not in repr(config)

@@ -23,7 +23,8 @@ from msgspec import Struct
 from carpool_protocol.journal_shapes import Shape, Strippers, revive, shape_of, structs_in
 from carpool_protocol.machine import Machine, Ticked
 
-JOURNAL_ENTRIES: Final = 4096
+JOURNAL_ENTRIES: Final = 1024
+"""About 250 calls. Four times as many cost every call 10 % (measured): the ring then leaves the processor's cache."""
 
 
 class Entry(Struct, frozen=True):

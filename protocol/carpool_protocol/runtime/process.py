@@ -7,6 +7,7 @@ Knows nothing of: what the process does.
 import gc
 import logging
 import os
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def run_daemon(role: str, main: Callable[[], Awaitable[None]]) -> int:
 def _run_profiled(role: str, main: Callable[[], Awaitable[None]], directory: Path) -> None:
     import cProfile  # only on request
 
-    profile = cProfile.Profile()
+    profile = cProfile.Profile(time.thread_time)  # CPU time: wall time shows who waited, not who worked
     try:
         profile.runcall(trio.run, main)
     finally:

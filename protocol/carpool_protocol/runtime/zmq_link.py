@@ -27,6 +27,12 @@ from carpool_protocol.messages import Hello
 from carpool_protocol.peer import BROKER, LINK_WINDOW_BYTES
 from carpool_protocol.runtime.link import Deliver, PeeredLink, Settle
 
+# Plain numbers: an operation on pyzmq's flag enums costs about a microsecond, and a lone call meets ten.
+_NOBLOCK = int(zmq.NOBLOCK)
+_NOBLOCK_SNDMORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
+_POLLIN = int(zmq.POLLIN)
+_POLLOUT = int(zmq.POLLOUT)
+_POLLIN_POLLOUT = _POLLIN | _POLLOUT
 _RECONNECT_MS = 50
 _BURST_FRAMES = 256
 """Frames taken in before the owner settles and other tasks get their turn."""
@@ -107,10 +113,10 @@ class ZmqLink(PeeredLink):
                 self._suspect()
             self._settle(settle)
             events: int = socket.getsockopt(zmq.EVENTS)  # type: ignore[assignment]
-            if not events & (zmq.POLLIN | zmq.POLLOUT):
+            if not events & _POLLIN_POLLOUT:
                 self._disconnected(BROKER, "the connection to the broker is gone")
             woken = False
-            if events & zmq.POLLIN or self._announced:
+            if events & _POLLIN or self._announced:
                 await trio.lowlevel.checkpoint()
                 continue
             with trio.CancelScope() as self._nap:
@@ -123,7 +129,7 @@ class ZmqLink(PeeredLink):
         count = 0
         try:
             while count < _BURST_FRAMES:
-                data = socket.recv(zmq.NOBLOCK)
+                data = socket.recv(_NOBLOCK)
                 count += 1
                 self._take_in(BROKER, data, deliver)
         except zmq.Again:
@@ -135,7 +141,7 @@ class ZmqLink(PeeredLink):
         count = 0
         try:
             while count < _BURST_FRAMES:
-                parts = socket.recv_multipart(zmq.NOBLOCK)
+                parts = socket.recv_multipart(_NOBLOCK)
                 count += 1
                 name = _name_of(parts[0])
                 if len(parts) != 2 or not name:
@@ -166,11 +172,11 @@ class ZmqLink(PeeredLink):
             if self.is_broker:
                 name = peer.encode()
                 for frame in frames:
-                    socket.send(name, zmq.NOBLOCK | zmq.SNDMORE)
-                    socket.send(frame, zmq.NOBLOCK)
+                    socket.send(name, _NOBLOCK_SNDMORE)
+                    socket.send(frame, _NOBLOCK)
             else:
                 for frame in frames:
-                    socket.send(frame, zmq.NOBLOCK)
+                    socket.send(frame, _NOBLOCK)
         except zmq.ZMQError as exc:
             # EHOSTUNREACH at the ROUTER, EAGAIN at the DEALER: with no high-water mark both mean "not there".
             return f"the connection to {peer} is gone ({exc.strerror})"
@@ -180,7 +186,7 @@ class ZmqLink(PeeredLink):
         nap = self._nap
         if nap is not None and self._socket is not None:
             events: int = self._socket.getsockopt(zmq.EVENTS)  # type: ignore[assignment]
-            if events & zmq.POLLIN or not events & zmq.POLLOUT or self._announced:
+            if events & _POLLIN or not events & _POLLOUT or self._announced:
                 nap.cancel()
 
     def _kick(self) -> None:

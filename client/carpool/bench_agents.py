@@ -48,7 +48,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     latencies_s: Sequence[float]
     errors: dict[str, int]
-    """Kind of failure to its count."""
+    """Kind of failure to its count; what failed in warm-up or while draining is a kind of its own."""
     unanswered: int
     driver_cpu_s: float
 
@@ -306,6 +306,8 @@ class _Run:
             self._latencies_s.append(at_s - sent_s)
 
     def _count(self, kind: str) -> None:
+        if not self.counting:
+            kind = f"{kind} (outside the window)"  # not hidden, and not to be set against `calls`
         self._errors[kind] = self._errors.get(kind, 0) + 1
 
     def measured(self, unanswered: int) -> Measured:

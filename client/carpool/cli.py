@@ -92,6 +92,7 @@ def main() -> None:
     """Run the command line and exit with its code."""
     try:
         code = verbs.main(prog_name="carpool", standalone_mode=False)
+        sys.stdout.flush()
     except click.exceptions.Exit as stop:
         code = stop.exit_code
     except click.ClickException as error:
@@ -101,7 +102,7 @@ def main() -> None:
         click.echo("interrupted", err=True)
         code = 130
     except BrokenPipeError:
-        # `carpool ps | head -1`: its reader has what it wants. Python would complain at its own last flush.
+        # `carpool ps | head -1`: its reader has what it wants. Python would complain at its last flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     sys.exit(code if isinstance(code, int) else 0)

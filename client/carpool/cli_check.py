@@ -13,21 +13,25 @@ from carpool import display
 from carpool.cli import EXIT_FAILED, EXIT_USAGE, ask, json_option, open_door, print_json
 from carpool.cli_daemon import OPERATE_S
 from carpool_protocol.config.describe import describe
+from carpool_protocol.config.expand import PLACES, Missing, expand
 from carpool_protocol.config.load import find_config_file, home_of, load_config, load_env_file
+from carpool_protocol.config.model import Config
 
 
 @click.command()
 @click.option("--config", "file", help="This file instead of the user's carpool.json.")
 @click.option("--start", "starts", is_flag=True, help="Also start every server once, in the running carpool.")
+@click.option("--all", "everything", is_flag=True, help="Show the settings at their defaults, too.")
 @json_option
-def check(file: str | None, starts: bool, as_json: bool) -> None:
-    """Check the configuration and show every setting and its origin. Exit code 2: it is wrong."""
+def check(file: str | None, starts: bool, everything: bool, as_json: bool) -> None:
+    """Check the configuration and show its settings and where each is from. Exit code 2: it is wrong."""
     where = find_config_file(os.environ, os.path.expanduser(file) if file else None)
     loaded = load_config(where)
     problems = list(loaded.problems)
     if loaded.config is not None:
         problems += load_env_file(loaded.config, home_of(os.environ))[1]
     rows = describe(loaded.config) if loaded.config is not None else []
+    unset = _unset(loaded.config) if loaded.config is not None else []
     results: list[dict[str, Any]] = []
     if starts and not problems:
         with open_door(control=True) as door:
@@ -47,6 +51,7 @@ def check(file: str | None, starts: bool, as_json: bool) -> None:
                     {"setting": row.setting, "value": row.value, "unit": row.unit, "origin": row.origin}
                     for row in rows
                 ],
+                "unset_variables": unset,
                 "started": results,
             }
         )
@@ -54,8 +59,17 @@ def check(file: str | None, starts: bool, as_json: bool) -> None:
         for problem in problems:
             click.echo(display.printable(problem.render()), err=True)
         if rows and not problems:
-            shown = [[row.setting, row.value, row.unit, row.origin] for row in rows]
+            shown = [
+                [row.setting, row.value, row.unit, row.origin]
+                for row in rows
+                if everything or row.origin != "default"
+            ]
             click.echo(display.columns(["SETTING", "VALUE", "UNIT", "FROM"], shown))
+            if len(shown) < len(rows):
+                rest = len(rows) - len(shown)
+                click.echo(f"\n{rest} settings are at their defaults: `carpool check --all` shows them")
+            for name in unset:
+                click.echo(f"note: {name} is not set here; agents or the `env_file` must bring it", err=True)
         for each in results:
             click.echo(display.printable(f"{each['server']}: {each['text']}"), err=not each["ok"])
         if not problems:
@@ -65,3 +79,17 @@ def check(file: str | None, starts: bool, as_json: bool) -> None:
         raise click.exceptions.Exit(EXIT_USAGE)
     if not all(each["ok"] for each in results):
         raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _unset(config: Config) -> list[str]:
+    """Variables without a default that the configuration uses and that neither we nor the `env_file` have."""
+    known = {**load_env_file(config, home_of(os.environ))[0], **os.environ}
+    return sorted(
+        {
+            found.name
+            for server in config.servers.values()
+            if not server.disabled
+            for _, text in server.templates()
+            if isinstance(found := expand(text, known, dict.fromkeys(PLACES, "/")), Missing)
+        }
+    )

@@ -7,7 +7,6 @@ shown, never obeyed. Refuses to know who writes the files.
 import os
 import time
 from collections import deque
-from typing import BinaryIO
 
 import click
 
@@ -52,68 +51,70 @@ def logs(server: str | None, daemon: bool, count: int, follow: bool, as_json: bo
 
 
 class Tail:
-    """One log file, followed over its rotations. An unfinished line is waited for."""
+    """One log file, followed over its rotations. An unfinished line is waited for.
+
+    Keeps no file open between two looks: a position, and which file it is in.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._file: BinaryIO | None = None
         self._inode = 0
+        self._position = 0
         self._half = b""
 
     def last(self, count: int) -> list[str]:
         """The last `count` lines, from the rotated file as well where the current one is short."""
         lines: deque[bytes] = deque(maxlen=count)
-        older = _end_of(self._path + ".1", count)
-        file = self._opened()
-        if file is None:
-            lines.extend(older)
-            return _decoded(lines)
-        length = os.fstat(file.fileno()).st_size
-        start = max(0, length - max(1, count) * _TAIL_BYTES_PER_LINE)
-        file.seek(start)
-        found = file.read().split(b"\n")
-        self._half = found.pop()
-        if start:
-            found = found[1:]
-        else:
-            lines.extend(older)
-        lines.extend(found)
+        length = _length(self._path)
+        self._position = max(0, length - max(1, count) * _TAIL_BYTES_PER_LINE)
+        if not self._position:
+            lines.extend(_end_of(self._path + ".1", count))
+        cut = self._position > 0
+        found = self._rest()
+        lines.extend(found[1:] if cut else found)
         return _decoded(lines)
 
     def added(self) -> list[str]:
         """The lines that were finished since the last look."""
-        found: list[bytes] = []
-        if self._file is not None and self._moved():
-            found += self._rest()
-            self._file.close()
-            self._file, self._half = None, b""
-        if self._opened() is not None:
-            found += self._rest()
-        return _decoded(found)
+        return _decoded(self._rest())
 
     def _rest(self) -> list[bytes]:
-        assert self._file is not None
-        *lines, self._half = (self._half + self._file.read()).split(b"\n")
+        data = b""
+        try:
+            with open(self._path, "rb") as file:
+                found = os.fstat(file.fileno())
+                if self._inode and found.st_ino != self._inode:
+                    data = self._rest_of_rotated()
+                    self._position = 0
+                elif found.st_size < self._position:  # emptied
+                    self._position, self._half = 0, b""
+                file.seek(self._position)
+                data += file.read()
+                self._inode, self._position = found.st_ino, file.tell()
+        except OSError:
+            return []  # not there yet, or between two files
+        *lines, self._half = (self._half + data).split(b"\n")
         if len(self._half) > _LONGEST_LINE_BYTES:  # a server that never ends its line
             lines, self._half = [*lines, self._half], b""
         return lines
 
-    def _moved(self) -> bool:
-        assert self._file is not None
+    def _rest_of_rotated(self) -> bytes:
         try:
-            found = os.stat(self._path)
+            with open(self._path + ".1", "rb") as file:
+                if os.fstat(file.fileno()).st_ino == self._inode:
+                    file.seek(self._position)
+                    return file.read()
         except OSError:
-            return False  # between two files: the next one is not there yet
-        return found.st_ino != self._inode or found.st_size < self._file.tell()
+            pass
+        self._half = b""
+        return b""
 
-    def _opened(self) -> BinaryIO | None:
-        if self._file is None:
-            try:
-                self._file = open(self._path, "rb")  # noqa: SIM115 - kept open to be followed
-            except OSError:
-                return None
-            self._inode = os.fstat(self._file.fileno()).st_ino
-        return self._file
+
+def _length(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
 
 
 def _end_of(path: str, count: int) -> list[bytes]:

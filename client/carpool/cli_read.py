@@ -103,17 +103,29 @@ def tools(name: str | None, as_json: bool) -> None:
         click.echo("no tools: no server is configured, or none has told its tools; see `carpool status`")
 
 
+_ROLES = "launcher broker supervisor spawner shim"
+"""In this order."""
+
+
 def processes(facts: Facts) -> list[Facts]:
     """One row per process, with the same keys for each; `None` where a fact is not known of it."""
     unknown: Facts = dict.fromkeys(
         ("generation", "state", "era", "in_flight", "calls", "rss_bytes", "pss_bytes", "cpu_percent")
     )
     rows: list[Facts] = []
-    if facts.get("broker"):
-        rows.append({**unknown, "role": "broker", "server": "", "id": "", "pid": facts["broker"]["pid"]})
-    for supervisor in facts.get("supervisors", []):
-        own = {"role": "supervisor", "server": "", "id": supervisor["id"], "pid": supervisor["pid"]}
-        rows.append({**unknown, **own})
+    names = {supervisor["pid"]: supervisor["id"] for supervisor in facts.get("supervisors", [])}
+    rows += [
+        {
+            **unknown,
+            "role": own["role"],
+            "server": "",
+            "id": names.get(own["pid"], ""),
+            "pid": own["pid"],
+            "rss_bytes": own["rss_bytes"],
+            "pss_bytes": own["pss_bytes"],
+        }
+        for own in sorted(facts.get("processes", []), key=lambda each: _ROLES.find(each["role"]))
+    ]
     for server, each in facts.get("servers", {}).items():
         rows += [{**unknown, "role": "instance", "server": server, **one} for one in each["instances"]]
     return rows
@@ -122,13 +134,8 @@ def processes(facts: Facts) -> list[Facts]:
 def status_page(facts: Facts) -> str:
     """The whole of `carpool status`, for people."""
     broker, totals = facts.get("broker") or {}, facts.get("totals") or {}
-    well = (
-        "all is well"
-        if facts.get("healthy")
-        else f"not well: {display.printable(facts.get('reason') or '?')}"
-    )
     up = display.duration(broker.get("uptime_s", 0))
-    parts = [f"carpool {display.printable(str(broker.get('version', '?')))}, up {up}: {well}"]
+    parts = [f"carpool {display.printable(str(broker.get('version', '?')))}, up {up}: {_how_it_is(facts)}"]
     servers = facts.get("servers") or {}
     parts.append(
         display.columns(
@@ -152,13 +159,44 @@ def status_page(facts: Facts) -> str:
     rows = [[_or_dash(session.get(key)) for key in keys] for session in sessions]
     heads = ["SESSION", "AGENT", "PID", "ERA", "PROFILE", "IN FLIGHT"]
     parts.append(display.columns(heads, rows, right={"PID", "IN FLIGHT"}) or "no agents are attached")
-    parts.append(
-        f"{totals.get('instances', 0)} processes serve {totals.get('sessions', 0)} sessions, "
-        f"{totals.get('in_flight', 0)} calls in flight, {totals.get('calls', 0)} so far; "
-        f"{totals.get('private_processes_avoided', 0)} private processes avoided, "
-        f"{display.size(totals.get('memory_saved_bytes', 0))} saved"
+    sums = (
+        f"{_count(totals.get('instances', 0), 'server process', 'es')} for "
+        f"{_count(totals.get('sessions', 0), 'session')}, "
+        f"{totals.get('in_flight', 0)} calls in flight, {totals.get('calls', 0)} so far"
     )
+    if totals.get("private_processes_avoided"):
+        sums += (
+            f"; {_count(totals['private_processes_avoided'], 'private process', 'es')} avoided, "
+            f"{_saved(totals.get('memory_saved_bytes', 0))}"
+        )
+    parts.append(sums)
     return "\n\n".join(parts)
+
+
+FAILING = ("given_up", "backing_off", "misconfigured")
+
+
+def _how_it_is(facts: Facts) -> str:
+    """The broker's `reason`, for people."""
+    match facts.get("reason"):
+        case "ok":
+            return "all is well"
+        case "servers_failing":
+            servers: Facts = facts.get("servers") or {}
+            names = [name for name, server in servers.items() if server["state"] in FAILING]
+            return f"serving; not well: {display.printable(', '.join(names))}"
+        case "config_broken":
+            problem = (facts.get("config") or {}).get("problem", "")
+            text = display.printable(problem, lines=True)
+            return f"serving with the last good configuration; the file is broken:\n{text}"
+        case "supervisor_away" | "supervisor_silent":
+            return "no server can be reached: the supervisor is away and is started again by itself"
+        case reason:
+            return f"not well: {display.printable(str(reason or '?'))}"
+
+
+def _count(number: int, what: str, plural: str = "s") -> str:
+    return f"{number} {what}{'' if number == 1 else plural}"
 
 
 def _server_row(name: str, server: Facts) -> list[object]:
@@ -191,6 +229,13 @@ def _sentence(problem: object) -> str:
     if isinstance(problem, dict):
         return str(problem.get("message") or problem.get("text") or problem)
     return str(problem)
+
+
+def _saved(size_bytes: int) -> str:
+    """Negative while too few agents share: then it is what carpool itself costs more."""
+    if size_bytes < 0:
+        return f"{display.size(-size_bytes)} more memory than private ones"
+    return f"{display.size(size_bytes)} saved"
 
 
 def _or_dash(value: object) -> object:

@@ -57,10 +57,10 @@ def up(arguments: list[str]) -> int:
     if "--stay" in values:
         return _stay(place, config, int(values.get("--ready-fd", "-1")))
     if "--detach" not in values:
-        # A new program in this process: with the daemon's environment, and without what finding that out took.
+        # A new program: in the daemon's environment, and without what finding that out took.
         command = [sys.executable, "-m", "carpool.launcher", "--stay"]
         command += ["--config", config] if config else []
-        os.execve(sys.executable, command, daemon_environment(place.directory))
+        os.execve(sys.executable, command, daemon_environment(place.directory))  # noqa: S606 - no shell wanted
     code, text = bring_up(place, config)
     if text:
         _say(text)
@@ -91,7 +91,7 @@ def daemon_environment(directory: str) -> dict[str, str]:
     from carpool_protocol.config.environment import scrub  # here: the launcher stays without it
 
     environ = dict(scrub(os.environ))
-    # For whoever looks into carpool itself: invariants checked after every event, profiles written at the end.
+    # For whoever looks into carpool itself: invariants checked after every event, profiles at the end.
     environ |= {name: os.environ[name] for name in ("CARPOOL_CHECK", "CARPOOL_PROFILE") if name in os.environ}
     environ[paths.RUNTIME_VARIABLE] = directory
     environ[paths.STATE_VARIABLE] = paths.state_dir(os.environ, directory)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
@@ -210,6 +211,12 @@ def test_a_ping_with_the_id_of_an_open_call_is_answered_and_not_taken_for_its_an
     assert measured.errors == {}
 
 
+def test_failures_in_the_warm_up_are_told_apart_from_those_in_the_window(crowds: list[object]) -> None:
+    body = "result(id, text) if calls > 4 else say(id, error={'code': 7})"
+    measured = crowd_of(crowds, server(body)).drive(EchoWork("echo"), SHORT)
+    assert measured.errors == {"JSON-RPC error 7 (outside the window)": 4}
+
+
 def test_a_silent_server_ends_the_bench_with_its_calls_unanswered(crowds: list[object]) -> None:
     load = Load(in_flight=3, seconds=0.1, warmup_s=0.0, patience_s=0.2)
     measured = crowd_of(crowds, server("pass")).drive(EchoWork("echo"), load)
@@ -308,20 +315,51 @@ def test_tables_have_a_row_for_each_scenario_and_arm_and_json_has_no_nan() -> No
     assert "NaN" not in json.dumps(as_json(samples, [], {}))
 
 
-@pytest.mark.parametrize("name", ["direct", "relay-sockets"])
-def test_an_arm_serves_every_scenario_and_leaves_nothing_running(name: str) -> None:
+def is_installed() -> bool:
+    """The daemon reads its own version: a bare source tree cannot run it."""
+    try:
+        version("carpool")
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+needs_carpool = pytest.mark.skipif(not is_installed(), reason="carpool is not installed in this environment")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "direct",
+        "relay-sockets",
+        pytest.param("carpool-sockets", marks=needs_carpool),
+        pytest.param("carpool-shims", marks=needs_carpool),
+    ],
+)
+def test_an_arm_serves_every_scenario_and_leaves_nothing_running(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (arm,) = make_arms([name])
-    pids: list[int] = []
+    pids: set[int] = set()
+    asked = arm.roles
+
+    def roles() -> dict[str, list[int]]:
+        found = asked()
+        pids.update(*found.values())
+        return found
+
+    monkeypatch.setattr(arm, "roles", roles)
     try:
         arm.start()
         for scenario in SCENARIOS[:3] + SCENARIOS[-1:]:
             taken = measure(arm, scenario, seconds=0.1, warmup_s=0.05)
             assert taken.calls > 0
             assert (taken.errors, taken.unanswered) == ({}, 0)
-        pids = [pid for each in arm.roles().values() for pid in each]
     finally:
         arm.stop()
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert pids
+    # A detached launcher that has ended may wait for init to reap it: it has no command line any more.
+    assert not [bench_procs.words(pid) for pid in pids if bench_procs.words(pid)]
 
 
 def test_more_agents_than_private_servers_are_one_pipe_in_the_direct_arm() -> None:
@@ -384,6 +422,18 @@ def test_without_a_broker_the_verb_ends_with_69(monkeypatch: pytest.MonkeyPatch,
     done = CliRunner().invoke(bench, ["any_tool"])
     assert done.exit_code == 69
     assert "carpool up" in done.stderr
+
+
+@needs_carpool
+def test_without_a_tool_the_verb_compares_carpool_with_a_direct_pipe() -> None:
+    done = CliRunner().invoke(bench, ["--quick", "--agents", "2", "--seconds", "0.1", "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert set(told) == {"machine", "summary", "first_calls", "samples"}
+    assert set(told["summary"]["2x1"]) == {"direct", "carpool-sockets"}
+    assert {"broker", "supervisor", "server"} <= set(
+        told["summary"]["2x1"]["carpool-sockets"]["cpu_us_per_call"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ def test_control_sequences_are_shown_not_obeyed() -> None:
 @settings(deadline=None)
 def test_nothing_printable_ever_holds_a_control_character_or_cannot_be_written(text: str) -> None:
     shown = display.printable(text)
-    assert all(char == "\t" or char >= " " and not "\x7f" <= char <= "\x9f" for char in shown)
+    assert all(char == "\t" or (char >= " " and not "\x7f" <= char <= "\x9f") for char in shown)
     shown.encode()
 
 
@@ -29,8 +29,10 @@ def test_columns_are_aligned_and_safe() -> None:
 
 @pytest.mark.parametrize(
     ("size_bytes", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (2048, "2 KB"), (1.5 * 2**20, "1.5 MB"), (300 * 2**20, "300 MB")]
-    + [(-3 * 2**20, "-3.0 MB"), (12 * 2**30, "12.0 GB")],
+    [
+        *((0, "0 B"), (1023, "1023 B"), (2048, "2 KB"), (1.5 * 2**20, "1.5 MB"), (300 * 2**20, "300 MB")),
+        *((-3 * 2**20, "-3.0 MB"), (12 * 2**30, "12.0 GB")),
+    ],
 )
 def test_sizes_read_well(size_bytes: float, text: str) -> None:
     assert display.size(size_bytes) == text

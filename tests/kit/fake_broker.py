@@ -3,8 +3,8 @@
 Standard library only. In a test's own process: `with FakeBroker(directory): …`. As a process it stands in
 for the modules `carpool_broker` and `carpool_supervisor` (see `fake_packages`), and then does what the file
 `behave-NAME` in the runtime directory says, one word a line: `refuse` (print a config error, exit 2), `crash`
-(exit 1 at once), `spawner` (once: leave a child behind), `mute` (never a word), `deaf` (ignores `stop`). What the launcher tells it goes
-to `heard-NAME`, each of its lives to `lives-NAME`.
+(exit 1 at once), `spawner` (once: leave a child behind), `mute` (never a word), `deaf` (ignores `stop`).
+What the launcher tells it goes to `heard-NAME`, each of its lives to `lives-NAME`.
 """
 
 import contextlib
@@ -87,6 +87,11 @@ STATUS: Json = {
         "private_processes_avoided": 4,
         "memory_saved_bytes": 83886080,
     },
+    "processes": [
+        {"role": "supervisor", "pid": 12, "rss_bytes": 36 << 20, "pss_bytes": 23 << 20, "cpu_s": 0.2},
+        {"role": "broker", "pid": 11, "rss_bytes": 35 << 20, "pss_bytes": 22 << 20, "cpu_s": 0.3},
+    ],
+    "config": {"file": "/c.json", "problem": ""},
 }
 
 

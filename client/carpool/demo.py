@@ -1,0 +1,124 @@
+"""The verb `carpool demo`: two real MCP servers, many agents, without carpool and with it.
+
+Owns the options, what is needed beforehand, the end in every case (also Ctrl-C) and the exit code:
+0 when every answer was right and nothing is left running, 1 when not, 2 when something is not installed,
+130 when interrupted. Knows nothing of: what happens in between (`demo_run`).
+"""
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+from carpool import demo_repo, demo_report
+from carpool.cli import EXIT_FAILED, EXIT_USAGE, json_option
+from carpool.demo_house import MODULES, DemoError, House
+from carpool.demo_run import Run
+from carpool.demo_show import Show
+
+LIMIT_S = 85.0
+"""For everything but the end, which takes at most half a minute: together under two minutes."""
+EXIT_INTERRUPTED = 130
+
+
+@click.command("demo")
+@click.option(
+    "--agents", type=click.IntRange(1, 60), default=20, show_default=True, help="How many agent processes."
+)
+@json_option
+def demo(*, agents: int, as_json: bool) -> None:
+    """Show on real servers what sharing them buys: memory, speed, and what a crash does.
+
+    Runs mcp-server-time and mcp-server-git, first a copy for each agent, then once for all through
+    carpool, and kills one in the middle. Half a minute. Uses a private directory and a carpool of its
+    own, and leaves nothing behind.
+    """
+    if missing := lacking():
+        click.echo(f"carpool demo: {missing}", err=True)
+        sys.exit(EXIT_USAGE)
+    sys.exit(perform(agents, as_json=as_json))
+
+
+def lacking() -> str:
+    """What is not installed and the command that installs it; empty when all is there."""
+    absent = [module.replace("_", "-") for module in MODULES.values() if not importlib.util.find_spec(module)]
+    if absent:
+        return (
+            f"{' and '.join(absent)} must be installed first (the extra `demo`):\n"
+            f"  {sys.executable} -m pip install {' '.join(absent)}"
+        )
+    if not shutil.which("git"):
+        return "`git` must be installed first; the git server runs it"
+    return ""
+
+
+def perform(agents: int, *, as_json: bool) -> int:
+    """The whole demo; says everything itself. The exit code."""
+    show = Show()
+    deadline_s = time.monotonic() + LIMIT_S
+    found: demo_report.Facts = {}
+    problems: list[str] = []
+    code = 0
+    _on_end_signals(_interrupt)
+    house = House()
+    try:
+        run = Run(house, show, agents, deadline_s)
+        if not as_json:
+            click.echo(demo_report.opening(agents))
+        house.configure()
+        run.commits = demo_repo.make(house.base / "repo")
+        show.step(f"   made a git repository with {len(run.commits)} commits for the git server")
+        show.step("1. WITHOUT CARPOOL: every agent starts its own servers")
+        private = run.private()
+        show.step("2. WITH CARPOOL: the servers are shared")
+        shared = run.shared()
+        found = demo_report.facts(agents, run.memory_kind, os.cpu_count(), private, shared)
+        problems += demo_report.problems(found)
+    except (DemoError, demo_repo.RepoError) as error:
+        problems.append(str(error))
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    finally:
+        _on_end_signals(signal.SIG_IGN)  # the end is bounded, and must not be cut short
+        show.step("ending everything ..." if code == 0 else "interrupted; ending everything ...")
+        left = house.close()
+    found |= {"seconds": round(show.elapsed_s(), 1), "problems": problems, "left": left}
+    _tell(found, interrupted=code != 0, as_json=as_json)
+    return code if code and not left else EXIT_FAILED if problems or left else code
+
+
+def _tell(found: demo_report.Facts, *, interrupted: bool, as_json: bool) -> None:
+    """The result, and last what is left."""
+    if as_json:
+        well = not interrupted and not found["problems"] and not found["left"]
+        click.echo(json.dumps({"ok": well, "interrupted": interrupted, **found}, indent=2))
+        return
+    if "answers" in found:
+        click.echo(f"\n{demo_report.table(found)}\n")
+        if not found["problems"]:
+            click.echo(f"All {found['answers']['right']:,} answers were checked, and every one was right.")
+            click.echo(demo_report.NEXT)
+    for problem in [*found["problems"], *found["left"]]:
+        click.echo(f"carpool demo failed: {problem}", err=True)
+    if not found["left"]:
+        took = f"{found['seconds']:.0f} s"
+        click.echo(
+            f"Ended after {took}. Nothing is left: no process of the demo runs, its directory is gone."
+        )
+
+
+def _on_end_signals(action: "signal._HANDLER") -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN or number == signal.SIGINT:  # nohup stays nohup
+            signal.signal(number, action)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt

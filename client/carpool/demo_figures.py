@@ -1,0 +1,162 @@
+"""What `carpool demo` measured, and the figures that follow from it.
+
+Owns the arithmetic: from the calls that agents report (`demo_agent`) and from memory readings to what the
+report shows. Pure: the same calls, the same figures. Seconds and bytes throughout; times are on the one
+monotonic clock of the machine. A figure that nothing was measured for is `None`, never zero.
+Knows nothing of: how it is laid out, processes.
+"""
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Any
+
+import msgspec
+
+Try = tuple[float, float, str]
+"""(sent, answered, outcome)."""
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True):
+    """One call of an agent with all its tries; the last one's outcome is the call's."""
+
+    server: str
+    tool: str
+    tries: list[Try]
+
+    @property
+    def outcome(self) -> str:
+        return self.tries[-1][2]
+
+
+class Speed(msgspec.Struct, frozen=True):
+    """Good answers of one server in a window."""
+
+    calls: int
+    per_s: float
+    p50_s: float | None
+    p99_s: float | None
+
+
+class Private(msgspec.Struct, frozen=True):
+    """Memory of private copies: measured for the first agents, scaled for all of them."""
+
+    measured_bytes: list[int]
+    """All server processes of 1, 2, 3 ... agents."""
+    each_further_bytes: int
+    """What one more agent's copies add: the mean growth per agent from the first to the last measurement."""
+    scaled_bytes: int
+    """For all agents."""
+
+
+class Kill(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agents saw of a server process that was killed."""
+
+    open_calls: int
+    """Sent before the kill and answered after it (or never)."""
+    lost: int
+    """Of these: ended as `Lost`, delivered maybe."""
+    lost_within_s: float | None
+    """From the kill to the last of these answers."""
+    refused: int
+    """Calls that carpool ended as not delivered, while the server was away."""
+    repeated_well: int
+    """Calls ended as lost or not delivered that the agent made again, with a right answer."""
+    back_after_s: float | None
+    """From the kill to the first right answer of the new process."""
+    others_meanwhile: int
+    """Right answers of the other servers in that time."""
+    others_slowest_s: float | None
+    """The slowest of these."""
+
+
+class Answers(msgspec.Struct, frozen=True):
+    """All calls of a demo, by their end."""
+
+    right: int
+    wrong: int
+    failed: int
+    """Ended as the server's own error, or as lost or unavailable for good."""
+
+    @property
+    def all_right(self) -> bool:
+        return self.right > 0 and not self.wrong and not self.failed
+
+
+def calls_of(said: Iterable[Sequence[Any]]) -> list[Call]:
+    """Calls as agents report them. Raises `msgspec.ValidationError` for another shape."""
+    return msgspec.convert(list(said), list[Call])
+
+
+def quantile(values: Sequence[float], share: float) -> float | None:
+    """The value below which `share` of `values` lie (nearest rank)."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
+
+
+def middle(values: Sequence[float]) -> float | None:
+    return median(values) if values else None
+
+
+def private(measured_bytes: list[int], agents: int) -> Private:
+    """Scale. `measured_bytes` has at least one entry and at most `agents`."""
+    last = len(measured_bytes)
+    first_to_last = measured_bytes[-1] - measured_bytes[0]
+    further = first_to_last // (last - 1) if last > 1 else measured_bytes[0]
+    return Private(measured_bytes, further, measured_bytes[-1] + (agents - last) * further)
+
+
+def speed(calls: Iterable[Call], server: str, from_s: float, to_s: float) -> Speed:
+    """Of the good answers of `server` that came in the window."""
+    took = [
+        answered - sent
+        for call in calls
+        for sent, answered, outcome in call.tries
+        if call.server == server and outcome == "ok" and from_s <= answered < to_s
+    ]
+    return Speed(len(took), len(took) / (to_s - from_s), quantile(took, 0.5), quantile(took, 0.99))
+
+
+def alone(calls: Iterable[Call], server: str) -> float | None:
+    """Median seconds of a good answer of `server`."""
+    return middle(
+        [
+            call.tries[-1][1] - call.tries[-1][0]
+            for call in calls
+            if call.server == server and call.outcome == "ok"
+        ]
+    )
+
+
+def answers(calls: Iterable[Call]) -> Answers:
+    outcomes = [call.outcome for call in calls]
+    right, wrong = outcomes.count("ok"), outcomes.count("wrong")
+    return Answers(right, wrong, len(outcomes) - right - wrong)
+
+
+def kill(calls: Sequence[Call], server: str, killed_s: float) -> Kill:
+    """What a kill of the one instance of `server` at `killed_s` did."""
+    struck = [call for call in calls if call.server == server]
+    tries = [each for call in struck for each in call.tries]
+    caught = [each for each in tries if each[0] < killed_s <= each[1]]
+    lost = [answered for _, answered, outcome in caught if outcome == "lost"]
+    again = [call for call in struck if len(call.tries) > 1]
+    back = min(
+        (answered for sent, answered, outcome in tries if sent >= killed_s and outcome == "ok"), default=None
+    )
+    others = [
+        answered - sent
+        for call in calls
+        if call.server != server
+        for sent, answered, outcome in call.tries
+        if outcome == "ok" and back is not None and killed_s <= answered < back
+    ]
+    return Kill(
+        open_calls=len(caught),
+        lost=len(lost),
+        lost_within_s=max(lost) - killed_s if lost else None,
+        refused=sum(outcome == "unavailable" for _, _, outcome in tries),
+        repeated_well=sum(call.outcome == "ok" for call in again),
+        back_after_s=None if back is None else back - killed_s,
+        others_meanwhile=len(others),
+        others_slowest_s=max(others, default=None),
+    )

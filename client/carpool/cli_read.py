@@ -29,6 +29,8 @@ NOTHING: Facts = {
         "private_processes_avoided": 0,
         "memory_saved_bytes": 0,
     },
+    "processes": [],
+    "config": None,
 }
 """`status --json` of a carpool that does not run: the same keys, so that programs need no second shape."""
 

@@ -98,7 +98,8 @@ def opening(agents: int) -> str:
     """What is about to be shown, for somebody who does not know carpool."""
     copies = agents * len(MODULES)
     return (
-        f"{_count(agents, 'agent')} and {len(MODULES)} MCP servers, {' and '.join(MODULES)}. Usually every agent\n"
+        f"{_count(agents, 'agent')} and {len(MODULES)} MCP servers, {' and '.join(MODULES)}. "
+        "Usually every agent\n"
         f"starts its own copy of every server: {copies} server processes. With carpool\n"
         "each server runs once, supervised, and all agents share it. Both, measured here:\n"
     )
@@ -189,7 +190,8 @@ def _kill_part(found: Facts) -> str:
         f"{_time(kill['lost_within_s'])}, with the words that",
         "    they may have been executed. None hung. carpool repeats none by itself:",
         "    only an agent knows whether it may.",
-        f"  - These agents could: {_count(kill['repeated_well'], 'call')} made again, all with right answers.",
+        f"  - These agents could: {_count(kill['repeated_well'], 'call')} made again, "
+        "all with right answers.",
         f"  - carpool started process {kill['new_pid']} instead, whose first answer came "
         f"{_time(kill['back_after_s'])} after",
         "    the kill. No agent had to reconnect.",

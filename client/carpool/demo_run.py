@@ -110,7 +110,7 @@ class Run:
             crowd.start(self._plan(0, [shim]))
             first = crowd.attached(ATTACH_S, lambda: self._show.live("the first agent attaches ..."))[0]
             first_s = max(first["first_s"].values())
-            self._show.step(f"   1 agent is attached; carpool started the servers for it")
+            self._show.step("   1 agent is attached; carpool started the servers for it")
             lap = self._lap(crowd)
             for number in range(1, self._agents):
                 crowd.start(self._plan(number, [shim]))

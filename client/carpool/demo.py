@@ -19,12 +19,13 @@ import click
 
 from carpool import demo_repo, demo_report
 from carpool.cli import EXIT_FAILED, EXIT_USAGE, json_option
-from carpool.demo_house import MODULES, DemoError, House
+from carpool.demo_house import DemoError, House
+from carpool.demo_questions import MODULES
 from carpool.demo_run import Run
 from carpool.demo_show import Show
 
-LIMIT_S = 85.0
-"""For everything but the end, which takes at most half a minute: together under two minutes."""
+LIMIT_S = 75.0
+"""For everything but the end, which takes at worst 45 s: together under two minutes."""
 EXIT_INTERRUPTED = 130
 
 
@@ -74,7 +75,7 @@ def perform(agents: int, *, as_json: bool) -> int:
             click.echo(demo_report.opening(agents))
         house.configure()
         run.commits = demo_repo.make(house.base / "repo")
-        show.step(f"   made a git repository with {len(run.commits)} commits for the git server")
+        show.step(f"made a git repository with {len(run.commits)} commits for the git server")
         show.step("1. WITHOUT CARPOOL: every agent starts its own servers")
         private = run.private()
         show.step("2. WITH CARPOOL: the servers are shared")
@@ -86,7 +87,7 @@ def perform(agents: int, *, as_json: bool) -> int:
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
     finally:
-        _on_end_signals(signal.SIG_IGN)  # the end is bounded, and must not be cut short
+        _on_end_signals(signal.SIG_IGN)  # the end is bounded
         show.step("ending everything ..." if code == 0 else "interrupted; ending everything ...")
         left = house.close()
     found |= {"seconds": round(show.elapsed_s(), 1), "problems": problems, "left": left}
@@ -103,15 +104,13 @@ def _tell(found: demo_report.Facts, *, interrupted: bool, as_json: bool) -> None
     if "answers" in found:
         click.echo(f"\n{demo_report.table(found)}\n")
         if not found["problems"]:
-            click.echo(f"All {found['answers']['right']:,} answers were checked, and every one was right.")
+            right, took = f"{found['answers']['right']:,}", f"{found['seconds']:.0f} s"
+            click.echo(f"All {right} answers were checked, and every one was right. It took {took}.")
             click.echo(demo_report.NEXT)
     for problem in [*found["problems"], *found["left"]]:
         click.echo(f"carpool demo failed: {problem}", err=True)
     if not found["left"]:
-        took = f"{found['seconds']:.0f} s"
-        click.echo(
-            f"Ended after {took}. Nothing is left: no process of the demo runs, its directory is gone."
-        )
+        click.echo("Nothing is left: no process bears the demo's mark, and its directory is gone.")
 
 
 def _on_end_signals(action: "signal._HANDLER") -> None:
@@ -121,4 +120,5 @@ def _on_end_signals(action: "signal._HANDLER") -> None:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    _on_end_signals(signal.SIG_IGN)  # once is enough; a second one would cut the end short
     raise KeyboardInterrupt

@@ -15,6 +15,9 @@ import msgspec
 Try = tuple[float, float, str]
 """(sent, answered, outcome)."""
 
+VICTIM, OTHER = "git", "time"
+"""The server whose process is killed, and the one that must not notice."""
+
 
 class Call(msgspec.Struct, frozen=True, array_like=True):
     """One call of an agent with all its tries; the last one's outcome is the call's."""
@@ -80,6 +83,42 @@ class Answers(msgspec.Struct, frozen=True):
     @property
     def all_right(self) -> bool:
         return self.right > 0 and not self.wrong and not self.failed
+
+
+class Alone(msgspec.Struct, frozen=True):
+    """The private copies."""
+
+    memory: Private
+    firsts_s: list[float]
+    """For each agent: from starting its servers to an answer of both."""
+    lap: list[Call]
+
+
+class Shared(msgspec.Struct, frozen=True, kw_only=True):
+    """The same work through carpool."""
+
+    shim_bytes: int
+    own: dict[str, int]
+    """carpool's own processes, shims left out: role and pid, and memory in bytes."""
+    instances: dict[str, int]
+    """Server to memory in bytes of its one process."""
+    instance_count: int
+    first_s: float
+    """The first agent, for which the servers were started: from starting its shim to an answer of both."""
+    later_s: list[float]
+    """The same for each later agent; all these attached at once."""
+    lap: list[Call]
+    steady: list[Call]
+    """Of all agents, from `from_s` to `to_s`, undisturbed."""
+    from_s: float
+    to_s: float
+    struck: list[Call]
+    """Of all agents, later; with the kill at `killed_s`."""
+    killed_s: float
+    pid: int
+    new_pid: int
+    sessions: int
+    """Sessions of agents after the kill."""
 
 
 def calls_of(said: Iterable[Sequence[Any]]) -> list[Call]:

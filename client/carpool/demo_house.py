@@ -20,12 +20,11 @@ from typing import Any
 
 from carpool import demo_procs
 from carpool.bench_spawn import carpool_argv
+from carpool.demo_questions import MODULES
 from carpool.demo_repo import QUIET
 from carpool_protocol import paths
 
-MODULES = {"time": "mcp_server_time", "git": "mcp_server_git"}
-"""Server to the module that is it."""
-COMMAND_S = 30.0
+COMMAND_S = 28.0
 LONGEST_TEMP = 50
 """A directory with a longer name than this may hold no socket (rule 20)."""
 _CLEAR_S = 3.0

@@ -12,6 +12,9 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+MODULES = {"time": "mcp_server_time", "git": "mcp_server_git"}
+"""Server to the Python module that is it."""
+
 ZONES: list[tuple[str, int]] = [
     ("Asia/Tokyo", 540),
     ("Asia/Kolkata", 330),
@@ -128,8 +131,10 @@ def _log(which: int, repo: str, commits: Sequence[str]) -> Question:
     count = 1 + which % len(commits)
 
     def is_right(text: str, _asked: datetime, _answered: datetime) -> bool:
-        # These commits and no other, whatever is said around them.
-        return [each for each in commits if each in text] == list(commits[:count])
+        # These commits and no other, and not what they changed.
+        return [each for each in commits if each in text] == list(
+            commits[:count]
+        ) and "In chapter" not in text
 
     return Question("git_log", {"repo_path": repo, "max_count": count}, is_right)
 
@@ -158,7 +163,7 @@ def _diff(which: int, repo: str, commits: Sequence[str]) -> Question:
     def is_right(text: str, _asked: datetime, _answered: datetime) -> bool:
         # All chapters that were written since, and none that was there already.
         found = [each for each in range(1, newest + 1) if f"+{chapter_line(each)}" in text]
-        return found == list(range(newest - at + 1, newest + 1))
+        return found == list(range(newest - at + 1, newest + 1)) and "Author:" not in text
 
     return Question("git_diff", {"repo_path": repo, "target": commits[at]}, is_right)
 

@@ -4,26 +4,30 @@ Owns the words and the layout, at most 80 columns. Everything shown was measured
 arithmetic that is shown with it. Pure. Knows nothing of: how it was measured (`demo_run`), the end.
 """
 
+import textwrap
 from typing import Any
 
 from carpool import demo_figures as figures
 from carpool import display
-from carpool.demo_house import MODULES
-from carpool.demo_run import OTHER, VICTIM, Alone, Shared
+from carpool.demo_figures import OTHER, VICTIM, Alone, Shared
+from carpool.demo_questions import MODULES
 
 Facts = dict[str, Any]
 
 NEXT = (
-    "Your own servers: name them in carpool.json (`carpool check` says where it belongs),\n"
+    "Your own servers: name them in carpool.json (`carpool check` says where it is),\n"
     "and give every agent one MCP server, the command `carpool connect`."
 )
+"""What somebody who has seen enough does next."""
+
+_WIDTH = 80
 
 
 def facts(agents: int, memory_kind: str, cpus: int | None, private: Alone, shared: Shared) -> Facts:
     """Everything the demo found, with stable keys: `--json`, and what `table` lays out."""
     firsts = [shared.first_s, *shared.later_s]
-    kill = figures.kill(shared.work, VICTIM, shared.killed_s)
-    ended = figures.answers([*private.lap, *shared.lap, *shared.work])
+    kill = figures.kill(shared.struck, VICTIM, shared.killed_s)
+    ended = figures.answers([*private.lap, *shared.lap, *shared.steady, *shared.struck])
     own_bytes = sum(shared.own.values())
     instance_bytes = sum(shared.instances.values())
     return {
@@ -67,8 +71,7 @@ def facts(agents: int, memory_kind: str, cpus: int | None, private: Alone, share
             for name in MODULES
         },
         "together": {
-            name: _fields(figures.speed(shared.work, name, shared.from_s, shared.killed_s))
-            for name in MODULES
+            name: _fields(figures.speed(shared.steady, name, shared.from_s, shared.to_s)) for name in MODULES
         },
         "kill": {"server": VICTIM, "pid": shared.pid, "new_pid": shared.new_pid, **_fields(kill)},
         "sessions_after_kill": shared.sessions,
@@ -96,13 +99,13 @@ def problems(found: Facts) -> list[str]:
 
 def opening(agents: int) -> str:
     """What is about to be shown, for somebody who does not know carpool."""
-    copies = agents * len(MODULES)
-    return (
-        f"{_count(agents, 'agent')} and {len(MODULES)} MCP servers, {' and '.join(MODULES)}. "
-        "Usually every agent\n"
-        f"starts its own copy of every server: {copies} server processes. With carpool\n"
-        "each server runs once, supervised, and all agents share it. Both, measured here:\n"
+    servers = " and ".join(MODULES)
+    text = (
+        f"{_count(agents, 'agent')}, {len(MODULES)} MCP servers ({servers}). Usually every agent starts its"
+        f" own copy of every server: {agents * len(MODULES)} server processes. With carpool each "
+        "server runs once, supervised, and all agents share it. Here are both, measured now."
     )
+    return textwrap.fill(text, _WIDTH) + "\n"
 
 
 def table(found: Facts) -> str:
@@ -142,9 +145,14 @@ def _memory_part(found: Facts) -> str:
     ]
     ratio = theirs["scaled_bytes"] / size["together"]
     rows.append(
-        f"  {kind} with copies / with carpool = {ratio:.1f}"
-        + ("" if ratio >= 1 else "  (so few agents do not pay for carpool's own processes)")
+        f"  {ratio:.1f} times less memory with carpool."
+        if ratio >= 1
+        else "  So few agents do not pay for carpool's own processes."
     )
+    if kind == "PSS":
+        rows.append("  (PSS: a page that several processes share is divided among them.)")
+    else:
+        rows.append("  (RSS: this system tells no PSS, so pages that processes share count for each.)")
     measured = [display.size(each) for each in theirs["measured_bytes"]]
     rows.append(f"  Copies measured for {_span(count)}: {', '.join(measured)}.")
     if agents > count:
@@ -185,17 +193,25 @@ def _load_part(found: Facts) -> str:
 def _kill_part(found: Facts) -> str:
     kill = found["kill"]
     lines = [
-        f"  IN THE MIDDLE OF THAT: kill -9 of process {kill['pid']}, the {kill['server']} server",
-        f"  - {_count(kill['open_calls'], 'call')} open on it: {kill['lost']} ended as lost within "
-        f"{_time(kill['lost_within_s'])}, with the words that",
-        "    they may have been executed. None hung. carpool repeats none by itself:",
-        "    only an agent knows whether it may.",
-        f"  - These agents could: {_count(kill['repeated_well'], 'call')} made again, "
-        "all with right answers.",
-        f"  - carpool started process {kill['new_pid']} instead, whose first answer came "
+        f"  In the middle of such work: kill -9 of process {kill['pid']}, the {kill['server']} server.",
+    ]
+    if kill["lost"]:
+        lines += [
+            f"  - {_count(kill['open_calls'], 'call')} open on it. {kill['lost']} ended as lost within "
+            f"{_time(kill['lost_within_s'])}, saying honestly:",
+            "    maybe executed. None hung. carpool repeats none by itself: only an agent",
+            "    knows whether it may.",
+        ]
+    else:
+        lines.append("  - No call was lost: none was open on it in that moment.")
+    if kill["repeated_well"]:
+        again = _count(kill["repeated_well"], "call")
+        lines.append(f"  - Here the agents may: {again} made again, all answered right.")
+    lines += [
+        f"  - carpool started process {kill['new_pid']} instead. Its first answer came "
         f"{_time(kill['back_after_s'])} after",
-        "    the kill. No agent had to reconnect.",
-        f"  - Meanwhile the {OTHER} server answered {kill['others_meanwhile']:,} calls, "
+        "    the kill, on CPUs busy with the other calls. No agent had to reconnect.",
+        f"  - Meanwhile the {OTHER} server answered {_count(kill['others_meanwhile'], 'call')}, "
         f"the slowest in {_time(kill['others_slowest_s'])}.",
     ]
     return "\n".join(lines)
@@ -211,7 +227,7 @@ def _row(label: str, *cells: object) -> str:
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _span(count: int) -> str:

@@ -2,7 +2,7 @@
 
 Owns the order of events and what is measured when. Two acts, each with real agent processes; each
 act ends its agents itself. All waits are bounded by one deadline for the whole demo (`DemoError`).
-Memory is read while the agents work. Knows nothing of: layout, exit codes, the end (`demo_house`).
+Knows nothing of: layout, exit codes, the end (`demo_house`).
 """
 
 import contextlib
@@ -10,14 +10,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
 from carpool import demo_figures as figures
 from carpool import demo_procs, display
 from carpool.bench_spawn import carpool_argv
 from carpool.demo_crowd import Crowd, Said
-from carpool.demo_figures import Call
-from carpool.demo_house import MODULES, DemoError, House
+from carpool.demo_figures import VICTIM, Alone, Call, Shared
+from carpool.demo_house import DemoError, House
+from carpool.demo_questions import MODULES
 from carpool.demo_repo import QUIET
 from carpool.demo_show import Show
 
@@ -25,43 +24,10 @@ MEASURED_AGENTS = 5
 """Private copies are started for so many agents, and scaled for the others."""
 LAP_S = 1.0
 WORK_S = 5.0
-AFTER_S = 2.0
-"""Work goes on so long after every agent has had an answer of the new process."""
+BEFORE_S, AFTER_S = 1.0, 1.5
+"""How long the agents work before the kill, and after each has had an answer of the new process."""
 ATTACH_S = 45.0
 BACK_S = 30.0
-VICTIM, OTHER = "git", "time"
-
-
-class Alone(msgspec.Struct, frozen=True):
-    """The private copies."""
-
-    memory: figures.Private
-    firsts_s: list[float]
-    """For each agent: from starting its servers to an answer of both."""
-    lap: list[Call]
-
-
-class Shared(msgspec.Struct, frozen=True, kw_only=True):
-    """The same work through carpool."""
-
-    shim_bytes: int
-    own: dict[str, int]
-    """carpool's own processes, shims left out: role and pid, and memory in bytes."""
-    instances: dict[str, int]
-    """Server to memory in bytes of its one process."""
-    instance_count: int
-    first_s: float
-    """The first agent, for which the servers were started: from starting its shim to an answer of both."""
-    later_s: list[float]
-    """The same for each later agent; all these attached at once."""
-    lap: list[Call]
-    work: list[Call]
-    from_s: float
-    killed_s: float
-    pid: int
-    new_pid: int
-    sessions: int
-    """Sessions of agents after the kill."""
 
 
 class Run:
@@ -86,7 +52,7 @@ class Run:
         with self._crowd() as crowd:
             for number in range(count):
                 crowd.start(self._plan(number, wires))
-                said = crowd.attached(ATTACH_S, lambda: self._show.live("its servers start ..."))
+                said = crowd.attached(ATTACH_S, lambda: self._show.live("   its servers start ..."))
                 if number == 0:
                     lap = self._lap(crowd)
                 pids = [pid for each in said for pid in each["pids"]]
@@ -108,35 +74,41 @@ class Run:
         }
         with self._crowd() as crowd:
             crowd.start(self._plan(0, [shim]))
-            first = crowd.attached(ATTACH_S, lambda: self._show.live("the first agent attaches ..."))[0]
+            first = crowd.attached(ATTACH_S, lambda: self._show.live("   the first agent attaches ..."))[0]
             first_s = max(first["first_s"].values())
             self._show.step("   1 agent is attached; carpool started the servers for it")
             lap = self._lap(crowd)
             for number in range(1, self._agents):
                 crowd.start(self._plan(number, [shim]))
-            said = crowd.attached(ATTACH_S, lambda: self._show.live("the other agents attach ..."))
+            said = crowd.attached(ATTACH_S, lambda: self._show.live("   the other agents attach ..."))
             if self._agents > 1:
                 self._show.step(
                     f"   {self._agents} agents are attached, each through its own `carpool connect`"
                 )
-            crowd.tell(do="work")
             from_s = time.monotonic()
-            self._work(crowd, WORK_S / 2)
+            crowd.tell(do="work")
+            self._work(crowd, WORK_S)
+            to_s = time.monotonic()
+            steady = self._stop(crowd)
+            self._show.step(f"   {len(steady):,} calls are answered, in {WORK_S:g} s of work without a pause")
             seen = self._memory(said)
-            self._work(crowd, WORK_S / 2)
-            pid, killed_s = self._kill(crowd)
+            crowd.tell(do="work")
+            self._work(crowd, BEFORE_S)
+            pid, killed_s = self._kill()
+            crowd.hear_of(VICTIM, killed_s, BACK_S, lambda: self._tell_work(crowd))
             new_pid, sessions = self._after(pid)
             self._work(crowd, AFTER_S)
-            crowd.tell(do="stop")
-            work = [call for said_ in crowd.results("work", BACK_S) for call in figures.calls_of(said_)]
-            self._show.step(f"   {len(work):,} calls are answered, and every answer is checked")
+            struck = self._stop(crowd)
+            self._show.step(f"   {len(struck):,} more calls are answered")
         return Shared(
             **seen,
             first_s=first_s,
             later_s=[max(each["first_s"].values()) for each in said[1:]],
             lap=lap,
-            work=work,
+            steady=steady,
             from_s=from_s,
+            to_s=to_s,
+            struck=struck,
             killed_s=killed_s,
             pid=pid,
             new_pid=new_pid,
@@ -164,13 +136,20 @@ class Run:
     def _work(self, crowd: Crowd, seconds: float) -> None:
         crowd.hear_for(seconds, lambda: self._tell_work(crowd))
 
+    def _stop(self, crowd: Crowd) -> list[Call]:
+        """Let the agents finish what is open; all they did since they were told to work."""
+        crowd.tell(do="stop")
+        return [call for said in crowd.results("work", BACK_S) for call in figures.calls_of(said)]
+
     def _tell_work(self, crowd: Crowd) -> None:
         good = crowd.good()
         counts = ", ".join(f"{name} {sum(each.get(name, 0) for each in good):,}" for name in MODULES)
-        self._show.live(f"{_count(self._agents, 'agent')} at work; right answers so far: {counts}")
+        self._show.live(f"   {_count(self._agents, 'agent')} at work; right answers so far: {counts}")
 
     def _memory(self, said: list[Said]) -> dict[str, Any]:
-        """Every process of carpool while the agents work."""
+        """Every process of carpool. While the agents rest: a `git` that the git server is just starting
+        would be counted as a second copy of it.
+        """
         status = self._house.status()
         instances = {name: [each["pid"] for each in status["servers"][name]["instances"]] for name in MODULES}
 
@@ -191,8 +170,8 @@ class Run:
             "instance_count": sum(len(pids) for pids in instances.values()),
         }
 
-    def _kill(self, crowd: Crowd) -> tuple[int, float]:
-        """kill -9 of the one instance of the victim; until every agent has an answer of the next one."""
+    def _kill(self) -> tuple[int, float]:
+        """kill -9 of the one instance of the victim: its pid, and when it was dead."""
         instances = self._house.status()["servers"][VICTIM]["instances"]
         serving = [each for each in instances if each["state"] == "serving"]
         if not serving:
@@ -202,7 +181,6 @@ class Run:
             raise DemoError(f"process {pid} of the server {VICTIM} could not be killed")
         killed_s = time.monotonic()
         self._show.step(f"   kill -9 of process {pid}, the {VICTIM} server, while the agents call it")
-        crowd.hear_of(VICTIM, killed_s, BACK_S, lambda: self._tell_work(crowd))
         return pid, killed_s
 
     def _after(self, old_pid: int) -> tuple[int, int]:

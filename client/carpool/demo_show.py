@@ -4,6 +4,7 @@ Owns stderr. On a terminal `live` rewrites the last line; elsewhere it is silent
 lines only. Knows nothing of: what is being done.
 """
 
+import contextlib
 import shutil
 import sys
 import time
@@ -11,16 +12,19 @@ from typing import TextIO
 
 from carpool import display
 
+LIVE_EVERY_S = 0.15
+"""More often nobody can read it."""
+
 
 class Show:
-    """The lines of one demo. `silent`: says nothing at all."""
+    """The lines of one demo."""
 
-    def __init__(self, stream: TextIO | None = None, *, silent: bool = False) -> None:
+    def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
-        self._silent = silent
         self._on_terminal = self._stream.isatty()
         self._start_s = time.monotonic()
         self._is_live = False
+        self._live_s = 0.0
 
     def elapsed_s(self) -> float:
         return time.monotonic() - self._start_s
@@ -31,24 +35,28 @@ class Show:
 
     def live(self, text: str) -> None:
         """A line that the next one replaces, for people who wait."""
-        if self._on_terminal:
+        now_s = time.monotonic()
+        if self._on_terminal and now_s - self._live_s >= LIVE_EVERY_S:
+            self._live_s = now_s
             self._write(text, "")
 
     def wipe(self) -> None:
         """Take the changing line away."""
-        if self._is_live and not self._silent:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+        if self._is_live:
+            self._put("\r\x1b[K")
             self._is_live = False
 
     def _write(self, text: str, end: str) -> None:
-        if self._silent:
-            return
         self.wipe()
         line = f"{self.elapsed_s():5.1f} s  {display.printable(text)}"
         if not end:
             # A line that wraps cannot be taken away again.
             line = line[: shutil.get_terminal_size().columns - 1]
             self._is_live = True
-        self._stream.write(line + end)
-        self._stream.flush()
+        self._put(line + end)
+
+    def _put(self, text: str) -> None:
+        # A reader that has left (`2>&1 | head`, a closed terminal) must not cost the demo its orderly end.
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+            self._stream.flush()

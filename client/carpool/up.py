@@ -51,9 +51,7 @@ def up(arguments: list[str]) -> int:
         return EXIT_USAGE
     if place.note:
         _say(place.note)
-    # Resolved here: the daemon's environment has no CARPOOL_CONFIG, and its directory is another one.
-    config = values.get("--config") or os.environ.get("CARPOOL_CONFIG", "")
-    config = os.path.abspath(os.path.expanduser(config)) if config else ""
+    config = wished_config(values.get("--config", ""))
     if "--stay" in values:
         return _stay(place, config, int(values.get("--ready-fd", "-1")))
     if "--detach" not in values:
@@ -67,6 +65,15 @@ def up(arguments: list[str]) -> int:
     elif code == EXIT_OK and "--quiet" not in values:
         sys.stdout.write(f"carpool is up in {place.directory}\n")
     return code
+
+
+def wished_config(option: str = "") -> str:
+    """The file that `--config` or `$CARPOOL_CONFIG` names, absolute; empty: the user's own.
+
+    Resolved by whoever starts the daemon: its environment has no CARPOOL_CONFIG, its directory is another one.
+    """
+    config = option or os.environ.get("CARPOOL_CONFIG", "")
+    return os.path.abspath(os.path.expanduser(config)) if config else ""
 
 
 def bring_up(place: Place, config: str = "", wait_s: float = START_S) -> tuple[int, str]:

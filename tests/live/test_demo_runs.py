@@ -1,0 +1,88 @@
+"""The demo on the real servers, short: a right end, and nothing left of it, also when it is interrupted."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from carpool.demo_questions import MODULES
+
+pytest.importorskip(MODULES["time"])
+pytest.importorskip(MODULES["git"])
+
+SHORT = """
+import sys
+from carpool import demo_run
+demo_run.LAP_S = demo_run.BEFORE_S = demo_run.AFTER_S = 0.3
+demo_run.WORK_S = 1.0
+demo_run.MEASURED_AGENTS = 2
+from carpool.demo import demo
+demo(sys.argv[1:])
+"""
+LIMIT_S = 110.0
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Where the demo makes its directory. Short: there will be sockets in it."""
+    with tempfile.TemporaryDirectory(prefix="cp-", dir="/tmp") as name:
+        yield Path(name)
+
+
+def start(place: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", SHORT, *arguments],
+        env={**os.environ, "TMPDIR": str(place)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def left(place: Path) -> list[str]:
+    """Running processes that have anything to do with the demo's directory, and what is in it."""
+    found = [str(each) for each in place.iterdir()]
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
+            continue
+        try:
+            if str(place).encode() in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:  # gone, or another user's
+            continue
+    return found
+
+
+def test_demo_ends_well_and_leaves_nothing(place: Path) -> None:
+    process = start(place, "--agents", "3", "--json")
+    out, err = process.communicate(timeout=LIMIT_S)
+    found = json.loads(out)
+    assert process.returncode == 0, (found["problems"], found["left"], err)
+    assert found["ok"] is True
+    assert found["carpool"]["processes"]["servers"] == 2
+    assert found["kill"]["pid"] != found["kill"]["new_pid"]
+    assert found["kill"]["repeated_well"] >= found["kill"]["lost"] > 0
+    assert found["answers"]["wrong"] == found["answers"]["failed"] == 0
+    assert left(place) == []
+
+
+@pytest.mark.parametrize("moment", ["WITHOUT CARPOOL", "WITH CARPOOL: the", "calls are answered"])
+def test_interrupted_demo_leaves_nothing(place: Path, moment: str) -> None:
+    process = start(place, "--agents", "2")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    for line in process.stderr:
+        if moment in line:
+            process.send_signal(signal.SIGINT)
+            break
+    out, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130, err
+    assert "Nothing is left" in out
+    assert left(place) == []

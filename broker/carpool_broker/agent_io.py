@@ -39,6 +39,8 @@ class AgentIo:
         self._buffer = LineBuffer(cap_bytes=LINE_CAP_BYTES)
         self._out: list[bytes] = []
         self._unsent = memoryview(b"")
+        self._waiting_bytes = 0
+        """Accepted and not yet taken by the socket."""
         self._blocked = False
         self._held = False
         self._paused = False
@@ -67,10 +69,14 @@ class AgentIo:
     def write(self, line: bytes) -> None:
         """Accept a complete line. `flush` sends it."""
         self._out.append(line)
+        self._waiting_bytes += len(line)
 
     def flush(self) -> None:
         """Send what the socket takes now; the rest follows by itself."""
-        if self._blocked or self.closed or not self._out:
+        if self.closed or not self._out:
+            return
+        if self._blocked:
+            self._judge()
             return
         out = self._out
         data = out[0] if len(out) == 1 else b"".join(out)
@@ -83,6 +89,7 @@ class AgentIo:
             self._gone()
             return
         self.progress += sent
+        self._waiting_bytes -= sent
         if sent < len(data):
             self._unsent = memoryview(data)[sent:]
             self._blocked = True
@@ -124,6 +131,7 @@ class AgentIo:
             self._gone()
             return
         self.progress += sent
+        self._waiting_bytes -= sent
         self._unsent = self._unsent[sent:]
         if not self._unsent:
             self._blocked = False
@@ -135,8 +143,7 @@ class AgentIo:
         """Whether to read: not while held, nor while too much waits for the agent."""
         if self.closed:
             return
-        waiting = len(self._unsent) + (sum(map(len, self._out)) if self._blocked else 0)
-        pause = self._held or waiting > UNREAD_HIGH_BYTES
+        pause = self._held or (self._blocked and self._waiting_bytes > UNREAD_HIGH_BYTES)
         if pause != self._paused:
             self._paused = pause
             if pause:

@@ -70,7 +70,7 @@ def up(arguments: list[str]) -> int:
 def wished_config(option: str = "") -> str:
     """The file that `--config` or `$CARPOOL_CONFIG` names, absolute; empty: the user's own.
 
-    Resolved by whoever starts the daemon: its environment has no CARPOOL_CONFIG, its directory is another one.
+    Resolved by whoever starts the daemon, which has no CARPOOL_CONFIG and another directory.
     """
     config = option or os.environ.get("CARPOOL_CONFIG", "")
     return os.path.abspath(os.path.expanduser(config)) if config else ""

@@ -204,12 +204,38 @@ class Progressed(Message, frozen=True, tag=32):
     """The notification's params without `progressToken`."""
 
 
-class ToolOffer(Struct, frozen=True, array_like=True):
-    """One tool as the server describes it."""
+class Offer(Struct, frozen=True, array_like=True):
+    """One tool or prompt as the server describes it."""
 
     name: str
     definition: RawJson
-    """The whole tool object, unknown fields included."""
+    """The whole object, unknown fields included."""
+
+
+ToolOffer = Offer
+
+
+class ResourceOffer(Struct, frozen=True, array_like=True):
+    """One resource or resource template as the server describes it."""
+
+    uri: str
+    """Of a template: its `uriTemplate` (RFC 6570)."""
+    definition: RawJson
+    """The whole object, unknown fields included."""
+
+
+Feature = Literal[
+    "tools",
+    "tools.listChanged",
+    "prompts",
+    "prompts.listChanged",
+    "resources",
+    "resources.listChanged",
+    "resources.subscribe",
+    "completions",
+    "logging",
+]
+"""What a server announces of what can be shared. `features` reads them from capabilities and writes them."""
 
 
 class Catalog(Message, frozen=True, tag=33):
@@ -221,6 +247,10 @@ class Catalog(Message, frozen=True, tag=33):
     server_info: RawJson
     capabilities: RawJson
     protocol_version: str
+    prompts: list[Offer] = []
+    resources: list[ResourceOffer] = []
+    templates: list[ResourceOffer] = []
+    features: list[Feature] = []
 
 
 class PoolChanged(Message, frozen=True, tag=34):

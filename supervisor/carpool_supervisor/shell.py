@@ -78,6 +78,8 @@ class SupervisorShell:
             on_lost=self._spawner_lost,
         )
         self._spawner_gone = trio.Event()
+        self._later: dict[InstanceId, effects.Spawn] | None = None
+        """Between two spawners: what is to be started by the next one."""
         self.core = SupervisorCore()
         self._clock = SteadyClock()
         dump_to = self._logs / f"journal-supervisor-{name}.jsonl"
@@ -215,6 +217,9 @@ class SupervisorShell:
 
     def _spawn(self, effect: effects.Spawn) -> None:
         instance = effect.instance
+        if self._later is not None:
+            self._later[instance] = effect
+            return
         spec = self._specs.get(effect.key)
         if spec is None:  # its pool goes and has calls left that no instance will see
             self._feed((events.SpawnFailed(instance, "its configuration is gone", random.random()),))  # noqa: S311
@@ -244,6 +249,9 @@ class SupervisorShell:
             conversation.greet()
 
     def _spawn_failed(self, instance: InstanceId, text: str) -> None:
+        if self._later is not None:  # not the command's fault: trying again may help
+            self._feed((events.InstanceExited(instance, text, (), "", random.random()),))  # noqa: S311
+            return
         self._feed((events.SpawnFailed(instance, f"could not be started: {text}", random.random()),))  # noqa: S311
 
     def _exited(self, instance: InstanceId, status: int) -> None:
@@ -266,10 +274,19 @@ class SupervisorShell:
         self._conversations[effect.instance].probe()
 
     def _close_stdin(self, effect: effects.CloseStdin) -> None:
-        self._conversations[effect.instance].io.close_stdin()
+        if not self._never_mind(effect.instance):
+            self._conversations[effect.instance].io.close_stdin()
 
     def _signal(self, effect: effects.SignalGroup) -> None:
-        self._spawner.signal(effect.instance, effect.signal)
+        if not self._never_mind(effect.instance):
+            self._spawner.signal(effect.instance, effect.signal)
+
+    def _never_mind(self, instance: InstanceId) -> bool:
+        """It was to be started by the next spawner, and now is to end: then it has."""
+        if not self._later or self._later.pop(instance, None) is None:
+            return False
+        self._feed((events.InstanceExited(instance, "was never started", (), "", random.random()),))  # noqa: S311
+        return True
 
     def _forget(self, effect: effects.Forget) -> None:
         conversation = self._conversations.pop(effect.instance, None)
@@ -292,6 +309,7 @@ class SupervisorShell:
 
     def _spawner_lost(self) -> None:
         log.error("the spawner died, and with it every instance; it is started again")
+        self._later = {}
         self._spawner_gone.set()
 
     async def _renew_spawner(self) -> None:
@@ -299,6 +317,10 @@ class SupervisorShell:
             await self._spawner_gone.wait()
             self._spawner_gone = trio.Event()
             await self._spawner.start()
+            later, self._later = self._later or {}, None
+            for effect in later.values():
+                self._spawn(effect)
+            self._settle()
 
     def _jumped(self) -> None:
         log.warning("this process stood still for a while; every instance is probed")

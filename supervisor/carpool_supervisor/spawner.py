@@ -258,11 +258,11 @@ class Spawner:
         asked, running = list(self._asked), list(self._pids)
         self._asked.clear()
         self._pids.clear()
+        self._on_lost()  # first: what the exits cause must not ask this spawner
         for instance in asked:
             self._on_spawn_failed(instance, "the spawner died before it could start the process")
         for instance in running:
             self._on_exited(instance, LOST)
-        self._on_lost()
 
     def _abandon(self) -> None:
         """Let go of the socket and of the spawner process, whatever it is doing."""

@@ -6,14 +6,15 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from carpool_broker.core.listing import FAMILIES, Family
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.scope import Scope, ScopeEntry
-from carpool_broker.core.view import BadCursor, Denied, Page, View, ViewTool
+from carpool_broker.core.view import BadCursor, Denied, Page, Route, View, ViewTool
 from carpool_protocol.faults import InvariantBroken
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
-from carpool_protocol.messages import Catalog, ToolOffer
+from carpool_protocol.messages import Catalog, Offer, ResourceOffer, ToolOffer
 from carpool_protocol.names import Ambiguous, Unknown, qualify_all
 
 
@@ -34,12 +35,38 @@ def catalog(key: str, *tools: str, instructions: str = "", description: str = ""
     return Catalog(PoolKey(key), offers, instructions, EMPTY_OBJECT, EMPTY_OBJECT, "2025-06-18")
 
 
+Offers = dict[Family, dict[str, str]]
+
+
+def offered(key: PoolKey, offers: Offers, *, reverse: bool = False) -> Catalog:
+    def in_turn(family: Family) -> list[tuple[str, str]]:
+        return list(offers.get(family, {}).items())[:: -1 if reverse else 1]
+
+    def resources(family: Family, member: str) -> list[ResourceOffer]:
+        return [
+            ResourceOffer(own, RawJson(json.dumps({member: own, "description": text}).encode()))
+            for own, text in in_turn(family)
+        ]
+
+    return Catalog(
+        key,
+        [Offer(own, definition(own, text)) for own, text in in_turn("tools")],
+        "",
+        EMPTY_OBJECT,
+        EMPTY_OBJECT,
+        "",
+        [Offer(own, definition(own, text)) for own, text in in_turn("prompts")],
+        resources("resources", "uri"),
+        resources("templates", "uriTemplate"),
+    )
+
+
 def listed(view: View) -> list[str]:
     return [tool.qualified for tool in view.tools]
 
 
-def page(view: View, cursor: str | None = None) -> Page:
-    found = view.page(cursor)
+def page(view: View, cursor: str | None = None, family: Family = "tools") -> Page:
+    found = view.page(family, cursor)
     assert isinstance(found, Page)
     return found
 
@@ -52,6 +79,19 @@ def all_pages(view: View, cursor: str | None = None) -> list[dict[str, Any]]:
         tools += result["tools"]
         if "nextCursor" not in result:
             return tools
+        cursor = result["nextCursor"]
+
+
+def read(view: View, family: Family, cursor: str | None = None) -> list[tuple[str, str]]:
+    """(name or URI, description) of every entry from `cursor` on, read the way an agent reads them."""
+    members = {"tools": "name", "prompts": "name", "resources": "uri", "templates": "uriTemplate"}
+    body = "resourceTemplates" if family == "templates" else family
+    found: list[tuple[str, str]] = []
+    while True:
+        result = json.loads(page(view, cursor, family).body)
+        found += [(it[members[family]], it["description"]) for it in result[body]]
+        if "nextCursor" not in result:
+            return found
         cursor = result["nextCursor"]
 
 
@@ -132,9 +172,9 @@ def test_only_scopes_whose_list_changed_are_told() -> None:
     both, git, quiet = scope("time", "git"), scope("git"), scope(entry("git", tools_deny=("*",)))
     for seen in (both, git, quiet):
         registry.retain(seen)
-    assert registry.learn(catalog("git", "log")) == [both, git]
-    assert registry.learn(catalog("time", "now")) == [both]
-    assert registry.learn(catalog("elsewhere", "x")) == []
+    assert registry.learn(catalog("git", "log")) == {both: {"tools"}, git: {"tools"}}
+    assert registry.learn(catalog("time", "now")) == {both: {"tools"}}
+    assert registry.learn(catalog("elsewhere", "x")) == {}
 
 
 def test_the_same_tools_in_another_order_or_with_other_instructions_change_no_list() -> None:
@@ -142,9 +182,9 @@ def test_the_same_tools_in_another_order_or_with_other_instructions_change_no_li
     seen = scope("git")
     registry.learn(catalog("git", "log", "add"))
     before = registry.retain(seen)
-    assert registry.learn(catalog("git", "add", "log", instructions="New.")) == []
+    assert registry.learn(catalog("git", "add", "log", instructions="New.")) == {}
     after = registry.view(seen)
-    assert after.version == before.version
+    assert after.version("tools") == before.version("tools")
     assert after.instructions == "New."
     assert page(after) is page(before)
 
@@ -154,17 +194,40 @@ def test_a_changed_definition_is_a_change_and_the_held_view_stays_as_it_was() ->
     seen = scope("git")
     registry.learn(catalog("git", "log", description="old"))
     before = registry.retain(seen)
-    assert registry.learn(catalog("git", "log", description="new")) == [seen]
+    assert registry.learn(catalog("git", "log", description="new")) == {seen: {"tools"}}
     assert [tool["description"] for tool in all_pages(before)] == ["old"]
     assert [tool["description"] for tool in all_pages(registry.view(seen))] == ["new"]
-    assert registry.view(seen).version > before.version
+    assert registry.view(seen).version("tools") > before.version("tools")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_changed_definition_in_one_list_changes_that_list_alone(family: Family) -> None:
+    registry = Registry()
+    both, other = scope("a", "b"), scope("b")
+    old: Offers = {
+        "tools": {"t": ""},
+        "prompts": {"p": ""},
+        "resources": {"x:1": ""},
+        "templates": {"x:{a}": ""},
+    }
+    registry.learn(offered(PoolKey("a"), old))
+    registry.learn(offered(PoolKey("b"), old))
+    before = registry.retain(both)
+    registry.retain(other)
+    new: Offers = {**old, family: dict.fromkeys(old[family], "new")}
+    assert registry.learn(offered(PoolKey("a"), new)) == {both: {family}}
+    view = registry.view(both)
+    assert [text for _, text in read(view, family)] == ["new", ""]
+    for unchanged in set(FAMILIES) - {family}:
+        assert view.version(unchanged) == before.version(unchanged)
+        assert view.page(unchanged, None) is before.page(unchanged, None)
 
 
 def test_a_first_catalog_without_tools_ends_the_waiting_without_a_change() -> None:
     registry = Registry()
     seen = scope("git", "time")
     assert registry.retain(seen).unknown == {"git", "time"}
-    assert registry.learn(catalog("git")) == []
+    assert registry.learn(catalog("git")) == {}
     assert registry.view(seen).unknown == {"time"}
 
 
@@ -177,8 +240,8 @@ def test_a_hidden_server_leaves_every_list_keeps_its_names_and_returns() -> None
     registry.learn(catalog("a", "search", "read"))
     registry.learn(catalog("b", "search"))
     before = registry.retain(seen)
-    assert registry.hide(PoolKey("b")) == [seen]
-    assert registry.hide(PoolKey("b")) == []
+    assert registry.hide(PoolKey("b")) == {seen: {"tools"}}
+    assert registry.hide(PoolKey("b")) == {}
     during = registry.view(seen)
     name_of_b = next(tool.qualified for tool in before.tools if tool.key == "b")
     assert set(listed(during)) == set(listed(before)) - {name_of_b}
@@ -186,7 +249,7 @@ def test_a_hidden_server_leaves_every_list_keeps_its_names_and_returns() -> None
     assert isinstance(away, ViewTool)
     assert away.key in during.away
     assert isinstance(during.resolve("search"), Ambiguous), "must not become a's because b is away"
-    assert registry.show(PoolKey("b")) == [seen]
+    assert registry.show(PoolKey("b")) == {seen: {"tools"}}
     assert registry.view(seen).tools == before.tools
 
 
@@ -208,10 +271,10 @@ def test_forgetting_a_pool_forgets_that_it_was_hidden() -> None:
     registry.learn(catalog("git", "log"))
     registry.retain(seen)
     registry.hide(PoolKey("git"))
-    assert registry.forget(PoolKey("git")) == []
+    assert registry.forget(PoolKey("git")) == {}
     assert registry.view(seen).unknown == {"git"}
     assert registry.catalog(PoolKey("git")) is None
-    assert registry.learn(catalog("git", "log")) == [seen]
+    assert registry.learn(catalog("git", "log")) == {seen: {"tools"}}
 
 
 # --- pages -------------------------------------------------------------------------------------------------
@@ -263,7 +326,7 @@ def test_an_old_cursor_pages_its_own_list_for_seven_changes_and_then_is_refused(
         registry.learn(catalog("git", *numbered(4), description=str(change)))
         assert names_on(page(registry.view(seen), cursor)) == ["git__t00002"]
     registry.learn(catalog("git", "x"))
-    assert registry.view(seen).page(cursor) == BadCursor()
+    assert registry.view(seen).page("tools", cursor) == BadCursor()
 
 
 def test_a_cursor_of_another_scope_or_another_life_of_the_broker_is_refused() -> None:
@@ -272,8 +335,8 @@ def test_a_cursor_of_another_scope_or_another_life_of_the_broker_is_refused() ->
     for it in (registry, later):
         it.learn(catalog("git", *numbered(3)))
     cursor = page(registry.retain(one)).next_cursor
-    assert registry.retain(two).page(cursor) == BadCursor()
-    assert later.retain(one).page(cursor) == BadCursor()
+    assert registry.retain(two).page("tools", cursor) == BadCursor()
+    assert later.retain(one).page("tools", cursor) == BadCursor()
 
 
 @pytest.mark.parametrize(
@@ -284,7 +347,7 @@ def test_anything_but_a_page_beginning_is_a_bad_cursor(cursor: str) -> None:
     registry.learn(catalog("git", *numbered(3)))
     view = registry.retain(scope("git"))
     assert page(view).next_cursor == "1.2"
-    assert view.page(cursor) == BadCursor()
+    assert view.page("tools", cursor) == BadCursor()
 
 
 # --- who looks ---------------------------------------------------------------------------------------------
@@ -301,7 +364,7 @@ def test_equal_scopes_share_one_view_until_the_last_lets_go() -> None:
         registry.view(scope("git"))
     with pytest.raises(InvariantBroken):
         registry.release(scope("git"))
-    assert registry.learn(catalog("git", "log")) == []
+    assert registry.learn(catalog("git", "log")) == {}
 
 
 def test_a_scope_that_names_a_server_twice_is_our_bug_and_leaves_nothing_behind() -> None:
@@ -331,8 +394,20 @@ SCOPES = [
 ]
 KEPT = 3
 PAGED_BY = 2
+NAMES = ["t0", "t1", "t2", "t.2", "t_2", "u"]
+OWN: dict[Family, list[str]] = {
+    "tools": NAMES,
+    "prompts": NAMES,
+    "resources": ["x://a", "x://b", "x://a/b", "plain", "carpool+b+x://a", "carpool+c+x://a"],
+    "templates": ["x://{id}", "x://{name}", "x://{+path}", "carpool+a+x://{id}", "broken{"],
+}
+SAID = ["x://a", "x://a/b/c", "x://new", "y://z", "plain", "plain/x", "carpool+b+x://new", "x://{id}"]
 Seen = list[tuple[str, str]]
-"""(name, description), as an agent reads them."""
+"""(name or URI, description), as an agent reads them."""
+
+
+def some_of(family: Family) -> st.SearchStrategy[dict[str, str]]:
+    return st.dictionaries(st.sampled_from(OWN[family]), st.sampled_from(["", "x"]), max_size=4)
 
 
 class RegistryMachine(RuleBasedStateMachine):
@@ -341,53 +416,78 @@ class RegistryMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.registry = Registry(page_entries=PAGED_BY, kept_versions=KEPT)
-        self.catalogs: dict[PoolKey, dict[str, str]] = {}
+        self.catalogs: dict[PoolKey, Offers] = {}
         self.hidden: set[PoolKey] = set()
         self.holders: dict[Scope, int] = {}
-        self.history: dict[Scope, list[Seen]] = {}
-        self.versions: dict[Scope, int] = {}
-        self.cursors: list[tuple[Scope, list[Seen], int, str, Seen]] = []
+        self.history: dict[Scope, dict[Family, list[Seen]]] = {}
+        self.versions: dict[tuple[Scope, Family], int] = {}
+        self.cursors: list[tuple[Scope, Family, list[Seen], int, str, Seen]] = []
 
-    def expected(self, seen: Scope) -> Seen:
-        entries = {it.server: it for it in seen.servers}
-        tools = [
-            (server, tool)
-            for server, it in entries.items()
-            for tool in self.catalogs.get(it.key, {})
-            if it.allows(tool)
-        ]
-        names = qualify_all(tools, {it.server: it.prefix for it in seen.servers}, seen.separator)
+    def offers(self, seen: Scope, family: Family) -> list[tuple[ScopeEntry, str, str]]:
+        """(entry, own name or URI, description), in the order of lists."""
         return [
-            (
-                names[server, tool],
-                (f"[{server}] " if entries[server].description_prefix else "")
-                + self.catalogs[entries[server].key][tool],
-            )
-            for server, tool in sorted(tools)
-            if entries[server].key not in self.hidden
+            (it, own, text)
+            for it in sorted(seen.servers, key=lambda it: it.server)
+            for own, text in sorted(self.catalogs.get(it.key, {}).get(family, {}).items())
+            if family != "tools" or it.allows(own)
         ]
 
-    def judge(self, told: list[Scope]) -> None:
-        changed = {seen for seen in self.holders if self.expected(seen) != self.history[seen][-1]}
-        assert len(told) == len(set(told))
-        assert set(told) == changed
-        for seen in changed:
-            self.history[seen].append(self.expected(seen))
-            assert self.registry.view(seen).version > self.versions[seen]
-            self.versions[seen] = self.registry.view(seen).version
+    def expected(self, seen: Scope, family: Family) -> Seen:
+        offers = self.offers(seen, family)
+        if family in ("tools", "prompts"):
+            pairs = [(it.server, own) for it, own, _ in offers]
+            names = qualify_all(pairs, {it.server: it.prefix for it in seen.servers}, seen.separator)
+            return [
+                (names[it.server, own], (f"[{it.server}] " if it.description_prefix else "") + text)
+                for it, own, text in offers
+                if it.key not in self.hidden
+            ]
+        first: dict[str, str] = {}
+        shown: Seen = []
+        for it, own, text in offers:
+            is_second = first.setdefault(own.replace("{name}", "{id}"), it.server) != it.server
+            reads_rewritten = any(
+                own.startswith(f"carpool+{server}+") for server in (it.server for it in seen.servers)
+            )
+            uri = own
+            if is_second or reads_rewritten:
+                uri = f"carpool+{it.server}{'+' if ':' in own else ':'}{own}"
+            if it.key not in self.hidden:
+                shown.append((uri, text))
+        return shown
 
-    @rule(
-        key=st.sampled_from(KEYS),
-        tools=st.dictionaries(
-            st.sampled_from(["t0", "t1", "t2", "t.2", "t_2", "u"]), st.sampled_from(["", "x"])
-        ),
-        reverse=st.booleans(),
-    )
-    def learn(self, key: PoolKey, tools: dict[str, str], reverse: bool) -> None:
-        self.catalogs[key] = tools
-        offers = [ToolOffer(name, definition(name, text)) for name, text in tools.items()]
-        offers = offers[::-1] if reverse else offers
-        self.judge(self.registry.learn(Catalog(key, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "")))
+    def judge(self, told: dict[Scope, frozenset[Family]]) -> None:
+        changed: dict[Scope, set[Family]] = {}
+        for seen in self.holders:
+            for family in FAMILIES:
+                version = self.registry.view(seen).version(family)
+                if (now := self.expected(seen, family)) != self.history[seen][family][-1]:
+                    changed.setdefault(seen, set()).add(family)
+                    self.history[seen][family].append(now)
+                    assert version > self.versions[seen, family]
+                    self.versions[seen, family] = version
+                else:
+                    assert version == self.versions[seen, family]
+        assert told == changed
+
+    @initialize(held=st.lists(st.sampled_from(SCOPES), min_size=2, unique_by=SCOPES.index), data=st.data())
+    def begin(self, held: list[Scope], data: st.DataObject) -> None:
+        for seen in held:
+            self.retain(seen)
+        for key in KEYS:
+            self.catalogs[key] = {family: data.draw(some_of(family)) for family in FAMILIES}
+            self.judge(self.registry.learn(offered(key, self.catalogs[key])))
+
+    @rule(data=st.data(), key=st.sampled_from(KEYS), family=st.sampled_from(FAMILIES), reverse=st.booleans())
+    def learn(self, data: st.DataObject, key: PoolKey, family: Family, reverse: bool) -> None:
+        self.catalogs[key] = {**self.catalogs.get(key, {}), family: data.draw(some_of(family))}
+        self.judge(self.registry.learn(offered(key, self.catalogs[key], reverse=reverse)))
+
+    @rule(key=st.sampled_from(KEYS), family=st.sampled_from(FAMILIES), text=st.sampled_from(["", "x", "y"]))
+    def learn_other_words(self, key: PoolKey, family: Family, text: str) -> None:
+        offers = self.catalogs.get(key, {})
+        self.catalogs[key] = {**offers, family: dict.fromkeys(offers.get(family, {}), text)}
+        self.judge(self.registry.learn(offered(key, self.catalogs[key])))
 
     @rule(key=st.sampled_from(KEYS))
     def forget(self, key: PoolKey) -> None:
@@ -409,8 +509,8 @@ class RegistryMachine(RuleBasedStateMachine):
     def retain(self, seen: Scope) -> None:
         view = self.registry.retain(seen)
         if seen not in self.holders:
-            self.history[seen] = [self.expected(seen)]
-            self.versions[seen] = view.version
+            self.history[seen] = {family: [self.expected(seen, family)] for family in FAMILIES}
+            self.versions |= {(seen, family): view.version(family) for family in FAMILIES}
         self.holders[seen] = self.holders.get(seen, 0) + 1
 
     @precondition(lambda self: self.holders)
@@ -423,39 +523,60 @@ class RegistryMachine(RuleBasedStateMachine):
             del self.holders[seen], self.history[seen]
 
     @precondition(lambda self: self.holders)
-    @rule(data=st.data())
-    def list_and_keep_a_cursor(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), family=st.sampled_from(FAMILIES))
+    def list_and_keep_a_cursor(self, data: st.DataObject, family: Family) -> None:
         seen = data.draw(st.sampled_from(sorted(self.holders, key=SCOPES.index)))
         view = self.registry.view(seen)
-        assert [(tool["name"], tool["description"]) for tool in all_pages(view)] == self.history[seen][-1]
-        cursor = page(view).next_cursor
-        assert (cursor is None) == (len(self.history[seen][-1]) <= PAGED_BY)
+        history = self.history[seen][family]
+        assert read(view, family) == history[-1]
+        cursor = page(view, None, family).next_cursor
+        assert (cursor is None) == (len(history[-1]) <= PAGED_BY)
         if cursor is not None:
-            rest = self.history[seen][-1][PAGED_BY:]
-            self.cursors.append((seen, self.history[seen], len(self.history[seen]), cursor, rest))
+            self.cursors.append((seen, family, history, len(history), cursor, history[-1][PAGED_BY:]))
 
     @precondition(lambda self: self.cursors)
-    @rule(data=st.data())
-    def page_on_with_a_kept_cursor(self, data: st.DataObject) -> None:
-        seen, history, then, cursor, rest = data.draw(st.sampled_from(self.cursors))
+    @rule(data=st.data(), other=st.sampled_from(FAMILIES))
+    def page_on_with_a_kept_cursor(self, data: st.DataObject, other: Family) -> None:
+        seen, family, history, then, cursor, rest = data.draw(st.sampled_from(self.cursors))
         if seen not in self.holders:
             return
         view = self.registry.view(seen)
-        if self.history[seen] is history and len(history) - then < KEPT:
-            assert [(tool["name"], tool["description"]) for tool in all_pages(view, cursor)] == rest
+        if self.history[seen][family] is history and len(history) - then < KEPT:
+            assert read(view, family, cursor) == rest
         else:
-            assert view.page(cursor) == BadCursor()
+            assert view.page(family, cursor) == BadCursor()
+        assert other == family or view.page(other, cursor) == BadCursor()
+
+    @precondition(lambda self: self.holders)
+    @rule(data=st.data(), uri=st.sampled_from(SAID + OWN["resources"]))
+    def what_a_server_with_a_rewritten_uri_says_leads_back_to_it(self, data: st.DataObject, uri: str) -> None:
+        view = self.registry.view(data.draw(st.sampled_from(sorted(self.holders, key=SCOPES.index))))
+        for it in view.scope.servers:
+            outward = view.outward_uri(it.key, uri)
+            if view.rewrites(it.key):
+                there = view.uris.route_template(outward)
+                assert isinstance(there, Route)
+                assert (there.key, there.uri) == (it.key, uri)
+            else:
+                assert outward == uri
 
     @invariant()
     def every_fact_agrees(self) -> None:
         self.registry.check()
         for seen in self.holders:
             view = self.registry.view(seen)
-            assert listed(view) == [name for name, _ in self.history[seen][-1]]
+            assert listed(view) == [name for name, _ in self.history[seen]["tools"][-1]]
+            assert [it.qualified for it in view.prompts] == [
+                name for name, _ in self.history[seen]["prompts"][-1]
+            ]
             keys = {it.key for it in seen.servers}
             assert view.unknown == keys - self.catalogs.keys() - self.hidden
             assert view.away == keys & self.hidden
+            for it in seen.servers:
+                for own in self.catalogs.get(it.key, {}).get("resources", {}):
+                    there = view.route(view.outward_uri(it.key, own))
+                    assert there == Route(it.key, it.server, own, "listed"), "hidden or not"
 
 
-RegistryMachine.TestCase.settings = settings(deadline=None, max_examples=120, stateful_step_count=30)
+RegistryMachine.TestCase.settings = settings(deadline=None, max_examples=40, stateful_step_count=20)
 TestRegistryAgainstItsModel = RegistryMachine.TestCase

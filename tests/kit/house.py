@@ -1,4 +1,4 @@
-"""A private carpool for a test: a runtime directory, the command line, and proof at the end that nothing is left."""
+"""A private carpool for a test: a runtime directory, the command line, and proof that nothing is left."""
 
 import os
 import shutil

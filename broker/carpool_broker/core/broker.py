@@ -30,8 +30,7 @@ from carpool_broker.core.events import (
     SupervisorWent,
 )
 from carpool_broker.core.ledger import Bounds, Ledger
-from carpool_broker.core.registry import Registry
-from carpool_broker.core.scope import Scope
+from carpool_broker.core.registry import Changes, Registry
 from carpool_broker.core.session import Owed, Session
 from carpool_broker.core.sources import Sources
 from carpool_broker.core.view import BadCursor, Denied, View, ViewTool
@@ -136,6 +135,8 @@ class BrokerCore:
                 if self.ledger.credit_bytes is not None:
                     self.ledger.credit_bytes += event.size_bytes
                     self.ledger.pump_all(now)
+            case Catalog() | PoolChanged() if event.key not in self._wanted:
+                pass  # said before the supervisor heard that nobody wants this pool any more
             case Catalog():
                 self._told(self.registry.learn(event))
                 self._moved(now)
@@ -222,7 +223,7 @@ class BrokerCore:
         self._answer_list(session, event.id, event.cursor)
 
     def _answer_list(self, session: Session, request: RawJson, cursor: str | None) -> None:
-        page = self._view(session).page(cursor)
+        page = self._view(session).page("tools", cursor, session.version)
         if isinstance(page, BadCursor):
             self._refuse(session, request, "bad_cursor", "")
             return
@@ -259,7 +260,13 @@ class BrokerCore:
         self._unresolved(owed, view, found, now, patient=patient)
 
     def _unresolved(
-        self, owed: Owed, view: View, found: Ambiguous | Denied | Unknown | ViewTool, now: float, *, patient: bool
+        self,
+        owed: Owed,
+        view: View,
+        found: Ambiguous | Denied | Unknown | ViewTool,
+        now: float,
+        *,
+        patient: bool,
     ) -> None:
         match found:
             case Ambiguous():
@@ -321,11 +328,11 @@ class BrokerCore:
         self._told(changed)
         self._moved(now)
 
-    def _told(self, scopes: list[Scope]) -> None:
+    def _told(self, changes: Changes) -> None:
         """The views of these scopes are others now."""
-        if not scopes:
+        changed = {scope for scope, families in changes.items() if "tools" in families}
+        if not changed:
             return
-        changed = set(scopes)
         for source_id, source in self.sources.sources.items():
             if source.in_force in changed:
                 self._told_source(source_id)
@@ -376,7 +383,7 @@ class BrokerCore:
 
     def _discover_used(self) -> None:
         """A new supervisor knows nothing: ask for what sessions look at and for what shall be replaced."""
-        for source in {session.source for session in self.sessions.values()}:
+        for source in dict.fromkeys(session.source for session in self.sessions.values()):
             self._discover(self.registry.view(self.sources.scope(source)))
         for key in self.sources.to_discover():
             self._out(Discover(key))

@@ -7,9 +7,9 @@ opaque and annotated so that a journal keeps their length only.
 Knows nothing of: sockets, JSON, how an era words any of this.
 """
 
-from typing import Annotated, NewType
+from typing import NewType
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from carpool_broker.core.scope import Scope
 from carpool_protocol.ids import RawJson, ServerName, SessionId
@@ -27,8 +27,6 @@ from carpool_protocol.messages import (
 SourceId = NewType("SourceId", str)
 """Where a scope comes from: one configuration seen with one environment. Many sessions share one."""
 
-Blank = Annotated[tuple[PoolSpec, ...], Meta(extra={"journal": "length"})]
-
 
 class Event(Struct, frozen=True, tag=True):
     """Root of the broker's own events."""
@@ -39,7 +37,7 @@ class SourceRead(Event, frozen=True, kw_only=True):
 
     source: SourceId
     scope: Scope
-    specs: Blank
+    specs: tuple[PoolSpec, ...]
     misconfigured: dict[ServerName, str]
     """Why a server of this source cannot be run, for people."""
     stop_first: frozenset[ServerName]
@@ -150,4 +148,3 @@ OwnEvent = (
 )
 LinkEvent = Answered | Failed | Progressed | Catalog | PoolChanged | Credit
 AnyEvent = OwnEvent | LinkEvent
-

@@ -21,9 +21,9 @@ from carpool_broker.core.session import Owed, Session
 from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.fault_kinds import KINDS
 from carpool_protocol.faults import TOOLS_CALL, fault, fault_of, for_method
-from carpool_protocol.ids import CallId, PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.messages import Answered, Call, CancelCall, Failed, PoolSpec, Progressed
+from carpool_protocol.ids import CallId, PoolKey, RawJson, SessionId
 from carpool_protocol.link_codec import paid_size
+from carpool_protocol.messages import Answered, Call, CancelCall, Failed, PoolSpec, Progressed
 
 BACKSTOP_MARGIN_S: Final = 5.0
 """The supervisor owns the deadlines; only when it stays silent this long after the last does the broker act."""
@@ -41,7 +41,9 @@ class Bounds(Struct, frozen=True, kw_only=True):
 class Ledger:
     """All open calls of the broker."""
 
-    def __init__(self, sessions: dict[SessionId, Session], bounds: Bounds, out: Callable[[AnyEffect], None]) -> None:
+    def __init__(
+        self, sessions: dict[SessionId, Session], bounds: Bounds, out: Callable[[AnyEffect], None]
+    ) -> None:
         self._sessions = sessions
         self._out = out
         self.bounds = bounds
@@ -109,6 +111,8 @@ class Ledger:
             session.waiting_bytes -= owed.size_bytes
             self.waits.disarm(owed.call)
             self._send(owed, now)
+        if session.waiting:
+            self._stalled[session.id] = None  # perhaps it is the link that keeps it back now
 
     def pump_all(self, now: float) -> None:
         """The link can carry more: sessions take turns, one call each."""
@@ -256,5 +260,3 @@ class Ledger:
 def call_name(call: CallId) -> str:
     """The call's name for people: in errors, logs and `carpool story`."""
     return f"c{call}"
-
-

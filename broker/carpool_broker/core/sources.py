@@ -25,7 +25,7 @@ from carpool_protocol.messages import PoolChanged, PoolSpec, Wanted
 class Source:
     """One configuration seen with one environment."""
 
-    __slots__ = ("goal", "in_force", "misconfigured", "replacing", "specs", "stop_first")
+    __slots__ = ("after", "goal", "in_force", "replacing", "specs")
 
     def __init__(self, goal: SourceRead) -> None:
         self.goal = goal
@@ -34,6 +34,8 @@ class Source:
         """Specs of the scope in force and of the goal."""
         self.replacing: dict[ServerName, PoolKey] = {}
         """Servers whose new pool has not greeted yet: the key that is still in force."""
+        self.after: dict[PoolKey, PoolKey] = {}
+        """Of pools with `stop_first`: the one before. Said each time; the supervisor knows when it is gone."""
 
 
 class Sources:
@@ -77,7 +79,7 @@ class Sources:
                 entries.append(entry)
                 continue
             if entry.server in goal.stop_first:
-                specs[entry.key] = replace(specs[entry.key], start_after=before.key)
+                source.after[entry.key] = before.key
                 entries.append(entry)
             elif self._must_wait(before.key, entry.key):
                 source.replacing[entry.server] = before.key
@@ -85,6 +87,9 @@ class Sources:
                 entries.append(replace(entry, key=before.key))
             else:
                 entries.append(entry)
+        source.after = {key: before for key, before in source.after.items() if key in specs}
+        for key, before_key in source.after.items():
+            specs[key] = replace(specs[key], start_after=before_key)
         source.specs = specs
         scope = replace(goal.scope, servers=tuple(entries))
         if scope == source.in_force:

@@ -1,205 +1,166 @@
-"""What sessions of one scope see at one moment: tools under their qualified names, in pages.
+"""What sessions of one scope see at one moment: four lists, and what every spelling means to them.
 
-Owns: the order of a list (by server, then by tool, both by code point: the same for every agent,
-whatever order the configuration or the server uses, and after every restart), pages and cursors (rule
-18), what a spelling means to a session. Everything here is immutable to its users; caches are filled on
-first use.
+Composes the name tables of tools and prompts, the table of URIs and the four lists; owns what is announced of
+them and where a completion goes. Everything here is immutable to its users; caches are filled on first use.
 
-Invariants: a cursor continues the very list it was given out with, or is refused; it names the beginning
-of a page, so nobody can have other pages built. A tool that is listed can be resolved by its name.
+Invariants: whatever is listed can be resolved by its name or URI. The offers of a server that is away (given
+up, stopped, disabled) are not listed but keep their names and can be resolved: a call gets the reason, and
+nothing else changes its name or meaning because a server went away.
 
 Knows nothing of: when a view changes and who holds which (`registry`), profiles, sessions, JSON-RPC.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal
 
-import msgspec
 from msgspec import Struct
 
+from carpool_broker.core.listing import FAMILIES, BadCursor, Family, History, Page
+from carpool_broker.core.name_table import Denied, NameTable
+from carpool_broker.core.offers import ViewPrompt, ViewResource, ViewTool
+from carpool_broker.core.resources import Route, Unroutable, UriTable
 from carpool_broker.core.scope import Scope
+from carpool_protocol.content import at, text_of
+from carpool_protocol.downgrade import NEWEST, tool_edit
 from carpool_protocol.ids import PoolKey, RawJson, ServerName
-from carpool_protocol.names import Ambiguous, Resolved, Resolver, Tool, Unknown, may_be_of, qualify_all
+from carpool_protocol.jsonrpc import quote
+from carpool_protocol.messages import Feature
+from carpool_protocol.names import Ambiguous, Resolver, Unknown, may_be_of
 
-PAGE_ENTRIES = 1000
-PAGE_BYTES = 4 * 1024 * 1024
+__all__ = [  # what a view is asked for and answers
+    "BadCursor",
+    "BadRef",
+    "CompletionTarget",
+    "Denied",
+    "Page",
+    "Route",
+    "Unroutable",
+    "View",
+    "ViewPrompt",
+    "ViewResource",
+    "ViewTool",
+]
 
-_HEAD = b'{"tools":['
-_TAIL = b"]}"
-_CURSOR_ROOM_BYTES = 64
+
+_PLACE: Final[dict[Family, int]] = {family: place for place, family in enumerate(FAMILIES)}
 
 
-class ViewTool(Struct, frozen=True):
-    """One tool as the agents of a scope see it."""
+class CompletionTarget(Struct, frozen=True):
+    """Who completes."""
 
-    qualified: str
-    server: ServerName
-    tool: str
-    """The server's own name for it."""
     key: PoolKey
-    definition: RawJson
-    """The whole tool object, with the qualified name in place of the server's."""
-
-
-class Page(Struct, frozen=True):
-    """One page of a list."""
-
-    body: RawJson
-    """The result object: `{"tools": [...], "nextCursor": ...}`."""
-    next_cursor: str | None
-
-
-class BadCursor(Struct, frozen=True):
-    """Not a cursor of this list, or of a version that is no longer kept (-32602, fault `bad_cursor`)."""
-
-
-class Denied(Struct, frozen=True):
-    """The tool exists, but its server's configuration does not let it through (fault `not_permitted`)."""
-
     server: ServerName
-    tool: str
+    ref: RawJson
+    """The reference with the server's own name or URI."""
 
 
-class Listing:
-    """One version of the list of a scope. Pages are encoded once, for all agents."""
+class BadRef(Struct, frozen=True):
+    """No reference of a `completion/complete` (-32602)."""
 
-    __slots__ = ("_mark", "_pages", "_starts", "ordinal", "tools", "version")
-
-    def __init__(
-        self,
-        tools: tuple[ViewTool, ...],
-        *,
-        version: int,
-        ordinal: int,
-        mark: str,
-        entries: int,
-        size_bytes: int,
-    ) -> None:
-        """`ordinal` counts the lists of one scope; `mark` tells this broker's cursors from earlier ones'."""
-        self.tools = tools
-        self.version = version
-        self.ordinal = ordinal
-        self._mark = mark
-        self._starts = _page_starts(tools, entries, size_bytes)
-        self._pages: dict[str | None, Page] = {}
-
-    @property
-    def is_paged(self) -> bool:
-        """Whether any cursor into this list can be out."""
-        return len(self._starts) > 1
-
-    def page(self, cursor: str | None) -> Page | None:
-        """The page that `cursor` begins; None for a cursor that this list never gave out."""
-        page = self._pages.get(cursor)
-        if page is None:
-            for number, start in enumerate(self._starts):
-                if cursor == self._cursor(start):
-                    page = self._pages[cursor] = self._encode(number)
-        return page
-
-    def _cursor(self, start: int) -> str | None:
-        return f"{self._mark}{self.version}.{start}" if start else None
-
-    def _encode(self, number: int) -> Page:
-        start = self._starts[number]
-        is_last = number + 1 == len(self._starts)
-        end = len(self.tools) if is_last else self._starts[number + 1]
-        body = _HEAD + b",".join([tool.definition for tool in self.tools[start:end]])
-        if is_last:
-            return Page(RawJson(body + _TAIL), None)
-        cursor = self._cursor(end)
-        return Page(RawJson(body + b'],"nextCursor":' + msgspec.json.encode(cursor) + b"}"), cursor)
-
-
-def _page_starts(tools: Sequence[ViewTool], entries: int, size_bytes: int) -> tuple[int, ...]:
-    """Where pages begin: as few as the limits allow; a tool too large for any page has one to itself."""
-    starts = [0]
-    room_bytes = size_bytes - len(_HEAD) - _CURSOR_ROOM_BYTES
-    used_bytes = 0
-    for index, tool in enumerate(tools):
-        entry_bytes = len(tool.definition) + 1
-        if index > starts[-1] and (index - starts[-1] >= entries or used_bytes + entry_bytes > room_bytes):
-            starts.append(index)
-            used_bytes = 0
-        used_bytes += entry_bytes
-    return tuple(starts)
+    text: str
 
 
 class View:
-    """What a scope sees: its list, and what every spelling means.
-
-    The tools of a server that is away (given up, stopped, disabled) are not listed but keep their names
-    and can be resolved: a call gets the reason, and no other tool changes its name or meaning because a
-    server went away.
-    """
+    """What a scope sees."""
 
     __slots__ = (
         "_by_name",
-        "_denied",
-        "_denied_resolver",
-        "_earlier",
-        "_listing",
-        "_resolver",
+        "_features",
         "away",
         "instructions",
+        "lists",
+        "prompt_names",
         "scope",
+        "tool_names",
         "unknown",
+        "uris",
     )
 
     def __init__(
         self,
         scope: Scope,
-        listing: Listing,
         *,
-        earlier: tuple[Listing, ...],
-        known: Iterable[ViewTool],
-        denied: Sequence[Tool],
+        lists: tuple[History[ViewTool], History[ViewPrompt], History[ViewResource], History[ViewResource]],
+        tool_names: NameTable[ViewTool],
+        prompt_names: NameTable[ViewPrompt],
+        uris: UriTable,
         unknown: frozenset[PoolKey],
         away: frozenset[PoolKey],
         instructions: str,
+        features: frozenset[Feature],
     ) -> None:
-        """`earlier`: the lists whose cursors still count; `known`: all tools let through, listed or away."""
         self.scope = scope
+        self.tool_names = tool_names
+        self.prompt_names = prompt_names
+        self.uris = uris
         self.unknown = unknown
-        """Pools whose catalog is not known yet and may still come: what `tools/list` waits for."""
+        """Pools whose catalog is not known yet and may still come: what a list waits for."""
         self.away = away
-        """Pools that were hidden: their tools are not listed, and there is nothing to wait for."""
+        """Pools that were hidden: their offers are not listed, and there is nothing to wait for."""
         self.instructions = instructions
         """What the servers that are not away say about themselves, merged."""
-        self._listing = listing
-        self._earlier = earlier
-        self._by_name = {tool.qualified: tool for tool in known}
-        self._denied = denied
-        self._resolver: Resolver | None = None
-        self._denied_resolver: Resolver | None = None
+        self._features = features
+        self.lists = lists
+        """In the order of `FAMILIES`."""
+        self._by_name = tool_names.by_name
 
-    @property
-    def version(self) -> int:
+    # --- lists ---------------------------------------------------------------------------------------------
+
+    def version(self, family: Family) -> int:
         """Greater whenever the list is another one; unique within a registry."""
-        return self._listing.version
+        return self.lists[_PLACE[family]].present.version
+
+    def page(self, family: Family, cursor: str | None, version: str = NEWEST) -> Page | BadCursor:
+        """One page as an agent of this protocol version may see it, of the list that `cursor` belongs to."""
+        if family == "tools":
+            return self.lists[0].page(cursor, tool_edit(version))
+        return self.lists[_PLACE[family]].page(cursor)
 
     @property
     def tools(self) -> tuple[ViewTool, ...]:
-        """What is listed, in order."""
-        return self._listing.tools
+        """The tools that are listed, in order."""
+        return self.lists[0].present.entries
 
     @property
-    def listings(self) -> tuple[Listing, ...]:
-        """The present list and the earlier ones whose cursors still count, newest first."""
-        return (self._listing, *self._earlier)
+    def prompts(self) -> tuple[ViewPrompt, ...]:
+        """The prompts that are listed, in order."""
+        return self.lists[1].present.entries
+
+    @property
+    def resources(self) -> tuple[ViewResource, ...]:
+        """The resources that are listed, in order."""
+        return self.lists[2].present.entries
+
+    @property
+    def templates(self) -> tuple[ViewResource, ...]:
+        """The resource templates that are listed, in order."""
+        return self.lists[3].present.entries
+
+    def capabilities(self) -> frozenset[Feature]:
+        """What to announce: what some server of the scope serves, or may turn out to serve (rule 18).
+
+        A server that is away counts: it may come back, and an agent greets only once.
+        """
+        return self._features
+
+    # --- names ---------------------------------------------------------------------------------------------
 
     @property
     def resolver(self) -> Resolver:
-        """All spellings of all tools let through; built when the first name is not a qualified one."""
-        if self._resolver is None:
-            self._resolver = Resolver({(t.server, t.tool): t.qualified for t in self._by_name.values()})
-        return self._resolver
+        """All spellings of all tools let through."""
+        return self.tool_names.resolver
 
     def resolve(self, spelling: str) -> ViewTool | Ambiguous | Denied | Unknown:
         """The tool that `spelling` means. A qualified name costs one dictionary lookup."""
         tool = self._by_name.get(spelling)
-        return tool if tool is not None else self._resolve_otherwise(spelling)
+        return tool if tool is not None else self.tool_names.resolve(spelling)
 
-    def suspects(self, spelling: str) -> tuple[PoolKey, ...]:
+    def resolve_prompt(self, spelling: str) -> ViewPrompt | Ambiguous | Unknown:
+        """The prompt that `spelling` means."""
+        found = self.prompt_names.resolve(spelling)
+        assert not isinstance(found, Denied)  # no setting keeps prompts back
+        return found
+
+    def suspects(self, spelling: str, family: Literal["tools", "prompts"] = "tools") -> tuple[PoolKey, ...]:
         """Pools without a known catalog that `spelling` can belong to, by the server's name at its head.
 
         Never a route: it says whose catalog is worth waiting for before an unknown name is refused, and which
@@ -208,7 +169,8 @@ class View:
         waiting = self.unknown | self.away
         if not waiting:
             return ()
-        known = {tool.key for tool in self._by_name.values()}
+        table = self.tool_names if family == "tools" else self.prompt_names
+        known = {found.key for found in table.by_name.values()}
         return tuple(
             entry.key
             for entry in self.scope.servers
@@ -217,35 +179,44 @@ class View:
             and may_be_of(spelling, entry.server, self.scope.separator, entry.prefix)
         )
 
-    def page(self, cursor: str | None) -> Page | BadCursor:
-        """One page of the present list, or of the earlier one that `cursor` belongs to."""
-        if cursor is None:
-            page = self._listing.page(None)
-            assert page is not None  # every list has a first page
-            return page
-        for listing in self.listings:
-            page = listing.page(cursor)
-            if page is not None:
-                return page
-        return BadCursor()
+    # --- URIs ----------------------------------------------------------------------------------------------
 
-    def _resolve_otherwise(self, spelling: str) -> ViewTool | Ambiguous | Denied | Unknown:
-        answer = self.resolver.resolve(spelling)
-        match answer:
-            case Resolved():
-                return self._by_name[answer.qualified]
-            case Ambiguous():
-                return answer
-            case Unknown():
-                if not self._denied:
-                    return answer
-        if self._denied_resolver is None:
-            names = qualify_all(self._denied, prefixes_of(self.scope), self.scope.separator)
-            self._denied_resolver = Resolver(names)
-        denied = self._denied_resolver.resolve(spelling)
-        return Denied(denied.server, denied.tool) if isinstance(denied, Resolved) else answer
+    def route(self, uri: str) -> Route | Unroutable:
+        """The server that `uri` belongs to.
 
+        While `unknown` is not empty, only a route by `listed` or `named` is final.
+        """
+        return self.uris.route(uri)
 
-def prefixes_of(scope: Scope) -> Mapping[ServerName, str | None]:
-    """`tools_prefix` of each server, as `names.qualify_all` wants them."""
-    return {entry.server: entry.prefix for entry in scope.servers}
+    def outward_uri(self, key: PoolKey, uri: str) -> str:
+        """`uri`, as a server of this pool says it, as the agents of this scope are to read it."""
+        return self.uris.outward(key, uri)
+
+    def rewrites(self, key: PoolKey) -> bool:
+        """Whether what a server of this pool says must pass through `content.rewrite_uris`."""
+        return self.uris.rewrites(key)
+
+    def completion_target(self, ref: RawJson) -> CompletionTarget | Ambiguous | Unknown | Unroutable | BadRef:
+        """Where the `ref` of a `completion/complete` leads (MCP 2025-11-25, server/utilities/completion)."""
+        match text_of(ref, "type"):
+            case "ref/prompt":
+                name = text_of(ref, "name")
+                if name is None:
+                    return BadRef("a ref/prompt has a name")
+                prompt = self.resolve_prompt(name)
+                if not isinstance(prompt, ViewPrompt):
+                    return prompt
+                own = prompt.prompt
+                ref = ref if own == name else RawJson(at(ref, {"name": lambda _: quote(own)}))
+                return CompletionTarget(prompt.key, prompt.server, ref)
+            case "ref/resource":
+                uri = text_of(ref, "uri")
+                if uri is None:
+                    return BadRef("a ref/resource has a uri")
+                route = self.uris.route_template(uri)
+                if isinstance(route, Unroutable):
+                    return route
+                ref = ref if route.uri == uri else RawJson(at(ref, {"uri": lambda _: quote(route.uri)}))
+                return CompletionTarget(route.key, route.server, ref)
+            case _:
+                return BadRef("a ref is a ref/prompt or a ref/resource")

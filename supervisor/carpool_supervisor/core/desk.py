@@ -187,6 +187,12 @@ class Desk:
             else:
                 self._out(Failed(opened.call.call, slug, "maybe", text))
         instance.lingering.clear()
+        refusal = no_entry(pool)
+        if refusal is not None:  # nobody is going to serve that line any more
+            slug, text, retry_after_s = refusal
+            for opened in undelivered:
+                self._out(Failed(opened.call.call, slug, "no", text, retry_after_s))
+            return
         for opened in reversed(undelivered):
             opened.instance = None
             self.calls[opened.call.call] = opened

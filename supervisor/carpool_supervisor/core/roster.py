@@ -40,6 +40,8 @@ class Roster:
         self._desk = desk
         self._out = out
         self.max_processes = 64
+        self._most = self.max_processes
+        """The cap, or what ran when it was lowered: nothing is ended for that alone."""
         self.max_greeting = 3
         self.instances: dict[InstanceId, Instance] = {}
         self._next_id = 1
@@ -58,6 +60,7 @@ class Roster:
     def want(self, wanted: Wanted, now: float) -> None:
         """Take over the complete list of pools that are wanted."""
         self.max_processes = wanted.max_processes
+        self._most = max(self.max_processes, len(self.instances))
         self.max_greeting = wanted.max_greeting
         keys = {spec.key for spec in wanted.pools}
         for spec in wanted.pools:
@@ -69,7 +72,8 @@ class Roster:
             else:
                 pool.policy = spec.policy
                 pool.start_after = spec.start_after
-                pool.wanted = True
+                if not pool.wanted:
+                    self._rewant(pool)
                 pool.waiting.max_calls = spec.policy.max_waiting_calls
                 pool.waiting.max_bytes = spec.policy.max_waiting_bytes
                 if not pool.stopped and not pool.restart.given_up:
@@ -79,6 +83,16 @@ class Roster:
         for key in [key for key in self._pools if key not in keys]:
             self.retire(self._pools[key], now)
         self.fill(now)
+
+    def _rewant(self, pool: Pool) -> None:
+        """It was on its way out, and the broker has forgotten it: all about it is news again."""
+        pool.wanted = True
+        pool.said = None
+        pool.catalog_said = False
+        if not pool.serving:  # the next instance tells it; `discover` starts none where it is known
+            pool.catalog = None
+        if pool.policy.auto_connect:
+            pool.target = max(pool.target, 1)
 
     def grow(self, pool: Pool, now: float) -> None:
         """There is more to do than the instances at hand can take."""
@@ -93,7 +107,9 @@ class Roster:
     def discover(self, key: PoolKey, now: float) -> None:
         """Somebody needs the catalog."""
         pool = self._pools.get(key)
-        if pool is None or pool.catalog is not None or pool.stopped or pool.restart.given_up:
+        if pool is None or not pool.wanted or pool.catalog is not None:
+            return
+        if pool.stopped or pool.restart.given_up:
             return
         if pool.target == 0:
             pool.target = 1
@@ -103,7 +119,7 @@ class Roster:
     def operate(self, word: Operate, now: float) -> None:
         """An operator's word. `Operated` follows when it has taken effect."""
         pool = self._pools.get(word.key)
-        if pool is None:
+        if pool is None or not pool.wanted:
             self._out(Operated(word.token, ok=False, text="no such pool: its configuration has just changed"))
             return
         pool.operations.append((word.token, word.verb, pool.generations))
@@ -112,6 +128,7 @@ class Roster:
             pool.target = 0
             self._desk.fail_waiting(pool, "stopped", "")
             self._end_all(pool, now)
+            self.fill(now)  # one that was greeting has given back its turn
             return
         pool.stopped = False
         pool.restart = after_operator(pool.restart)
@@ -144,7 +161,10 @@ class Roster:
             self._queue.pop(pool.key, None)
             self.starts.disarm(pool.key)
             self._end_all(pool, now)
-        if not pool.instances and not pool.waiting:
+        # Who starts after this pool starts after the one before it too.
+        before = self._pools.get(pool.start_after)
+        waits = before is not None and not before.wanted
+        if not pool.instances and not pool.waiting and not waits:
             self._finish_operations(pool)
             del self._pools[pool.key]
 
@@ -193,7 +213,12 @@ class Roster:
         idle = [
             i
             for i in self.instances.values()
-            if i.state is State.SERVING and not i.in_flight and i.pool.active() > i.pool.policy.min_instances
+            if i.state is State.SERVING
+            and not i.in_flight
+            and i.pool is not needy
+            and not i.pool.waiting
+            and not i.pool.operations
+            and i.pool.active() > i.pool.policy.min_instances
         ]
         several = [i for i in self.instances.values() if i.state is State.SERVING and i.pool.active() > 1]
         if idle:
@@ -238,6 +263,7 @@ class Roster:
         self.learn(pool, catalog)
         if pool.active() > max(pool.target, 1):
             self._shrink(pool, now)
+        self._desk.serve(pool, now)  # before anybody takes it for idle
         self.fill(now)
 
     def learn(self, pool: Pool, catalog: Catalog) -> None:
@@ -411,7 +437,7 @@ class Roster:
         policy = instance.pool.policy
         pool = instance.pool
         idle = not instance.in_flight and now - instance.idle_since >= policy.idle_s
-        if idle and pool.active() > policy.min_instances:
+        if idle and not pool.waiting and pool.active() > policy.min_instances:
             pool.target = pool.active() - 1
             self.stop(instance, now)
             return
@@ -496,7 +522,7 @@ class Roster:
 
     def check(self) -> None:
         """Assert every invariant."""
-        assert len(self.instances) <= self.max_processes + 1, "more processes than the cap"
+        assert len(self.instances) <= self._most + 1, "more processes than the cap"
         for instance in self.instances.values():
             assert instance.pool.instances[instance.id] is instance
             assert (instance in instance.pool.serving) == (instance.state is State.SERVING)
@@ -507,7 +533,8 @@ class Roster:
                 assert instance.failure is None or not instance.in_flight
         for pool in self._pools.values():
             ready = pool.active() < pool.target and not pool.stopped and not pool.restart.given_up
-            if ready and not self.closing:
+            condemned = any(i.failure is not None for i in pool.instances.values())  # its end decides
+            if ready and not condemned and not self.closing:
                 assert pool.key in self._queue or pool.key in self.starts, f"{pool.key} is short and forgotten"
         assert self.look_at is not None or not self.instances
 

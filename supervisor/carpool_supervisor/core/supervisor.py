@@ -36,6 +36,17 @@ from carpool_supervisor.core.lifecycle import State
 from carpool_supervisor.core.pool import Instance, Pool, Pools
 from carpool_supervisor.core.roster import Roster
 
+SPOKEN = (
+    InstanceGreeted,
+    CatalogRead,
+    AnswerUnreadable,
+    ServerProgressed,
+    InstanceHeard,
+    ProbeAnswered,
+    ServerMisspoke,
+)
+"""Events that came out of an instance: signs of life, like an answer (rule 8)."""
+
 
 class SupervisorCore:
     """All decisions of one supervisor. See `carpool_protocol.machine.Machine`."""
@@ -157,6 +168,8 @@ class SupervisorCore:
         now: float,
     ) -> None:
         pool = instance.pool
+        if isinstance(event, SPOKEN):
+            self.roster.heard(instance, now)
         match event:
             case InstanceSpawned():
                 self.roster.spawned(instance, event.pid)
@@ -164,9 +177,9 @@ class SupervisorCore:
                 self.roster.spawn_failed(instance, event.text, event.jitter, now)
             case InstanceGreeted():
                 self.roster.greeted(instance, event.catalog, now)
-                self.desk.serve(pool, now)
             case GreetingFailed():
                 self.roster.condemn(instance, event.text, now)
+                self.roster.fill(now)  # it has given back its turn to greet
             case CatalogRead():
                 self.roster.learn(pool, event.catalog)
             case ServerAnswered():
@@ -178,7 +191,7 @@ class SupervisorCore:
             case ServerProgressed():
                 self.desk.progressed(instance, event.wire, event.params, now)
             case InstanceHeard() | ProbeAnswered():
-                self.roster.heard(instance, now)
+                pass
             case ServerMisspoke():
                 pool.last_error = event.text
             case StdinBlocked():
@@ -195,6 +208,7 @@ class SupervisorCore:
         instance = self.roster.instances.get(event.instance)
         if instance is None:
             return
+        self.roster.heard(instance, now)
         self.desk.answered(instance, event.wire, is_error=event.is_error, body=event.body, now=now)
         if instance.state is State.DRAINING and not instance.in_flight:
             self.roster.relax(instance, now)
@@ -211,11 +225,16 @@ class SupervisorCore:
 
     def _announce(self, now: float) -> None:
         """Tell the broker, once, what is different from what it was last told."""
-        for pool in list(self.pools.values()):
+        pools = list(self.pools.values())
+        for pool in pools:
+            if not pool.wanted:
+                self.roster.retire(pool, now)
+        if len(self.pools) < len(pools):
+            self.roster.fill(now)  # others may start only after one that is gone now
+        for pool in pools:
             if pool.operations:
                 self.roster.settle_operations(pool)
             if not pool.wanted:
-                self.roster.retire(pool, now)
                 continue
             if pool.catalog is not None and not pool.catalog_said:
                 pool.catalog_said = True

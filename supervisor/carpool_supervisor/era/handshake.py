@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from carpool_protocol.answers import repair_tool_result
+from carpool_protocol.answers import repair_error, repair_tool_result
 from carpool_protocol.faults import TOOLS_CALL
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, PoolKey, RawJson, WireId
 from carpool_protocol.jsonrpc import (
@@ -50,6 +50,8 @@ VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 MAX_TOOLS: Final = 100_000
 MAX_PAGES: Final = 10_000
 """A server whose pages never end is cut off here."""
+MAX_WIRE_DIGITS: Final = 18
+"""A number with more is no wire id of ours; Python refuses to read one of more than 4,300."""
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 
@@ -148,7 +150,7 @@ class Handshake:
                 continue
             message = decode(line)
             if type(message) is Result:
-                if message.id.isdigit():
+                if message.id.isdigit() and len(message.id) <= MAX_WIRE_DIGITS:
                     self._answered(WireId(int(message.id)), message.result)
                 else:
                     self._own_answered(message.id, message)
@@ -165,13 +167,19 @@ class Handshake:
                 self._events.append(ServerMisspoke(self._instance, f"answered against the protocol: {note}"))
         self._events.append(ServerAnswered(self._instance, wire, is_error=False, body=result))
 
+    def _erred(self, wire: WireId, error: RawJson) -> None:
+        error, note = repair_error(error)
+        if note is not None:
+            self._events.append(ServerMisspoke(self._instance, f"answered against the protocol: {note}"))
+        self._events.append(ServerAnswered(self._instance, wire, is_error=True, body=error))
+
     def _other(self, message: Result | ErrorAnswer | Request | Notification | Garbage) -> None:
         match message:
             case ErrorAnswer():
-                if message.id.isdigit():
+                if message.id.isdigit() and len(message.id) <= MAX_WIRE_DIGITS:
                     wire = WireId(int(message.id))
                     self._others.discard(wire)
-                    self._events.append(ServerAnswered(self._instance, wire, is_error=True, body=message.error))
+                    self._erred(wire, message.error)
                 else:
                     self._own_answered(message.id, message)
             case Request():
@@ -195,7 +203,7 @@ class Handshake:
             parts = split_progress(message.params)
             if not isinstance(parts, ParamsError):
                 token, rest = parts
-                if token.isdigit():
+                if token.isdigit() and len(token) <= MAX_WIRE_DIGITS:
                     self._events.append(ServerProgressed(self._instance, WireId(int(token)), rest))
         elif message.method == "notifications/tools/list_changed":
             if self._listing:
@@ -244,7 +252,7 @@ class Handshake:
             if isinstance(message, Result):
                 self._answered(wire, message.result)
             else:
-                self._events.append(ServerAnswered(self._instance, wire, is_error=True, body=message.error))
+                self._erred(wire, message.error)
         elif answer_id.startswith(b'"carpool-ping-'):
             self._events.append(ProbeAnswered(self._instance))
         elif answer_id == self._initialize:
@@ -341,7 +349,7 @@ class Handshake:
 def _wire(answer_id: RawJson | None) -> WireId | None:
     """The wire id an answer's id means; `"17"` counts as 17, as in the Python SDK."""
     digits = answer_id.strip(b'"') if answer_id else b""
-    return WireId(int(digits)) if digits.isdigit() and len(digits) < 19 else None
+    return WireId(int(digits)) if digits.isdigit() and len(digits) <= MAX_WIRE_DIGITS else None
 
 
 def _error(error: RawJson) -> _RpcError:
@@ -429,4 +437,7 @@ def _lenient_page(result: RawJson) -> tuple[list[ToolOffer], str | None] | None:
 
 def _without_doubles(offers: list[ToolOffer]) -> list[ToolOffer]:
     """A name offered twice counts once, the first time."""
-    return list({offer.name: offer for offer in reversed(offers)}.values())[::-1]
+    first: dict[str, ToolOffer] = {}
+    for offer in offers:
+        first.setdefault(offer.name, offer)
+    return list(first.values())

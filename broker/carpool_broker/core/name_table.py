@@ -1,0 +1,79 @@
+"""What each spelling of a name means within one scope: of its tools, or of its prompts.
+
+Owns the three answers that a table gives: the one that is meant, one that the configuration keeps back,
+none. Names are given over all servers of a scope, away or not, so that nothing changes its name or meaning
+because a server went away. Immutable to its users; the tables for rare spellings are built on first use.
+
+Knows nothing of: what is behind a name, who is away, how names are formed (`names`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from msgspec import Struct
+
+from carpool_broker.core.scope import Scope
+from carpool_protocol.ids import ServerName
+from carpool_protocol.names import Ambiguous, Resolved, Resolver, Tool, Unknown, qualify_all
+
+T = TypeVar("T")
+
+
+class Denied(Struct, frozen=True):
+    """The tool exists, but its server's configuration does not let it through (fault `not_permitted`)."""
+
+    server: ServerName
+    tool: str
+
+
+class NameTable(Generic[T]):
+    """One name space of a scope."""
+
+    __slots__ = ("_denied", "_denied_resolver", "_names", "_resolver", "_scope", "by_name")
+
+    def __init__(
+        self, scope: Scope, allowed: Sequence[Tool], denied: Sequence[Tool], make: Callable[[Tool, str], T]
+    ) -> None:
+        """`allowed` and `denied` in the order of lists; `make` gives what (server, own name) is shown as."""
+        self._scope = scope
+        self._names = qualify_all(allowed, prefixes_of(scope), scope.separator)
+        self._denied = tuple(denied)
+        self._resolver: Resolver | None = None
+        self._denied_resolver: Resolver | None = None
+        self.by_name: dict[str, T] = {name: make(own, name) for own, name in self._names.items()}
+        """All that is let through, by qualified name, in the order of lists."""
+
+    @property
+    def resolver(self) -> Resolver:
+        """All spellings of all that is let through; built when the first name is not a qualified one."""
+        if self._resolver is None:
+            self._resolver = Resolver(self._names)
+        return self._resolver
+
+    def resolve(self, spelling: str) -> T | Ambiguous | Denied | Unknown:
+        """What `spelling` means."""
+        found = self.by_name.get(spelling)
+        if found is not None:
+            return found
+        answer = self.resolver.resolve(spelling)
+        match answer:
+            case Resolved():
+                return self.by_name[answer.qualified]
+            case Ambiguous():
+                return answer
+            case Unknown():
+                return self._denial(spelling) or answer
+
+    def _denial(self, spelling: str) -> Denied | None:
+        if not self._denied:
+            return None
+        if self._denied_resolver is None:
+            names = qualify_all(self._denied, prefixes_of(self._scope), self._scope.separator)
+            self._denied_resolver = Resolver(names)
+        denied = self._denied_resolver.resolve(spelling)
+        return Denied(denied.server, denied.tool) if isinstance(denied, Resolved) else None
+
+
+def prefixes_of(scope: Scope) -> Mapping[ServerName, str | None]:
+    """`tools_prefix` of each server, as `names.qualify_all` wants them."""
+    return {entry.server: entry.prefix for entry in scope.servers}

@@ -1,0 +1,146 @@
+"""What one pool offers, in the form that agents see it.
+
+Owns the latest catalog of a pool and what was rewritten of it for views: views of many scopes share the
+bytes, and a new catalog keeps what did not change. Of two offers with one name (or URI), the first is the
+one that is listed.
+
+Knows nothing of: which names were given and why (`names`, `resources`), pages, who is away.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from carpool_broker.core.listing import FAMILIES, Family
+from carpool_broker.core.scope import ScopeEntry
+from carpool_protocol.content import with_uri
+from carpool_protocol.ids import PoolKey, RawJson, ServerName
+from carpool_protocol.messages import Catalog
+from carpool_protocol.params import rewrite_tool
+
+_Way = tuple[ServerName, bool, str, str]
+"""How a name is shown: server, with a description prefix or not, own name, qualified name."""
+
+_URI_KEYS: Final[dict[Family, str]] = {"resources": "uri", "templates": "uriTemplate"}
+
+
+class ViewTool(Struct, frozen=True):
+    """One tool as the agents of a scope see it."""
+
+    qualified: str
+    server: ServerName
+    tool: str
+    """The server's own name for it."""
+    key: PoolKey
+    definition: RawJson
+    """The whole tool object, with the qualified name in place of the server's."""
+
+
+class ViewPrompt(Struct, frozen=True):
+    """One prompt as the agents of a scope see it."""
+
+    qualified: str
+    server: ServerName
+    prompt: str
+    """The server's own name for it."""
+    key: PoolKey
+    definition: RawJson
+    """The whole prompt object, with the qualified name in place of the server's."""
+
+
+class ViewResource(Struct, frozen=True):
+    """One resource, or one resource template, as the agents of a scope see it."""
+
+    shown: str
+    """The URI or URI template that agents see."""
+    server: ServerName
+    uri: str
+    """The server's own spelling: the same, but where it collides."""
+    key: PoolKey
+    definition: RawJson
+    """The whole object; byte for byte the server's own where nothing collides."""
+
+
+class Shelf:
+    """One pool's catalog, and its offers as they were rewritten."""
+
+    __slots__ = ("catalog", "offers", "shown_prompts", "shown_resources", "shown_tools")
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self.offers: Mapping[Family, dict[str, RawJson]] = {family: {} for family in FAMILIES}
+        """By family: the server's own name or URI to the definition."""
+        for tool in catalog.tools:
+            self.offers["tools"].setdefault(tool.name, tool.definition)
+        for prompt in catalog.prompts:
+            self.offers["prompts"].setdefault(prompt.name, prompt.definition)
+        for resource in catalog.resources:
+            self.offers["resources"].setdefault(resource.uri, resource.definition)
+        for template in catalog.templates:
+            self.offers["templates"].setdefault(template.uri, template.definition)
+        self.shown_tools: dict[_Way, ViewTool] = {}
+        self.shown_prompts: dict[_Way, ViewPrompt] = {}
+        self.shown_resources: dict[tuple[Family, ServerName, str, str], ViewResource] = {}
+
+    def inherit(self, former: "Shelf") -> frozenset[Family]:
+        """Keep what was rewritten from definitions that are still the same. Returns what changed."""
+        mine, theirs = self.offers, former.offers
+        for way, tool in former.shown_tools.items():
+            if mine["tools"].get(tool.tool) == theirs["tools"][tool.tool]:
+                self.shown_tools[way] = tool
+        for way, prompt in former.shown_prompts.items():
+            if mine["prompts"].get(prompt.prompt) == theirs["prompts"][prompt.prompt]:
+                self.shown_prompts[way] = prompt
+        for where, resource in former.shown_resources.items():
+            if mine[where[0]].get(resource.uri) == theirs[where[0]][resource.uri]:
+                self.shown_resources[where] = resource
+        changed = {family for family in FAMILIES if mine[family] != theirs[family]}
+        if self.serves_resources != former.serves_resources:
+            changed.add("resources")
+        return frozenset(changed)
+
+    @property
+    def serves_resources(self) -> bool:
+        """Whether reading from this server makes sense, even if it lists nothing."""
+        return bool(
+            "resources" in self.catalog.features or self.offers["resources"] or self.offers["templates"]
+        )
+
+    def tool(self, entry: ScopeEntry, name: str, qualified: str) -> ViewTool:
+        """The tool `name` as a scope with this entry sees it."""
+        way = (entry.server, entry.description_prefix, name, qualified)
+        found = self.shown_tools.get(way)
+        if found is None:
+            definition = _renamed(self.offers["tools"][name], entry, name, qualified)
+            found = self.shown_tools[way] = ViewTool(qualified, entry.server, name, entry.key, definition)
+        return found
+
+    def prompt(self, entry: ScopeEntry, name: str, qualified: str) -> ViewPrompt:
+        """The prompt `name` as a scope with this entry sees it."""
+        way = (entry.server, entry.description_prefix, name, qualified)
+        found = self.shown_prompts.get(way)
+        if found is None:
+            definition = _renamed(self.offers["prompts"][name], entry, name, qualified)
+            found = self.shown_prompts[way] = ViewPrompt(qualified, entry.server, name, entry.key, definition)
+        return found
+
+    def resource(self, family: Family, entry: ScopeEntry, uri: str, shown: str) -> ViewResource:
+        """The resource or template `uri` as a scope with this entry sees it, under the URI `shown`."""
+        where = (family, entry.server, uri, shown)
+        found = self.shown_resources.get(where)
+        if found is None:
+            definition = self.offers[family][uri]
+            if shown != uri:
+                definition = with_uri(definition, _URI_KEYS[family], shown)
+            found = self.shown_resources[where] = ViewResource(
+                shown, entry.server, uri, entry.key, definition
+            )
+        return found
+
+
+def _renamed(definition: RawJson, entry: ScopeEntry, name: str, qualified: str) -> RawJson:
+    description_prefix = f"[{entry.server}] " if entry.description_prefix else ""
+    if qualified == name and not description_prefix:
+        return definition
+    return rewrite_tool(definition, name=qualified, description_prefix=description_prefix)

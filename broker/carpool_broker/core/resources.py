@@ -1,0 +1,202 @@
+"""Which server a URI belongs to within one scope, and how a URI is written for its agents.
+
+URIs go through as servers write them. Only where two servers of a scope list the same URI (or templates
+that match the same URIs) is the later server's (by server name) rewritten: `carpool+SERVER+file:///x`, or
+`carpool+SERVER:x` for one that has no scheme. That is a legal URI (RFC 3986 section 3.1: `+`, `-`, `.` may
+stand in a scheme), keeps all behind it, says the server, survives parsers that fold schemes to lower case
+(so an upper-case letter of a server's name is written `.` + letter, an underscore `..`), and is taken back
+by cutting it off. A server's URI that reads like a rewritten one is rewritten too, so the spelling is ours
+alone.
+
+Invariants: every listed URI is listed once and routes to the server that lists it, under the URI it listed;
+a rewritten URI routes to the server it names, listed or not; `route(outward(key, uri))` leads back to (key,
+uri) for a server that has a rewritten URI. Nothing is rewritten, and nothing is looked at, without a
+collision.
+
+Knows nothing of: catalogs, who is away, JSON.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from carpool_broker.core.uri_template import UriTemplate, parse
+from carpool_protocol.ids import PoolKey, ServerName
+
+MAX_ANCESTORS: Final = 64
+MAX_URI_CHARS: Final = 4096
+"""A longer URI is routed only by its whole, or by the server it names."""
+
+_has_scheme = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:").match
+_rewritten = re.compile(r"carpool\+([a-z0-9.-]+)([+:])", re.IGNORECASE).match
+_escaped = re.compile(r"[A-Z_]")
+
+
+class Listed(Struct, frozen=True):
+    """What one server lists, in the order of lists: URIs of resources, and of templates."""
+
+    server: ServerName
+    key: PoolKey
+    uris: tuple[str, ...]
+    templates: tuple[str, ...]
+    serves: bool
+    """Whether it serves resources at all: a server may list none and read many."""
+
+
+class Route(Struct, frozen=True):
+    """Where a URI leads."""
+
+    key: PoolKey
+    server: ServerName
+    uri: str
+    """The URI as the server writes it."""
+    by: Literal["listed", "named", "template", "ancestor", "only"]
+    """Why: listed as it is; it names the server; a template matches; below a listed one; no other server
+    serves resources. Only the first two stay true whatever servers of unknown catalog turn out to list."""
+
+
+class Unroutable(Struct, frozen=True):
+    """No server is known to have it."""
+
+    candidates: tuple[ServerName, ...]
+    """Servers that serve resources, any of which might; `spell` gives the URI that asks one of them."""
+
+
+class UriTable:
+    """The URIs of one scope. Immutable; costs one dictionary entry for each listed URI."""
+
+    __slots__ = (
+        "_named",
+        "_rewriting",
+        "_serving",
+        "_shapes",
+        "_templates",
+        "_tried",
+        "_uris",
+        "outward_templates",
+        "outward_uris",
+    )
+
+    def __init__(self, listed: Sequence[Listed]) -> None:
+        """`listed`: all servers of a scope by name, away or not, also those that told nothing yet."""
+        self._named = {encode(it.server): it for it in listed}
+        self._serving = tuple(it for it in listed if it.serves)
+        self._uris: dict[str, Route] = {}
+        self._templates: dict[str, Route] = {}
+        """Both by the outward spelling."""
+        self.outward_uris: dict[tuple[ServerName, str], str] = {}
+        self.outward_templates: dict[tuple[ServerName, str], str] = {}
+        """The rewritten ones: (server, its own spelling) to the spelling agents see."""
+        self._tried: list[tuple[UriTemplate, Listed]] = []
+        """Templates of those that keep theirs, the most telling first."""
+        self._shapes: dict[str, ServerName] = {}
+        for it in listed:
+            self._place(it)
+        self._tried.sort(key=lambda tried: tried[0].rank)  # stable: of equals the earlier server
+        rewritten = {server for server, _ in (*self.outward_uris, *self.outward_templates)}
+        self._rewriting = {it.key: it.server for it in reversed(listed) if it.server in rewritten}
+
+    def _place(self, it: Listed) -> None:
+        for uri in it.uris:
+            shown = uri
+            if uri in self._uris or self._reads_rewritten(uri):
+                shown = self.outward_uris[it.server, uri] = spell(it.server, uri)
+            self._uris[shown] = Route(it.key, it.server, uri, "listed")
+        for template in it.templates:
+            shown = template
+            parsed = parse(template)
+            is_taken = template in self._templates or self._is_taken(parsed, it.server)
+            if is_taken or self._reads_rewritten(template):
+                shown = self.outward_templates[it.server, template] = spell(it.server, template)
+            elif parsed is not None:
+                self._tried.append((parsed, it))
+            self._templates[shown] = Route(it.key, it.server, template, "listed")
+
+    def _is_taken(self, parsed: UriTemplate | None, server: ServerName) -> bool:
+        return parsed is not None and self._shapes.setdefault(parsed.shape, server) != server
+
+    def _reads_rewritten(self, uri: str) -> bool:
+        found = _rewritten(uri)
+        return found is not None and found[1].lower() in self._named
+
+    # --- in ------------------------------------------------------------------------------------------------
+
+    def route(self, uri: str) -> Route | Unroutable:
+        """The server that `uri`, as an agent writes it, belongs to."""
+        found = self._uris.get(uri)
+        return found if found is not None else self._route_unlisted(uri)
+
+    def route_template(self, template: str) -> Route | Unroutable:
+        """The same for what may be a listed template, as in a completion's reference."""
+        found = self._templates.get(template)
+        return found if found is not None else self.route(template)
+
+    def _route_unlisted(self, uri: str) -> Route | Unroutable:
+        named = _rewritten(uri)
+        if named is not None and (it := self._named.get(named[1].lower())) is not None:
+            return Route(it.key, it.server, uri[named.end() :], "named")
+        if len(uri) <= MAX_URI_CHARS:
+            for template, it in self._tried:
+                if template.matches(uri):
+                    return Route(it.key, it.server, uri, "template")
+            for ancestor in ancestors(
+                uri
+            ):  # none is a rewritten one: below that, `uri` would name its server
+                above = self._uris.get(ancestor)
+                if above is not None:
+                    return Route(above.key, above.server, uri, "ancestor")
+        if len(self._serving) == 1:
+            return Route(self._serving[0].key, self._serving[0].server, uri, "only")
+        return Unroutable(tuple(it.server for it in self._serving))
+
+    # --- out -----------------------------------------------------------------------------------------------
+
+    @property
+    def collides(self) -> bool:
+        """Whether anything is rewritten in this scope."""
+        return bool(self._rewriting)
+
+    def rewrites(self, key: PoolKey) -> bool:
+        """Whether URIs that the server of this pool says have to pass through `outward`."""
+        return key in self._rewriting
+
+    def outward(self, key: PoolKey, uri: str) -> str:
+        """`uri` (or a template), said by the server of this pool, as agents write it to get there again."""
+        server = self._rewriting.get(key)
+        if server is None:
+            return uri
+        shown = self.outward_uris.get((server, uri)) or self.outward_templates.get((server, uri))
+        if shown is not None:
+            return shown
+        back = self.route_template(uri)
+        leads_back = isinstance(back, Route) and back.server == server and back.uri == uri
+        return uri if leads_back else spell(server, uri)
+
+
+def encode(server: str) -> str:
+    """A server's name as it stands in a scheme; no two names are alike, whatever case they are read in."""
+    return _escaped.sub(lambda found: "." + ("." if found[0] == "_" else found[0].lower()), server)
+
+
+def spell(server: str, uri: str) -> str:
+    """`uri` (or a template) of this server so that it says the server."""
+    return f"carpool+{encode(server)}{'+' if _has_scheme(uri) else ':'}{uri}"
+
+
+def ancestors(uri: str) -> Iterator[str]:
+    """What `uri` can be a sub-resource of: its beginnings up to a path boundary, the longest first.
+
+    `file:///a/b` gives `file:///a/`, `file:///a`, `file:///`, `file://`, `file:/`; not `file:`, which has
+    no path.
+    """
+    end = len(uri)
+    for _ in range(MAX_ANCESTORS):
+        end = max(uri.rfind("/", 0, end), uri.rfind("?", 0, end), uri.rfind("#", 0, end))
+        if end <= 0:
+            return
+        if uri[end] == "/" and end + 1 < len(uri):
+            yield uri[: end + 1]
+        if uri[end - 1] not in ":/":
+            yield uri[:end]

@@ -1,0 +1,209 @@
+"""How the view of a scope is made of what its servers told.
+
+Owns: the order of lists (by server, then by own name or URI, both by code point: the same for every agent,
+whatever order the configuration or the server uses, and after every restart); what a scope lets through;
+what is announced; how instructions are merged. Names and URIs are given over all that a scope lets through,
+hidden servers included, so that nothing changes its name because a server went away.
+
+Invariant: where nothing changed, the new view holds the very parts of the former one.
+
+Knows nothing of: who holds a view, who is told that it changed, how catalogs come in.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final, Protocol, TypeVar
+
+from carpool_broker.core.listing import FAMILIES, Entry, Family, History, Paging
+from carpool_broker.core.name_table import NameTable
+from carpool_broker.core.offers import Shelf, ViewPrompt, ViewResource, ViewTool
+from carpool_broker.core.resources import Listed, UriTable
+from carpool_broker.core.scope import Scope, ScopeEntry
+from carpool_broker.core.view import View
+from carpool_protocol.features import LISTS
+from carpool_protocol.ids import PoolKey
+from carpool_protocol.messages import Feature
+from carpool_protocol.names import Tool
+
+ALL: Final = frozenset(FAMILIES)
+
+_LIST_CHANGED: Final[dict[Feature, Feature]] = {
+    "tools": "tools.listChanged",
+    "prompts": "prompts.listChanged",
+    "resources": "resources.listChanged",
+}
+_OFFERED_AS: Final[dict[Family, Feature]] = {
+    "tools": "tools",
+    "prompts": "prompts",
+    "resources": "resources",
+    "templates": "resources",
+}
+
+
+class _Offered(Entry, Protocol):
+    """What a view lists: it says whose it is."""
+
+    @property
+    def key(self) -> PoolKey:
+        """The pool that serves it."""
+
+
+E = TypeVar("E", bound=_Offered)
+
+Known = list[tuple[ScopeEntry, Shelf]]
+"""The servers of a scope that told their catalogs, hidden or not, in the order of lists."""
+
+
+def make_view(
+    scope: Scope,
+    shelves: Mapping[PoolKey, Shelf],
+    hidden: Collection[PoolKey],
+    former: View | None,
+    *,
+    touched: frozenset[Family],
+    paging: Paging,
+    next_version: Callable[[], int],
+) -> View:
+    """What `scope` sees now. `touched`: the families in which anything can be different from `former`."""
+    known = known_of(scope, shelves)
+
+    def listed(family: Family, before: History[E] | None, offered: Iterable[E]) -> History[E]:
+        entries = tuple(it for it in offered if it.key not in hidden)
+        if before is None:
+            return History.begin(family, paging, entries, next_version())
+        return before if before.present.entries == entries else before.followed_by(entries, next_version())
+
+    if former is None or "tools" in touched:
+        tool_names = tool_table(scope, known)
+        tools = listed("tools", None if former is None else former.lists[0], tool_names.by_name.values())
+    else:
+        tool_names, tools = former.tool_names, former.lists[0]
+    if former is None or "prompts" in touched:
+        prompt_names = prompt_table(scope, known)
+        prompts = listed(
+            "prompts", None if former is None else former.lists[1], prompt_names.by_name.values()
+        )
+    else:
+        prompt_names, prompts = former.prompt_names, former.lists[1]
+    if former is None or touched & {"resources", "templates"}:
+        uris = uri_table(scope, shelves)
+        resources = listed(
+            "resources", None if former is None else former.lists[2], resources_of(known, uris)
+        )
+        templates = listed(
+            "templates", None if former is None else former.lists[3], templates_of(known, uris)
+        )
+    else:
+        uris, resources, templates = former.uris, former.lists[2], former.lists[3]
+    keys = frozenset(entry.key for entry in scope.servers)
+    return View(
+        scope,
+        lists=(tools, prompts, resources, templates),
+        tool_names=tool_names,
+        prompt_names=prompt_names,
+        uris=uris,
+        unknown=keys.difference(hidden, shelves),
+        away=keys.intersection(hidden),
+        instructions=instructions_of(scope, known, hidden),
+        features=features_of_scope(scope, shelves),
+    )
+
+
+def known_of(scope: Scope, shelves: Mapping[PoolKey, Shelf]) -> Known:
+    """See `Known`."""
+    entries = sorted(scope.servers, key=lambda entry: entry.server)
+    return [(it, shelves[it.key]) for it in entries if it.key in shelves]
+
+
+def tool_table(scope: Scope, known: Known) -> NameTable[ViewTool]:
+    """The names of all tools that the scope lets through."""
+    allowed: list[Tool] = []
+    denied: list[Tool] = []
+    for entry, shelf in known:
+        for name in sorted(shelf.offers["tools"]):
+            (allowed if entry.allows(name) else denied).append((entry.server, name))
+    by_server = {entry.server: (entry, shelf) for entry, shelf in known}
+
+    def make(tool: Tool, qualified: str) -> ViewTool:
+        entry, shelf = by_server[tool[0]]
+        return shelf.tool(entry, tool[1], qualified)
+
+    return NameTable(scope, allowed, denied, make)
+
+
+def prompt_table(scope: Scope, known: Known) -> NameTable[ViewPrompt]:
+    """The names of all prompts: formed as those of tools, in a name space of their own."""
+    names = [(entry.server, name) for entry, shelf in known for name in sorted(shelf.offers["prompts"])]
+    by_server = {entry.server: (entry, shelf) for entry, shelf in known}
+
+    def make(prompt: Tool, qualified: str) -> ViewPrompt:
+        entry, shelf = by_server[prompt[0]]
+        return shelf.prompt(entry, prompt[1], qualified)
+
+    return NameTable(scope, names, (), make)
+
+
+def uri_table(scope: Scope, shelves: Mapping[PoolKey, Shelf]) -> UriTable:
+    """Who has which URI."""
+    return UriTable(
+        [
+            Listed(
+                entry.server,
+                entry.key,
+                tuple(sorted(shelf.offers["resources"])) if shelf else (),
+                tuple(sorted(shelf.offers["templates"])) if shelf else (),
+                serves=shelf is not None and shelf.serves_resources,
+            )
+            for entry in sorted(scope.servers, key=lambda entry: entry.server)
+            for shelf in (shelves.get(entry.key),)
+        ]
+    )
+
+
+def resources_of(known: Known, uris: UriTable) -> list[ViewResource]:
+    """All resources, as they are shown."""
+    shown = uris.outward_uris
+    return [
+        shelf.resource("resources", it, uri, shown.get((it.server, uri), uri))
+        for it, shelf in known
+        for uri in sorted(shelf.offers["resources"])
+    ]
+
+
+def templates_of(known: Known, uris: UriTable) -> list[ViewResource]:
+    """All resource templates, as they are shown."""
+    shown = uris.outward_templates
+    return [
+        shelf.resource("templates", it, template, shown.get((it.server, template), template))
+        for it, shelf in known
+        for template in sorted(shelf.offers["templates"])
+    ]
+
+
+def features_of_scope(scope: Scope, shelves: Mapping[PoolKey, Shelf]) -> frozenset[Feature]:
+    """What is announced to the agents of a scope, see `View.capabilities`.
+
+    Lists change whenever a server comes or goes, so `listChanged` goes with every family. A scope without
+    servers announces lists too: a server may be configured any time.
+    """
+    found: set[Feature] = set() if scope.servers else set(LISTS)
+    for entry in scope.servers:
+        shelf = shelves.get(entry.key)
+        if shelf is None:
+            found |= LISTS
+        else:
+            found.update(shelf.catalog.features)
+            found.update(_OFFERED_AS[family] for family in FAMILIES if shelf.offers[family])
+    found.update(changed for family, changed in _LIST_CHANGED.items() if family in found)
+    return frozenset(found)
+
+
+def instructions_of(scope: Scope, known: Known, hidden: Collection[PoolKey]) -> str:
+    """What the servers that are not hidden say about themselves."""
+    told = {
+        entry.server: shelf.catalog.instructions
+        for entry, shelf in known
+        if entry.key not in hidden and shelf.catalog.instructions.strip()
+    }
+    if len(scope.servers) == 1:  # one server exposed as itself is passed on word for word
+        return "".join(told.values())
+    return "\n\n".join(f"# {server}\n\n{text.strip()}" for server, text in told.items())

@@ -1,0 +1,169 @@
+"""Whose question is it? What a server says without naming the call it is about is given to one agent or to
+none.
+
+Owns the ladder of design section 3, as one pure function, and its little sister for log messages. In this
+order, and never a guess: the task it names; the trace context we made for a call, coming back; the only
+call that can ask; all such calls belong to one session; else refused. "In flight" is rule 5's: written and
+not answered, also after a cancel, a timeout or the loss of its agent (`over`). While such a call may still
+run the instance is tainted: only a task or a trace context attributes.
+
+Invariants: what is attributed belongs to a session with a live call among the candidates; taking other
+sessions' calls away can turn a refusal into an attribution, never one session into another.
+Knows nothing of: processes, sessions' rights, what is asked. Roots are never on the ladder (rule 6).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from carpool_protocol.ids import CallId, RawJson, SessionId
+from carpool_protocol.scan import fields, key_text
+from carpool_supervisor.core.trace import TraceKey, issued, key_of
+
+CAN_ASK: Final = frozenset({"tools/call", "prompts/get", "resources/read", "completion/complete"})
+"""The methods during which a server may ask (spec digest 4.3)."""
+
+ON_LADDER: Final = frozenset({"sampling/createMessage", "elicitation/create"})
+"""What a server may ask an agent. `roots/list` is answered by us or refused, never passed on (rule 6)."""
+
+RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
+
+Rung = Literal["task", "trace", "only call", "only session"]
+"""What attributed: shown in the story of the call."""
+
+Reason = Literal["no call", "ambiguous", "over", "not for agents"]
+"""`no call`: asked outside any call that can ask, or for one that has been answered. `ambiguous`: it may
+belong to several agents. `over`: a call that has ended for its agent may have asked, and nobody else's.
+`not for agents`: roots and whatever else is not on the ladder.
+"""
+
+
+class InFlight(Struct, frozen=True):
+    """One call that was written to the instance and is not answered."""
+
+    call: CallId
+    """Grows with time: the greatest is the newest."""
+    session: SessionId
+    can_ask: bool
+    """Its method is in `CAN_ASK`."""
+    trace: TraceKey | None = None
+    """What `trace.with_traceparent` gave for it."""
+    over: bool = False
+    """It has ended for its agent (cancelled, timed out, agent gone) and may still run in the server."""
+    wants_logs: bool = False
+    may_log: bool = True
+    """Handshake era: always. Stateless era: the request set a log level (a server must be silent about
+    others).
+    """
+
+
+class AskFacts(Struct, frozen=True):
+    """What a server's request says about where it comes from."""
+
+    method: str
+    related_task: str | None = None
+    trace: TraceKey | None = None
+    ours: bool = False
+    """This life made that trace context: so it belongs to one of our calls, in flight or not."""
+
+
+class Attributed(Struct, frozen=True):
+    """Exactly this session is asked."""
+
+    session: SessionId
+    call: CallId
+    """The call it is about or, where only the session is certain, that session's newest."""
+    exact: bool
+    by: Rung
+
+
+class Refused(Struct, frozen=True):
+    """Nobody is asked; the server gets an error at once."""
+
+    reason: Reason
+
+    @property
+    def is_evidence(self) -> bool:
+        """Whether it shows that this server cannot be shared by overlapping calls (rule 6: outside a call,
+        no).
+        """
+        return self.reason == "ambiguous"
+
+
+def facts_of(method: str, meta: RawJson, life: bytes) -> AskFacts:
+    """The facts of a server's request, from its `_meta` (an object or `ABSENT`, `params.split_meta`)."""
+    if not meta:
+        return AskFacts(method)
+    trace = key_of(meta)
+    return AskFacts(method, _task_of(meta), trace, trace is not None and issued(life, trace))
+
+
+def _task_of(meta: RawJson) -> str | None:
+    related = (fields(meta) or {}).get(RELATED_TASK, b"")
+    return key_text((fields(related) or {}).get("taskId", b"")) if related else None
+
+
+def attribute(
+    ask: AskFacts, candidates: Sequence[InFlight], tasks: Mapping[str, CallId]
+) -> Attributed | Refused:
+    """Who is asked, by the ladder. `candidates`: everything in flight on the asking instance, in rule 5's
+    sense. `tasks`: the call behind each task of that instance.
+    """
+    if ask.method not in ON_LADDER:
+        return Refused("not for agents")
+    if ask.related_task is not None:
+        # A task we do not know cannot be anybody's on a lower rung: it may have outlived its call.
+        call = tasks.get(ask.related_task)
+        return _settle([each for each in candidates if each.call == call], "task") or Refused("no call")
+    if ask.trace is not None:
+        found = _by_trace(ask.trace, candidates)
+        if found is not None:
+            return found
+        if ask.ours:  # the call was answered, and what it left running asks: nobody else's question
+            return Refused("no call")
+    askers = [each for each in candidates if each.can_ask]
+    if not askers:
+        return Refused("no call")
+    if all(each.over for each in askers):
+        return Refused("over")
+    if any(each.over for each in askers):  # tainted (rule 5)
+        return Refused("ambiguous" if len({each.session for each in askers}) > 1 else "over")
+    return _settle(askers, "only call" if len(askers) == 1 else "only session") or Refused("ambiguous")
+
+
+def _by_trace(trace: TraceKey, candidates: Sequence[InFlight]) -> Attributed | Refused | None:
+    """The call with this very context; else the calls of this trace, if they are one session's (a server
+    with a tracer of its own keeps the trace id and changes the span id).
+    """
+    same = [each for each in candidates if each.trace is not None and each.trace.trace == trace.trace]
+    exact = [each for each in same if each.trace == trace]
+    if not same:
+        return None
+    return _settle(exact if len(exact) == 1 else same, "trace") or Refused("ambiguous")
+
+
+def _settle(matches: Sequence[InFlight], by: Rung) -> Attributed | Refused | None:
+    """The one session of all matches. Refused where only calls match that have ended; None for no or
+    several.
+    """
+    if len({each.session for each in matches}) != 1:
+        return None
+    live = [each for each in matches if not each.over]
+    if not live:
+        return Refused("over")
+    newest = max(live, key=lambda each: each.call)
+    return Attributed(newest.session, newest.call, len(matches) == 1, by)
+
+
+def attribute_log(candidates: Sequence[InFlight]) -> SessionId | None:
+    """Whose log a log message is: it names no call in either era. None: for operators only.
+
+    Everything in flight that may have logged it belongs to one session, and a live call of that wants logs.
+    A call that wants none counts too: its log line must not reach the agent beside it.
+    """
+    loggers = [each for each in candidates if each.may_log]
+    if len({each.session for each in loggers}) != 1:
+        return None
+    wanted = any(each.wants_logs and not each.over for each in loggers)
+    return loggers[0].session if wanted else None

@@ -1,0 +1,141 @@
+"""The handshake era towards agents: lines in, events out; effects in, lines out. Source: MCP 2025-11-25."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from carpool_broker.core.effects import Greet, Reply, ReportProgress
+from carpool_broker.core.events import (
+    AgentCalled,
+    AgentCancelled,
+    AgentErred,
+    AgentGreeted,
+    AgentListed,
+    AgentPinged,
+)
+from carpool_broker.era import handshake
+from carpool_broker.era.handshake import ControlAsked, Unservable
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
+from carpool_protocol.lines import OverlongLine
+
+ME = SessionId("s1")
+
+
+def request(text: bytes) -> handshake.Meaning:
+    return handshake.read(ME, b'{"jsonrpc":"2.0",' + text + b"}")
+
+
+@pytest.mark.parametrize("raw", [b"1", b'"1"', b"1.0", b"1e2", b'"\\u0031"'])
+def test_an_id_goes_in_and_comes_out_byte_for_byte(raw: bytes) -> None:
+    meaning = request(b'"id":%b,"method":"ping"' % raw)
+    assert meaning == AgentPinged(ME, RawJson(raw))
+    assert handshake.reply(Reply(ME, RawJson(raw), is_error=False, body=EMPTY_OBJECT)) == (
+        b'{"jsonrpc":"2.0","id":%b,"result":{}}\n' % raw
+    )
+
+
+def test_a_call_is_cut_and_nothing_in_it_is_decoded() -> None:
+    meaning = request(
+        b'"id":1,"method":"tools/call","params":{"name":"s__t","arguments":{"x":1.0},'
+        b'"_meta":{"progressToken":"p","trace":[1.0]}}'
+    )
+    assert isinstance(meaning, AgentCalled)
+    assert (meaning.id, meaning.name, meaning.token) == (b"1", "s__t", b'"p"')
+    assert b'"x":1.0' in bytes(meaning.rest)
+    assert json.loads(meaning.rest) == {"arguments": {"x": 1.0}}
+    assert json.loads(meaning.meta) == {"trace": [1.0]}
+
+
+def test_a_call_without_token_and_meta_has_none() -> None:
+    meaning = request(b'"id":1,"method":"tools/call","params":{"name":"t"}')
+    assert isinstance(meaning, AgentCalled)
+    assert (meaning.meta, meaning.token) == (ABSENT, ABSENT)
+
+
+@pytest.mark.parametrize(
+    "params", [b"", b',"params":{}', b',"params":{"name":3}', b',"params":{"name":"t","_meta":1}']
+)
+def test_a_call_with_wrong_params_gets_an_error_under_its_id(params: bytes) -> None:
+    meaning = request(b'"id":1,"method":"tools/call"' + params)
+    assert isinstance(meaning, AgentErred)
+    assert (meaning.id, meaning.fault) == (b"1", "bad_params")
+
+
+def test_initialize_list_cancel_and_control_mean_what_they_say() -> None:
+    params = b'{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x"}}'
+    assert request(b'"id":1,"method":"initialize","params":' + params) == AgentGreeted(
+        ME, RawJson(b"1"), "2025-06-18", "x"
+    )
+    assert request(b'"id":1,"method":"tools/list"') == AgentListed(ME, RawJson(b"1"), None)
+    assert request(b'"id":1,"method":"tools/list","params":{"cursor":"c"}') == AgentListed(
+        ME, RawJson(b"1"), "c"
+    )
+    assert request(
+        b'"method":"notifications/cancelled","params":{"requestId":"1","reason":"r"}'
+    ) == AgentCancelled(ME, RawJson(b'"1"'), "r")
+    assert isinstance(request(b'"id":1,"method":"carpool/status"'), ControlAsked)
+    assert request(b'"id":1,"method":"no/such"') == AgentErred(ME, RawJson(b"1"), "unknown_method", "")
+
+
+def test_notifications_and_answers_that_mean_nothing_to_us_are_dropped() -> None:
+    assert request(b'"method":"notifications/initialized"') is None
+    assert request(b'"method":"notifications/anything"') is None
+    assert request(b'"id":1,"result":{}') is None
+    assert request(b'"id":1,"error":{"code":1,"message":"m"}') is None
+    assert request(b'"method":"notifications/cancelled","params":{}') is None
+
+
+def test_what_cannot_be_read_is_answered_with_the_id_if_one_was_found() -> None:
+    nothing = handshake.read(ME, b"nonsense")
+    assert isinstance(nothing, Unservable)
+    assert (json.loads(nothing.line)["id"], json.loads(nothing.line)["error"]["code"]) == (None, -32700)
+    half = request(b'"id":5,"method":7')
+    assert isinstance(half, Unservable)
+    assert (json.loads(half.line)["id"], json.loads(half.line)["error"]["code"]) == (5, -32600)
+
+
+def test_an_overlong_request_gets_a_definite_answer_and_an_overlong_answer_none() -> None:
+    found = handshake.read_overlong(ME, OverlongLine(id=RawJson(b"7"), is_answer=False, size_bytes=99), 10)
+    assert found == AgentErred(
+        ME, RawJson(b"7"), "too_large", "The line had 99 bytes; carpool reads up to 10."
+    )
+    assert (
+        handshake.read_overlong(ME, OverlongLine(id=RawJson(b"7"), is_answer=True, size_bytes=99), 10) is None
+    )
+    lost = handshake.read_overlong(ME, OverlongLine(id=None, is_answer=None, size_bytes=99), 10)
+    assert isinstance(lost, Unservable)
+    assert json.loads(lost.line)["id"] is None
+
+
+def test_the_greeting_names_us_and_announces_tools_that_change() -> None:
+    line = handshake.greeting(Greet(ME, RawJson(b'"g"'), "2025-11-25", "Be kind."), "1.2")
+    result: dict[str, Any] = json.loads(line)["result"]
+    assert result["protocolVersion"] == "2025-11-25"
+    assert result["capabilities"]["tools"] == {"listChanged": True}
+    assert result["serverInfo"]["version"] == "1.2"
+    assert result["instructions"] == "Be kind."
+    old = json.loads(handshake.greeting(Greet(ME, RawJson(b"1"), "2024-11-05", ""), "1.2"))["result"]
+    assert set(old["serverInfo"]) == {"name", "version"}
+    assert "instructions" not in old
+
+
+def test_errors_and_progress_are_worded_with_the_agents_own_id_and_token() -> None:
+    error = RawJson(b'{"code":-1,"message":"m"}')
+    assert (
+        json.loads(handshake.reply(Reply(ME, RawJson(b"1"), is_error=True, body=error)))["error"]["code"]
+        == -1
+    )
+    line = handshake.progress(ReportProgress(ME, RawJson(b'"tok"'), RawJson(b'{"progress":1}')))
+    assert json.loads(line)["params"] == {"progressToken": "tok", "progress": 1}
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.binary(max_size=80)
+    | st.builds(lambda text: b'{"jsonrpc":"2.0","id":1,"method":%b}' % text, st.binary(max_size=20))
+)
+def test_no_bytes_of_an_agent_raise(line: bytes) -> None:
+    handshake.read(ME, line.replace(b"\n", b" "))

@@ -1,0 +1,259 @@
+"""The broker's core: an event in, the whole list of effects out."""
+
+from typing import Any
+
+import msgspec
+
+from carpool_broker.core import events as ev
+from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.effects import Greet, Reply, SayListChanged
+from carpool_broker.core.events import SourceId
+from carpool_broker.core.ledger import Bounds
+from carpool_broker.core.registry import Registry
+from carpool_broker.core.scope import Scope, ScopeEntry
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.messages import (
+    Answered,
+    Call,
+    CancelCall,
+    Catalog,
+    Discover,
+    Policy,
+    PoolChanged,
+    PoolSpec,
+    PoolState,
+    ToolOffer,
+    Wanted,
+)
+
+ONE, TWO = SessionId("s1"), SessionId("s2")
+DAEMON = SourceId("daemon")
+
+
+class Rig:
+    """A core with a supervisor, servers `a` and `b`, and a clock."""
+
+    def __init__(self, *keys: str) -> None:
+        self.core = BrokerCore(Registry(mark="m"), Bounds(), list_wait_s=10.0)
+        self.now = 100.0
+        self.read(*(keys or ("a:1", "b:1")))
+        self.feed(ev.SupervisorCame(1_000_000))
+
+    def feed(self, event: ev.AnyEvent) -> list[Any]:
+        effects = self.core.handle(event, self.now)
+        self.core.check()
+        return effects
+
+    def wait(self, duration_s: float) -> list[Any]:
+        self.now += duration_s
+        effects = self.core.tick(self.now)
+        self.core.check()
+        return effects
+
+    def read(self, *keys: str) -> list[Any]:
+        entries = tuple(ScopeEntry(server=ServerName(key[0]), key=PoolKey(key)) for key in keys)
+        specs = tuple(
+            PoolSpec(key=e.key, server=e.server, argv=[], env={}, cwd="/", policy=Policy()) for e in entries
+        )
+        return self.feed(
+            ev.SourceRead(
+                source=DAEMON, scope=Scope(entries), specs=specs, misconfigured={}, stop_first=frozenset(),
+                max_processes=8, max_greeting=3,
+            )
+        )  # fmt: skip
+
+    def come(self, session: SessionId = ONE) -> list[Any]:
+        self.feed(ev.AgentCame(session=session, source=DAEMON, agent="", pid=1, carrier="shim"))
+        return self.feed(ev.AgentGreeted(session, RawJson(b"0"), "2025-11-25", "x"))
+
+    def catalog(self, key: str, *tools: str) -> list[Any]:
+        offers = [ToolOffer(tool, RawJson(b'{"name":"%s"}' % tool.encode())) for tool in tools]
+        return self.feed(Catalog(PoolKey(key), offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25"))
+
+    def pool(self, key: str, state: PoolState, reason: str = "") -> list[Any]:
+        return self.feed(PoolChanged(PoolKey(key), state, reason))
+
+    def ready(self) -> None:
+        self.come()
+        self.catalog("a:1", "x")
+        self.catalog("b:1", "y")
+
+    def lists(self, request: str = "9", session: SessionId = ONE, cursor: str | None = None) -> list[Any]:
+        return self.feed(ev.AgentListed(session, RawJson(request.encode()), cursor))
+
+    def call(self, name: str, request: str = "1", session: SessionId = ONE) -> list[Any]:
+        return self.feed(
+            ev.AgentCalled(session, RawJson(request.encode()), name, EMPTY_OBJECT, ABSENT, ABSENT)
+        )
+
+
+def names(reply: Reply) -> list[str]:
+    return [tool["name"] for tool in msgspec.json.decode(reply.body)["tools"]]
+
+
+def code(reply: Reply) -> str:
+    body = msgspec.json.decode(reply.body)
+    meta = body["data"] if reply.is_error else body["_meta"]["carpool/error"]
+    return str(meta["code"])
+
+
+def test_a_greeting_is_answered_at_once_and_starts_discovery() -> None:
+    effects = Rig().come()
+    assert [e.key for e in effects if isinstance(e, Discover)] == ["a:1", "b:1"]
+    (greet,) = [e for e in effects if isinstance(e, Greet)]
+    assert (greet.id, greet.version) == (b"0", "2025-11-25")
+
+
+def test_an_unknown_version_is_answered_with_our_newest_and_a_second_greeting_with_an_error() -> None:
+    rig = Rig()
+    rig.feed(ev.AgentCame(session=ONE, source=DAEMON, agent="", pid=1, carrier="shim"))
+    (greet,) = [
+        e for e in rig.feed(ev.AgentGreeted(ONE, RawJson(b"0"), "2099-01-01", "x")) if isinstance(e, Greet)
+    ]
+    assert greet.version == "2025-11-25"
+    (reply,) = rig.feed(ev.AgentGreeted(ONE, RawJson(b"1"), "2025-11-25", "x"))
+    assert reply.is_error
+
+
+def test_nothing_but_a_ping_is_served_before_the_greeting() -> None:
+    rig = Rig()
+    rig.feed(ev.AgentCame(session=ONE, source=DAEMON, agent="", pid=1, carrier="shim"))
+    assert rig.feed(ev.AgentPinged(ONE, RawJson(b"p"))) == [Reply(ONE, RawJson(b"p"), False, EMPTY_OBJECT)]
+    assert [code(e) for e in rig.lists() + rig.call("a__x")] == ["not_initialized", "not_initialized"]
+
+
+def test_a_list_waits_for_every_catalog_and_is_answered_with_the_last_of_them() -> None:
+    rig = Rig()
+    rig.come()
+    assert [type(e) for e in rig.lists()] == [Discover, Discover]
+    assert rig.catalog("a:1", "x") == []
+    (reply,) = rig.catalog("b:1", "y")
+    assert names(reply) == ["a__x", "b__y"]
+
+
+def test_a_list_does_not_wait_for_a_server_that_fails_nor_longer_than_its_patience() -> None:
+    rig = Rig()
+    rig.come()
+    rig.lists()
+    rig.catalog("a:1", "x")
+    (reply,) = rig.pool("b:1", "backing_off")
+    assert names(reply) == ["a__x"]
+    rig = Rig()
+    rig.come()
+    rig.lists()
+    rig.catalog("a:1", "x")
+    assert rig.wait(9.9) == []
+    (reply,) = rig.wait(0.1)
+    assert names(reply) == ["a__x"]
+    (changed,) = rig.catalog("b:1", "y")
+    assert changed == SayListChanged(ONE)
+
+
+def test_who_holds_an_old_list_is_told_once_and_others_not_at_all() -> None:
+    rig = Rig()
+    rig.ready()
+    rig.come(TWO)
+    rig.lists()
+    assert rig.catalog("a:1", "x", "z") == [SayListChanged(ONE)]
+    assert rig.catalog("a:1", "x") == []
+
+
+def test_a_server_that_gives_up_leaves_the_list_and_a_call_to_it_says_why() -> None:
+    rig = Rig()
+    rig.ready()
+    rig.lists()
+    assert rig.pool("a:1", "given_up", "it is broken") == [SayListChanged(ONE)]
+    (reply,) = rig.lists()
+    assert names(reply) == ["b__y"]
+    (refused,) = rig.call("a__x")
+    assert code(refused) == "given_up"
+    assert rig.pool("a:1", "serving") == [SayListChanged(ONE)]
+
+
+def test_a_call_goes_to_the_pool_under_the_servers_own_name_and_its_answer_back() -> None:
+    rig = Rig()
+    rig.ready()
+    (call,) = rig.call("a__x", "1.0")
+    assert call == Call(
+        CallId(1), PoolKey("a:1"), ONE, "tools/call", "x", EMPTY_OBJECT, ABSENT, wants_progress=False
+    )
+    answer = RawJson(b'{"content":[]}')
+    assert rig.feed(Answered(CallId(1), is_error=False, body=answer)) == [
+        Reply(ONE, RawJson(b"1.0"), False, answer)
+    ]
+
+
+def test_equal_ids_of_two_agents_never_meet() -> None:
+    rig = Rig()
+    rig.ready()
+    rig.come(TWO)
+    rig.call("a__x", "1", ONE)
+    rig.call("a__x", "1", TWO)
+    (reply,) = rig.feed(Answered(CallId(2), is_error=False, body=EMPTY_OBJECT))
+    assert (reply.session, reply.id) == (TWO, b"1")
+
+
+def test_an_id_that_is_open_is_refused_and_its_first_call_goes_on() -> None:
+    rig = Rig()
+    rig.ready()
+    rig.call("a__x", "1")
+    (refused,) = rig.call("a__x", "1")
+    assert code(refused) == "duplicate_request_id"
+    (reply,) = rig.feed(Answered(CallId(1), is_error=False, body=EMPTY_OBJECT))
+    assert not reply.is_error
+
+
+def test_an_early_call_waits_for_the_catalog_that_may_hold_its_name() -> None:
+    rig = Rig()
+    rig.come()
+    assert all(isinstance(e, Discover) for e in rig.call("a__x"))
+    (call,) = rig.catalog("a:1", "x")
+    assert isinstance(call, Call)
+
+
+def test_a_name_that_nobody_can_have_is_an_error_at_once_and_one_that_does_not_come_in_time() -> None:
+    rig = Rig()
+    rig.ready()
+    (reply,) = rig.call("a__nothing")
+    assert (reply.is_error, code(reply)) == (True, "unknown_tool")
+    rig = Rig()
+    rig.come()
+    rig.call("a__x")
+    (reply,) = rig.wait(10.0)
+    assert code(reply) == "unknown_tool"
+
+
+def test_a_cancelled_list_or_early_call_is_never_answered() -> None:
+    rig = Rig()
+    rig.come()
+    rig.lists("9")
+    rig.call("a__x", "1")
+    for request in (b"9", b"1"):
+        assert rig.feed(ev.AgentCancelled(ONE, RawJson(request), "")) == []
+    assert rig.catalog("a:1", "x") + rig.catalog("b:1") + rig.wait(20) == []
+
+
+def test_all_that_an_agent_had_open_ends_with_it() -> None:
+    rig = Rig()
+    rig.ready()
+    rig.call("a__x", "1")
+    assert rig.feed(ev.AgentLeft(ONE)) == [CancelCall(CallId(1), "the agent is gone")]
+    assert rig.feed(Answered(CallId(1), is_error=False, body=EMPTY_OBJECT)) == []
+    assert rig.core.next_deadline() is None
+
+
+def test_a_new_supervisor_is_told_what_is_wanted_before_anything_else() -> None:
+    rig = Rig()
+    rig.come()
+    rig.feed(ev.SupervisorWent())
+    effects = rig.feed(ev.SupervisorCame(1000))
+    assert isinstance(effects[0], Wanted)
+    assert [e.key for e in effects[1:]] == ["a:1", "b:1"]
+
+
+def test_what_is_said_of_a_pool_that_is_no_longer_wanted_is_forgotten() -> None:
+    rig = Rig()
+    rig.read("b:1")
+    assert rig.catalog("a:1", "x") + rig.pool("a:1", "given_up") == []
+    assert not rig.core.states
+    assert rig.core.registry.catalog(PoolKey("a:1")) is None

@@ -1,0 +1,281 @@
+"""The broker's core against the smallest model that can be right: which answer each session is still owed."""
+
+from typing import Any
+
+import msgspec
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from carpool_broker.core import effects as ef
+from carpool_broker.core import events as ev
+from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.events import SourceId
+from carpool_broker.core.ledger import Bounds
+from carpool_broker.core.registry import Registry
+from carpool_broker.core.scope import Scope, ScopeEntry
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.link_codec import paid_size
+from carpool_protocol.messages import (
+    Answered,
+    Call,
+    CancelCall,
+    Catalog,
+    Credit,
+    Discover,
+    Failed,
+    Policy,
+    PoolChanged,
+    PoolSpec,
+    PoolState,
+    Progressed,
+    ToolOffer,
+    Wanted,
+)
+
+BOUNDS = Bounds(max_open_calls=2, max_waiting_calls=2, max_waiting_bytes=400, wait_s=4.0)
+POLICY = Policy(wait_s=3.0, max_total_s=10.0)
+LIST_WAIT_S = 2.0
+SOURCES = st.sampled_from([SourceId("one"), SourceId("two")])
+SESSIONS = st.sampled_from([SessionId("s1"), SessionId("s2"), SessionId("s3")])
+IDS = st.sampled_from(
+    [RawJson(b"1"), RawJson(b'"1"'), RawJson(b"1.0"), RawJson(b"2"), RawJson(b"3"), RawJson(b"4")]
+)
+KEYS = st.sampled_from([PoolKey("a:1"), PoolKey("a:2"), PoolKey("b:1")])
+STATES: st.SearchStrategy[PoolState] = st.sampled_from(
+    ["cold", "starting", "serving", "serving", "backing_off", "given_up", "stopped"]
+)
+PICK = st.integers(0, 50)
+Owed = dict[tuple[SessionId, RawJson], str]
+
+
+class BrokerMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = BrokerCore(Registry(mark="m"), BOUNDS, LIST_WAIT_S)
+        self.now = 50.0
+        self.owed: Owed = {}
+        self.tokens: dict[SessionId, set[RawJson]] = {}
+        self.greeted: set[SessionId] = set()
+        self.sent: dict[CallId, SessionId] = {}
+        """On the link and not ended there."""
+        self.linked = False
+        self.credit = 0
+        self.wanted: set[PoolKey] = set()
+        self.listed: dict[SessionId, list[str] | None] = {}
+        """The last list each session got; None once it was told that it is old."""
+        for source in ("one", "two"):
+            self.read(SourceId(source), PoolKey("a:1"), with_b=True, stop_first=False)
+
+    def feed(self, event: Any) -> None:
+        self.perform(self.core.handle(event, self.now))
+
+    def perform(self, effects: list[Any]) -> None:
+        for effect in effects:
+            match effect:
+                case ef.Reply() | ef.Greet():
+                    kind = self.owed.pop((effect.session, effect.id), None)
+                    assert kind is not None, f"{effect} was not owed"
+                    if kind == "list" and isinstance(effect, ef.Reply) and not effect.is_error:
+                        tools = msgspec.json.decode(effect.body)["tools"]
+                        self.listed[effect.session] = [tool["name"] for tool in tools]
+                case ef.ReportProgress():
+                    assert effect.token in self.tokens[effect.session]
+                case ef.SayListChanged():
+                    assert self.listed[effect.session] is not None, "told twice, or without a list"
+                    self.listed[effect.session] = None
+                case Call():
+                    assert self.linked
+                    assert self.credit > 0, "sent without credit"
+                    self.credit -= paid_size(effect)
+                    assert effect.call not in self.sent
+                    self.sent[effect.call] = effect.session
+                case CancelCall():
+                    assert self.linked
+                    assert self.sent.pop(effect.call, None) is not None
+                case Wanted():
+                    self.wanted = {spec.key for spec in effect.pools}
+                case Discover():
+                    assert not self.linked or effect.key in self.wanted
+                case _:
+                    pass
+
+    def read(self, source: SourceId, key: PoolKey, *, with_b: bool, stop_first: bool) -> None:
+        keys = [key, *([PoolKey("b:1")] if with_b else [])]
+        entries = tuple(ScopeEntry(server=ServerName(k[0]), key=k) for k in keys)
+        specs = tuple(
+            PoolSpec(key=k, server=ServerName(k[0]), argv=[], env={}, cwd="/", policy=POLICY) for k in keys
+        )
+        self.feed(
+            ev.SourceRead(
+                source=source,
+                scope=Scope(entries),
+                specs=specs,
+                misconfigured={},
+                stop_first=frozenset({ServerName("a")} if stop_first else ()),
+                max_processes=8,
+                max_greeting=3,
+            )
+        )
+
+    # --- agents -------------------------------------------------------------------------------------------
+
+    @rule(session=SESSIONS, source=SOURCES)
+    def comes(self, session: SessionId, source: SourceId) -> None:
+        if session not in self.tokens:
+            self.tokens[session] = set()
+            self.listed[session] = None
+            self.feed(ev.AgentCame(session=session, source=source, agent="", pid=1, carrier="shim"))
+            self.greet(session, RawJson(b'"hello"'))
+
+    def greet(self, session: SessionId, request: RawJson) -> None:
+        self.owed[session, request] = "greet"
+        self.feed(ev.AgentGreeted(session, request, "2025-11-25", "sim"))
+
+    @rule(session=SESSIONS)
+    def leaves(self, session: SessionId) -> None:
+        if session in self.tokens:
+            self.owed = {who: kind for who, kind in self.owed.items() if who[0] != session}
+            self.feed(ev.AgentLeft(session))
+            del self.tokens[session]
+
+    @rule(session=SESSIONS, request=IDS)
+    def lists(self, session: SessionId, request: RawJson) -> None:
+        if session in self.tokens and (session, request) not in self.owed:
+            self.owed[session, request] = "list"
+            self.feed(ev.AgentListed(session, request, None))
+
+    @rule(session=SESSIONS, request=IDS)
+    def lists_with_a_bad_cursor(self, session: SessionId, request: RawJson) -> None:
+        if session in self.tokens and (session, request) not in self.owed:
+            self.owed[session, request] = "list"
+            self.feed(ev.AgentListed(session, request, "nonsense"))
+
+    @rule(
+        session=SESSIONS,
+        request=IDS,
+        name=st.sampled_from(["a__t", "b__t", "a__u", "t", "nowhere__t"]),
+        size=st.sampled_from([0, 100, 300]),
+    )
+    def calls(self, session: SessionId, request: RawJson, name: str, size: int) -> None:
+        if session not in self.tokens:
+            return
+        self.tokens[session].add(request)
+        event = ev.AgentCalled(session, request, name, RawJson(b" " * size), ABSENT, request)
+        if (session, request) in self.owed:
+            effects = self.core.handle(event, self.now)
+            assert [type(effect) for effect in effects] == [ef.Reply]
+            assert b"duplicate_request_id" in effects[0].body  # type: ignore[union-attr]
+            return
+        self.owed[session, request] = "call"
+        self.feed(event)
+
+    @rule(session=SESSIONS, request=IDS)
+    def cancels(self, session: SessionId, request: RawJson) -> None:
+        if session in self.tokens:
+            if self.owed.get((session, request)) in ("call", "list"):
+                del self.owed[session, request]
+            self.feed(ev.AgentCancelled(session, request, "no longer wanted"))
+
+    # --- the supervisor -----------------------------------------------------------------------------------
+
+    @rule(credit=st.sampled_from([1, 300, 5000]))
+    def supervisor_comes(self, credit: int) -> None:
+        if not self.linked:
+            self.linked = True
+            self.credit = credit
+            self.feed(ev.SupervisorCame(credit))
+
+    @rule()
+    def supervisor_goes(self) -> None:
+        if self.linked:
+            self.linked = False
+            self.sent.clear()
+            self.feed(ev.SupervisorWent())
+
+    @rule(size=st.sampled_from([64, 500]))
+    def credit_comes(self, size: int) -> None:
+        if self.linked:
+            self.credit += size
+            self.feed(Credit(size))
+
+    @rule(pick=PICK, how=st.sampled_from(["answer", "error", "no", "maybe", "new", "progress"]))
+    def supervisor_says(self, pick: int, how: str) -> None:
+        if not self.sent:
+            return
+        call = list(self.sent)[pick % len(self.sent)]
+        if how == "progress":
+            self.feed(Progressed(call, EMPTY_OBJECT))
+            return
+        del self.sent[call]
+        match how:
+            case "answer" | "error":
+                self.feed(Answered(call, how == "error", EMPTY_OBJECT))
+            case "no":
+                self.feed(Failed(call, "waiting_line_full", "no", "", 1.0))
+            case "maybe":
+                self.feed(Failed(call, "timed_out", "maybe", ""))
+            case _:
+                self.feed(Failed(call, "a_fault_of_the_future", "maybe", "It went wrong."))
+
+    @rule(call=st.integers(1, 99))
+    def a_late_answer_comes(self, call: int) -> None:
+        if call not in self.core.ledger.calls:
+            assert self.core.handle(Answered(CallId(call), is_error=False, body=EMPTY_OBJECT), self.now) == []
+            assert self.core.handle(Failed(CallId(call), "timed_out", "maybe", ""), self.now) == []
+
+    @rule(key=KEYS, tools=st.lists(st.sampled_from(["t", "u"]), unique=True))
+    def catalog_comes(self, key: PoolKey, tools: list[str]) -> None:
+        if self.linked:
+            offers = [ToolOffer(tool, RawJson(b'{"name":"%s"}' % tool.encode())) for tool in tools]
+            self.feed(Catalog(key, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25"))
+
+    @rule(key=KEYS, state=STATES)
+    def pool_changes(self, key: PoolKey, state: PoolState) -> None:
+        if self.linked:
+            self.feed(PoolChanged(key, state, "for a reason", None))
+
+    # --- configuration and time ---------------------------------------------------------------------------
+
+    @rule(source=SOURCES, version=st.integers(1, 2), with_b=st.booleans(), stop_first=st.booleans())
+    def source_is_read(self, source: SourceId, version: int, with_b: bool, stop_first: bool) -> None:
+        self.read(source, PoolKey(f"a:{version}"), with_b=with_b, stop_first=stop_first)
+
+    @rule(dt=st.sampled_from([0.5, 2.0, 5.0]))
+    def wait(self, dt: float) -> None:
+        until = self.now + dt
+        while True:
+            due = self.core.next_deadline()
+            if due is None or due > until:
+                break
+            self.now = max(self.now, due)
+            self.perform(self.core.tick(self.now))
+            after = self.core.next_deadline()
+            assert after is None or after > self.now, "a deadline that is met stays due"
+        self.now = until
+
+    @invariant()
+    def the_core_agrees_with_the_model(self) -> None:
+        core = self.core
+        core.check()
+        owed = {(s.id, request): "call" for s in core.sessions.values() for request in s.owed}
+        owed |= {(s.id, request): "list" for s in core.sessions.values() for request in s.lists}
+        assert owed == self.owed
+        assert {call for call, o in core.ledger.calls.items() if o.stage == "sent"} <= set(self.sent)
+        for session, listed in self.listed.items():
+            if listed is not None and session in self.tokens:
+                present = [tool.qualified for tool in core.view_of(session).tools]
+                assert present == listed, "its list is old and it was not told"
+        assert set(core.states) <= {spec.key for spec in core.sources.wanted().pools}
+
+    def teardown(self) -> None:
+        """However it stands: time alone ends everything that is owed."""
+        self.wait(LIST_WAIT_S + BOUNDS.wait_s + POLICY.wait_s + POLICY.max_total_s + 5.0 + 0.1)
+        assert not self.owed
+        assert self.core.next_deadline() is None
+
+
+BrokerMachine.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+TestBrokerMachine = BrokerMachine.TestCase

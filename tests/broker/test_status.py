@@ -1,0 +1,105 @@
+"""What `status --json` says, made of facts."""
+
+from typing import Any
+
+from carpool_broker.core.events import SourceId
+from carpool_broker.core.session import Session
+from carpool_broker.status import Facts, page
+from carpool_protocol.ids import InstanceId, PoolKey, ServerName, SessionId
+from carpool_protocol.messages import InstanceReport, PoolReport, PoolState, ProcessReport, Surveyed
+
+A, B = ServerName("a"), ServerName("b")
+
+
+def instance(number: int, pss: int) -> InstanceReport:
+    return InstanceReport(
+        id=InstanceId(number), pid=number, state="serving", generation=1, era="handshake", in_flight=0,
+        calls=3, rss_bytes=2 * pss, pss_bytes=pss, cpu_percent=0.0, uptime_s=1.23456,
+    )  # fmt: skip
+
+
+def pool(server: ServerName, state: PoolState, *instances: InstanceReport, key: str = "1") -> PoolReport:
+    return PoolReport(
+        key=PoolKey(f"{server}:{key}"), server=server, state=state, sharing="concurrent", waiting=2,
+        restarts=1, last_error="", stderr_tail=[], instances=list(instances),
+    )  # fmt: skip
+
+
+def session(number: int, *used: ServerName) -> Session:
+    made = Session(SessionId(f"s{number}"), SourceId("daemon"), "agent", number, "shim")
+    made.used.update(used)
+    return made
+
+
+def status(*pools: PoolReport, **more: Any) -> dict[str, Any]:
+    processes = [
+        ProcessReport(role="supervisor", pid=20, rss_bytes=9, pss_bytes=10, cpu_s=0.1),
+        ProcessReport(role="", pid=10, rss_bytes=9, pss_bytes=5, cpu_s=0.1),
+    ]
+    facts: dict[str, Any] = {
+        "broker_pid": 10,
+        "launcher_pid": 1,
+        "release": "1.0",
+        "uptime_s": 5.0,
+        "supervisors": [("main", 20)],
+        "surveyed": Surveyed(1, list(pools), processes),
+        "sessions": [],
+        "calls": 7,
+        "tools": {PoolKey("a:1"): 3},
+        "servers": {A: "", B: ""},
+        "sharing": {A: "concurrent", B: "concurrent"},
+        "config_file": "carpool.json",
+        "config_problem": "",
+        "waiting": {PoolKey("a:1"): 4},
+    }
+    return page(Facts(**facts | more))
+
+
+def test_the_keys_of_the_contract_are_there() -> None:
+    said = status(pool(A, "serving", instance(1, 100)), sessions=[session(1, A)])
+    assert said.keys() >= {"healthy", "reason", "broker", "supervisors", "servers", "sessions", "totals"}
+    assert said["broker"] == {"pid": 10, "uptime_s": 5.0, "version": "1.0"}
+    assert said["supervisors"] == [{"id": "main", "pid": 20}]
+    server = said["servers"]["a"]
+    assert server.keys() >= {"state", "sharing", "waiting", "restarts", "tools", "last_error", "instances"}
+    assert (server["state"], server["tools"], server["waiting"], server["restarts"]) == ("serving", 3, 6, 1)
+    assert server["instances"][0].keys() >= {
+        "id", "pid", "state", "generation", "era", "in_flight", "calls", "rss_bytes", "pss_bytes",
+        "cpu_percent",
+    }  # fmt: skip
+    assert said["sessions"][0].keys() >= {"id", "agent", "pid", "era", "profile", "in_flight"}
+
+
+def test_a_server_without_a_pool_is_cold_disabled_or_misconfigured() -> None:
+    servers = {A: "", B: "disabled", ServerName("c"): "line 3: no such variable"}
+    said = status(servers=servers)["servers"]
+    assert [said[name]["state"] for name in ("a", "b", "c")] == ["cold", "disabled", "misconfigured"]
+    assert said["c"]["last_error"] == "line 3: no such variable"
+
+
+def test_of_several_pools_of_a_server_the_liveliest_state_is_shown_and_counts_add_up() -> None:
+    said = status(pool(A, "draining", instance(1, 1)), pool(A, "serving", instance(2, 1), key="2"))[
+        "servers"
+    ]["a"]
+    assert said["state"] == "serving"
+    assert [each["id"] for each in said["instances"]] == [1, 2]
+    assert said["restarts"] == 2
+
+
+def test_what_is_not_well_is_said_with_a_word_for_programs() -> None:
+    assert (status()["healthy"], status()["reason"]) == (True, "ok")
+    assert (status(supervisors=[])["healthy"], status(supervisors=[])["reason"]) == (False, "supervisor_away")
+    assert status(surveyed=None)["healthy"] is False
+    assert status(config_problem="line 1")["reason"] == "config_broken"
+    assert status(pool(A, "given_up"))["reason"] == "servers_failing"
+
+
+def test_savings_are_the_servers_that_sessions_would_run_less_all_of_ours() -> None:
+    totals = status(
+        pool(A, "serving", instance(1, 100)),
+        pool(B, "serving", instance(2, 60)),
+        sessions=[session(1, A, B), session(2, A), session(3)],
+    )["totals"]
+    assert totals["private_processes_avoided"] == 1
+    assert totals["memory_saved_bytes"] == (100 + 60 + 100) - (100 + 60) - (10 + 5)
+    assert (totals["instances"], totals["sessions"], totals["calls"]) == (2, 3, 7)

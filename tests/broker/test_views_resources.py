@@ -1,0 +1,338 @@
+"""URIs of one scope: who gets which, what a collision does to them (design section 9, digest 2.3)."""
+
+import json
+import re
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import AnyUrl, TypeAdapter
+
+from carpool_broker.core.registry import Registry
+from carpool_broker.core.resources import Listed, Route, Unroutable, UriTable, ancestors, encode, spell
+from carpool_broker.core.scope import Scope, ScopeEntry
+from carpool_broker.core.view import BadRef, CompletionTarget, View, ViewPrompt
+from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
+from carpool_protocol.messages import Catalog, Feature, Offer, ResourceOffer
+from carpool_protocol.names import Ambiguous, Unknown
+
+LEGAL_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%{}-]*")
+
+
+def listed(server: str, *uris: str, templates: tuple[str, ...] = (), serves: bool = True) -> Listed:
+    return Listed(ServerName(server), PoolKey(server), uris, templates, serves)
+
+
+def route(table: UriTable, uri: str) -> tuple[str, str, str]:
+    found = table.route(uri)
+    assert isinstance(found, Route), found
+    assert str(found.key) == str(found.server)
+    return found.server, found.uri, found.by
+
+
+def resource(uri: str, member: str = "uri") -> ResourceOffer:
+    return ResourceOffer(uri, RawJson(json.dumps({member: uri, "name": "n", "x-kept": 1.0}).encode()))
+
+
+def catalog(
+    key: str,
+    *,
+    prompts: tuple[str, ...] = (),
+    resources: tuple[str, ...] = (),
+    templates: tuple[str, ...] = (),
+    features: tuple[Feature, ...] = (),
+) -> Catalog:
+    return Catalog(
+        PoolKey(key),
+        [],
+        "",
+        EMPTY_OBJECT,
+        EMPTY_OBJECT,
+        "",
+        [Offer(name, RawJson(json.dumps({"name": name, "description": "d"}).encode())) for name in prompts],
+        [resource(uri) for uri in resources],
+        [resource(uri, "uriTemplate") for uri in templates],
+        list(features),
+    )
+
+
+def view_of(*catalogs: Catalog, servers: str = "", **rest: Any) -> View:
+    registry = Registry()
+    for it in catalogs:
+        registry.learn(it)
+    names = servers.split() or [it.key for it in catalogs]
+    entries = tuple(ScopeEntry(server=ServerName(name), key=PoolKey(name), **rest) for name in names)
+    return registry.retain(Scope(entries))
+
+
+def body(view: View, family: Any) -> Any:
+    page = view.page(family, None)
+    return json.loads(page.body)  # type: ignore[union-attr]
+
+
+# --- routes ------------------------------------------------------------------------------------------------
+
+
+def test_a_listed_uri_goes_to_the_server_that_lists_it_even_if_a_template_of_another_matches() -> None:
+    table = UriTable([listed("a", templates=("file:///{+path}",)), listed("b", "file:///x")])
+    assert route(table, "file:///x") == ("b", "file:///x", "listed")
+    assert route(table, "file:///y") == ("a", "file:///y", "template")
+
+
+def test_of_templates_that_match_the_most_telling_one_counts() -> None:
+    table = UriTable(
+        [
+            listed("a", templates=("file:///{+path}", "file:///{a}")),
+            listed("b", templates=("file:///home/{+p}",)),
+        ]
+    )
+    assert route(table, "file:///home/x")[0] == "b"
+    assert route(table, "file:///home")[0] == "a"
+    assert (
+        route(UriTable([listed("a", templates=("{+any}",)), listed("b", templates=("{one}",))]), "x")[0]
+        == "b"
+    )
+
+
+def test_an_unlisted_uri_goes_where_its_longest_listed_ancestor_is() -> None:
+    table = UriTable([listed("a", "file:///w"), listed("b", "file:///w/sub", "db://t/")])
+    assert route(table, "file:///w/sub/deep/x.txt") == ("b", "file:///w/sub/deep/x.txt", "ancestor")
+    assert route(table, "file:///w/subway")[0] == "a"
+    assert route(table, "file:///w/sub?x=/file:///w")[0] == "b"
+    assert route(table, "file:///w#top")[0] == "a"
+    assert route(table, "db://t/1")[0] == "b"
+    assert table.route("file:///ww") == Unroutable((ServerName("a"), ServerName("b")))
+    assert isinstance(table.route("db://t"), Unroutable)
+
+
+def test_what_nobody_lists_goes_to_the_only_server_that_serves_resources() -> None:
+    table = UriTable([listed("a", serves=False), listed("b"), listed("c", serves=False)])
+    assert route(table, "any://x") == ("b", "any://x", "only")
+    assert UriTable([listed("a", serves=False)]).route("any://x") == Unroutable(())
+
+
+def test_ancestors_end_at_path_boundaries_and_the_longest_comes_first() -> None:
+    assert list(ancestors("file:///a/b")) == ["file:///a/", "file:///a", "file:///", "file://", "file:/"]
+    assert list(ancestors("x:a?b#c")) == ["x:a?b", "x:a"]
+    assert list(ancestors("nothing")) == []
+    assert len(list(ancestors("x:/" + "a/" * 10_000))) < 200
+
+
+# --- collisions --------------------------------------------------------------------------------------------
+
+
+def test_without_a_collision_every_uri_and_definition_goes_through_byte_for_byte() -> None:
+    ours, theirs = (
+        catalog("a", resources=("file:///x", "no scheme")),
+        catalog("b", templates=("file:///{p}",)),
+    )
+    view = view_of(ours, theirs)
+    assert [it.definition for it in view.resources] == [it.definition for it in ours.resources]
+    assert view.templates[0].definition == theirs.templates[0].definition
+    assert not view.rewrites(PoolKey("a"))
+    assert view.outward_uri(PoolKey("a"), "file:///unlisted") == "file:///unlisted"
+
+
+def test_of_two_servers_with_one_uri_the_later_by_name_says_its_server_in_the_uri() -> None:
+    view = view_of(catalog("b", resources=("file:///x",)), catalog("a", resources=("file:///x", "file:///y")))
+    assert [it["uri"] for it in body(view, "resources")["resources"]] == [
+        "file:///x",
+        "file:///y",
+        "carpool+b+file:///x",
+    ]
+    assert body(view, "resources")["resources"][2]["x-kept"] == 1.0
+    assert view.route("file:///x") == Route(PoolKey("a"), ServerName("a"), "file:///x", "listed")
+    assert view.route("carpool+b+file:///x") == Route(PoolKey("b"), ServerName("b"), "file:///x", "listed")
+    assert view.outward_uri(PoolKey("b"), "file:///x") == "carpool+b+file:///x"
+    assert view.outward_uri(PoolKey("a"), "file:///x") == "file:///x"
+    assert (view.rewrites(PoolKey("a")), view.rewrites(PoolKey("b"))) == (False, True)
+
+
+def test_templates_that_differ_only_in_their_names_collide() -> None:
+    view = view_of(
+        catalog("a", templates=("n://{id}",)), catalog("b", templates=("n://{name}", "n://{+all}"))
+    )
+    shown = [it["uriTemplate"] for it in body(view, "templates")["resourceTemplates"]]
+    assert shown == ["n://{id}", "n://{+all}", "carpool+b+n://{name}"]
+    assert view.route("carpool+b+n://7") == Route(PoolKey("b"), ServerName("b"), "n://7", "named")
+    assert view.route("n://7").server == "a"  # type: ignore[union-attr]
+    assert view.outward_uri(PoolKey("b"), "n://7") == "carpool+b+n://7", "a's template would take it"
+    assert view.outward_uri(PoolKey("b"), "n://7/8") == "n://7/8", "leads back as it is"
+
+
+def test_a_uri_keeps_its_spelling_while_the_other_server_is_away() -> None:
+    registry = Registry()
+    scope = Scope(tuple(ScopeEntry(server=ServerName(it), key=PoolKey(it)) for it in "ab"))
+    registry.learn(catalog("a", resources=("x://1",)))
+    registry.learn(catalog("b", resources=("x://1",)))
+    registry.retain(scope)
+    assert registry.hide(PoolKey("a")) == {scope: {"resources"}}
+    view = registry.view(scope)
+    assert [it.shown for it in view.resources] == ["carpool+b+x://1"]
+    assert view.route("x://1").key in view.away  # type: ignore[union-attr]
+
+
+def test_a_server_that_lists_our_spelling_cannot_take_it() -> None:
+    table = UriTable([listed("a", "x://1", "carpool+b+x://1"), listed("b", "x://1")])
+    assert route(table, "carpool+b+x://1") == ("b", "x://1", "listed")
+    assert table.outward(PoolKey("a"), "carpool+b+x://1") == "carpool+a+carpool+b+x://1"
+    assert route(table, "carpool+a+carpool+b+x://1") == ("a", "carpool+b+x://1", "listed")
+
+
+def test_a_uri_that_names_a_server_reaches_it_without_a_collision_in_any_case_of_letters() -> None:
+    table = UriTable([listed("My_Srv", serves=False), listed("b", "x://1")])
+    assert spell("My_Srv", "File:///X") == "carpool+.my...srv+File:///X"
+    assert route(table, "CARPOOL+.MY...SRV+File:///X") == ("My_Srv", "File:///X", "named")
+    assert route(table, "carpool+.my...srv:plain") == ("My_Srv", "plain", "named")
+    assert route(table, "carpool+nobody+x://1")[2] == "only"
+
+
+names = st.from_regex(r"[A-Za-z0-9-]{1,4}(_[A-Za-z0-9-]{1,4}){0,2}", fullmatch=True)
+
+
+@given(st.lists(names, min_size=2, max_size=2, unique=True))
+@settings(deadline=None)
+def test_no_two_servers_share_a_spelling_in_any_case_of_letters(pair: list[str]) -> None:
+    assert encode(pair[0]).lower() != encode(pair[1]).lower()
+
+
+@given(
+    names,
+    st.sampled_from(["file:///a b", "http://h/p?q#f", "urn:x:y", "a.txt", "//h/p", "", "x{y}:z", "é:/ü"]),
+)
+@settings(deadline=None)
+def test_a_rewritten_uri_is_a_legal_uri_and_is_taken_back(server: str, uri: str) -> None:
+    spelled = spell(server, uri)
+    if uri.isascii() and " " not in uri:
+        assert LEGAL_URI.fullmatch(spelled)
+    assert route(UriTable([listed(server, serves=False)]), spelled) == (server, uri, "named")
+
+
+def test_a_rewritten_uri_survives_the_parsers_of_agents() -> None:
+    table = UriTable([listed("My_Srv")])
+    for uri in (
+        "file:///home/x.txt",
+        "http://h/p?q=1#f",
+        "memo://insights",
+        "ui://w/i.html",
+        "urn:x:y",
+        "a.txt",
+    ):
+        parsed = str(TypeAdapter(AnyUrl).validate_python(spell("My_Srv", uri)))
+        assert route(table, parsed) == ("My_Srv", uri, "named")
+
+
+# --- a large scope, hostile URIs ---------------------------------------------------------------------------
+
+
+def test_no_uri_is_too_long_or_too_odd_to_be_routed() -> None:
+    table = UriTable([listed("a", "x://1", templates=("x://{a}/{b}/{+c}/z",)), listed("b", "y://1")])
+    for uri in (
+        "",
+        "/",
+        "x://" + "/" * 5_000_000,
+        "x://" + "a/" * 2000,
+        "\ud800",
+        "carpool+",
+        "carpool+b+",
+        "{",
+    ):
+        assert isinstance(table.route(uri), Route | Unroutable)
+
+
+# --- prompts, completion, what is announced ----------------------------------------------------------------
+
+
+def test_prompts_are_named_like_tools_in_a_name_space_of_their_own() -> None:
+    view = view_of(catalog("a", prompts=("review", "sum")), catalog("b", prompts=("review",)))
+    assert [it["name"] for it in body(view, "prompts")["prompts"]] == ["a__review", "a__sum", "b__review"]
+    found = view.resolve_prompt("mcp:b:review")
+    assert isinstance(found, ViewPrompt)
+    assert (found.key, found.prompt) == ("b", "review")
+    assert view.resolve_prompt("review") == Ambiguous(("a__review", "b__review"))
+    assert isinstance(view.resolve("a__review"), Unknown), "no tool is called that"
+
+
+def test_tools_deny_keeps_no_prompt_back_and_a_description_prefix_names_the_server() -> None:
+    view = view_of(catalog("a", prompts=("p",)), tools_allow=(), tools_deny=("*",), description_prefix=True)
+    assert body(view, "prompts")["prompts"] == [{"name": "a__p", "description": "[a] d"}]
+
+
+def test_a_prompt_of_a_server_that_told_nothing_yet_is_worth_waiting_for() -> None:
+    view = view_of(catalog("a", prompts=("p",)), servers="a b")
+    assert view.suspects("b__p", "prompts") == ("b",)
+    assert view.suspects("a__q", "prompts") == ()
+
+
+def test_a_completion_goes_to_the_server_of_its_reference_in_that_servers_words() -> None:
+    view = view_of(
+        catalog("a", templates=("n://{id}",)), catalog("b", prompts=("p",), templates=("n://{id}", "m://{x}"))
+    )
+
+    def target(**ref: str) -> Any:
+        return view.completion_target(RawJson(json.dumps(ref).encode()))
+
+    prompt = target(type="ref/prompt", name="b__p", title="T")
+    assert isinstance(prompt, CompletionTarget)
+    assert (prompt.key, json.loads(prompt.ref)) == ("b", {"type": "ref/prompt", "name": "p", "title": "T"})
+    rewritten = target(type="ref/resource", uri="carpool+b+n://{id}")
+    assert (rewritten.key, json.loads(rewritten.ref)["uri"]) == ("b", "n://{id}")
+    plain = RawJson(b'{"type":"ref/resource", "uri":"m://{x}"}')
+    assert view.completion_target(plain) == CompletionTarget(PoolKey("b"), ServerName("b"), plain)
+    assert target(type="ref/resource", uri="m://7").key == "b"
+    assert isinstance(target(type="ref/prompt", name="nothing"), Unknown)
+    assert isinstance(target(type="ref/resource", uri="z://"), Unroutable)
+    for bad in (
+        b"{}",
+        b"[]",
+        b'"ref/prompt"',
+        b'{"type":"ref/prompt"}',
+        b'{"type":"ref/resource","uri":1}',
+        b"",
+    ):
+        assert isinstance(view.completion_target(RawJson(bad)), BadRef)
+
+
+def test_what_is_announced_is_what_some_server_serves_with_changes_of_lists_that_exist() -> None:
+    view = view_of(
+        catalog("a", features=("prompts", "completions")), catalog("b", features=("resources.subscribe",))
+    )
+    assert view.capabilities() == {"prompts", "prompts.listChanged", "completions", "resources.subscribe"}
+    offering = view_of(catalog("a", resources=("x://1",)))
+    assert offering.capabilities() == {"resources", "resources.listChanged"}, "listed, if not announced"
+
+
+def test_a_server_that_told_nothing_yet_may_serve_any_list() -> None:
+    lists = {family + flag for family in ("tools", "prompts", "resources") for flag in ("", ".listChanged")}
+    assert view_of(catalog("a", features=("logging",)), servers="a b").capabilities() == lists | {"logging"}
+    assert Registry().retain(Scope(())).capabilities() == lists
+
+
+def test_a_server_that_is_away_still_counts_for_what_is_announced() -> None:
+    registry = Registry()
+    scope = Scope((ScopeEntry(server=ServerName("a"), key=PoolKey("a")),))
+    registry.learn(catalog("a", features=("prompts",)))
+    registry.hide(PoolKey("a"))
+    assert "prompts" in registry.retain(scope).capabilities()
+
+
+def test_a_change_of_prompts_alone_leaves_the_other_lists_and_tables_as_they_were() -> None:
+    registry = Registry()
+    scope = Scope((ScopeEntry(server=ServerName("a"), key=PoolKey("a")),))
+    registry.learn(catalog("a", prompts=("p",), resources=("x://1",)))
+    before = registry.retain(scope)
+    assert registry.learn(catalog("a", prompts=("q",), resources=("x://1",))) == {scope: {"prompts"}}
+    after = registry.view(scope)
+    assert after.page("resources", None) is before.page("resources", None)
+    assert after.tool_names is before.tool_names
+    assert after.uris is before.uris
+    assert after.version("prompts") > before.version("prompts")
+
+
+def test_a_server_that_begins_to_serve_resources_can_be_read_from_without_listing_any() -> None:
+    registry = Registry()
+    scope = Scope((ScopeEntry(server=ServerName("a"), key=PoolKey("a")),))
+    registry.learn(catalog("a"))
+    assert isinstance(registry.retain(scope).route("x://1"), Unroutable)
+    assert registry.learn(catalog("a", features=("resources",))) == {}
+    assert isinstance(registry.view(scope).route("x://1"), Route)

@@ -1,0 +1,236 @@
+"""The simulated world: both cores, a link, agents, servers and bad luck, on virtual time from one seed.
+
+Owns the clock, the queue of what happens when, the two processes around the cores as thin as they can be (one
+method per effect), the wire between them, and what must hold when all is quiet. No trio, no sleep; the same
+seed gives the same run. `tests/kit/world_agents` holds the rules about answers.
+
+Knows nothing of: cores' insides while running (their `check` does); at the end it looks everywhere.
+"""
+
+import heapq
+import os
+from collections.abc import Callable
+from random import Random
+
+from msgspec import Struct
+
+from carpool_broker.core import events as bv
+from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.events import SourceId
+from carpool_broker.core.scope import Scope, ScopeEntry
+from carpool_protocol.ids import PoolKey, ServerName, SessionId
+from carpool_protocol.messages import (
+    Operate,
+    Policy,
+    PoolSpec,
+)
+from carpool_supervisor.core.supervisor import SupervisorCore
+from tests.kit.world_agents import Book, SimAgent
+from tests.kit.world_servers import SimInstance, Traits
+from tests.kit.world_sides import BOUNDS, LIST_WAIT_S, BrokerSide, SupervisorSide, Wire
+
+POLICY = Policy(
+    max_instances=2,
+    idle_s=6.0,
+    first_start_s=6.0,
+    start_s=4.0,
+    timeout_s=3.0,
+    max_total_s=12.0,
+    wait_s=4.0,
+    max_waiting_calls=12,
+    max_waiting_bytes=8192,
+    max_in_flight=4,
+    scale_up_at=2,
+    give_up_after=4,
+    first_delay_s=0.2,
+    max_delay_s=1.0,
+    healthy_after_s=5.0,
+    probe_s=1.5,
+    drain_s=5.0,
+)
+BOUND_S = LIST_WAIT_S + BOUNDS.wait_s + POLICY.wait_s + POLICY.max_total_s + 5.0 + 1.0
+"""No request may take longer: a name, the broker's line, then the backstop; and a second for lag."""
+SOURCES = (SourceId("daemon"), SourceId("other"))
+THOROUGH = os.environ.get("CARPOOL_WORLD_THOROUGH") == "1"
+
+
+class SimServer(Struct):
+    """One configured server."""
+
+    name: str
+    traits: Traits
+    version: int = 0
+    per_source: bool = False
+    """Each source has a pool of its own."""
+    stop_first: bool = False
+    configured: bool = True
+    policy: Policy = POLICY
+
+    def key(self, source: SourceId) -> PoolKey:
+        """The pool key as this source sees it."""
+        mark = f":{source}" if self.per_source else ""
+        return PoolKey(f"{self.name}:{self.version}{mark}")
+
+
+class World:
+    """See the module."""
+
+    def __init__(
+        self, seed: int, servers: list[SimServer], *, max_processes: int = 6, journal: bool = False
+    ) -> None:
+        self.seed = seed
+        self.rng = Random(seed)
+        self.now = 100.0
+        self.servers = {server.name: server for server in servers}
+        self.max_processes = max_processes
+        self.book = Book(BOUND_S)
+        self.agents: dict[SessionId, SimAgent] = {}
+        self.calm = False
+        self.events = 0
+        self.journal = journal
+        self._traits: dict[PoolKey, Traits] = {}
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+        self._sessions = 0
+        self.words = 0
+        self.operations: dict[int, str] = {}
+        self.wire = Wire(self)
+        self.broker = BrokerSide(self)
+        self.supervisor = SupervisorSide(self)
+        self.read_config()
+        self.wire.join()
+
+    # --- time -------------------------------------------------------------------------------------------
+
+    def later(self, delay_s: float, act: Callable[[], None]) -> None:
+        """Do it so much later."""
+        self._count += 1
+        heapq.heappush(self._heap, (self.now + delay_s, self._count, act))
+
+    def run(self, duration_s: float) -> None:
+        """Let so much time pass."""
+        until = self.now + duration_s
+        while True:
+            sides = (self.broker, self.supervisor)
+            due = min((at for side in sides if (at := side.next_deadline()) is not None), default=until)
+            at = min(due, self._heap[0][0] if self._heap else until)
+            if at >= until:
+                self.now = until
+                return
+            self.now = max(self.now, at)
+            if self._heap and self._heap[0][0] <= self.now:
+                heapq.heappop(self._heap)[2]()
+            else:
+                for side in sides:
+                    side.tick()
+            self.settle()
+
+    def settle(self) -> None:
+        """The burst is over: what it caused leaves."""
+        self.wire.flush()
+
+    def look(self, core: BrokerCore | SupervisorCore) -> None:
+        """Check a core: each time, or now and then."""
+        self.events += 1
+        if THOROUGH or self.events % 64 == 0:
+            core.check()
+
+    # --- configuration ----------------------------------------------------------------------------------
+
+    def traits(self, key: PoolKey) -> Traits:
+        """How the servers of this pool behave."""
+        traits = self._traits[key]
+        return traits.calm() if self.calm else traits
+
+    def read_config(self) -> None:
+        """The broker reads the configuration (again), for every source."""
+        for source in SOURCES:
+            servers = [server for server in self.servers.values() if server.configured]
+            for server in servers:
+                self._traits.setdefault(server.key(source), server.traits)
+            entries = [ScopeEntry(server=ServerName(s.name), key=s.key(source)) for s in servers]
+            specs = [
+                PoolSpec(
+                    key=s.key(source),
+                    server=ServerName(s.name),
+                    argv=[s.name],
+                    env={"SECRET": "x"},
+                    cwd="/",
+                    policy=s.policy,
+                )
+                for s in servers
+            ]
+            self.broker.feed(
+                bv.SourceRead(
+                    source=source,
+                    scope=Scope(tuple(entries)),
+                    specs=tuple(specs),
+                    misconfigured={},
+                    stop_first=frozenset(ServerName(s.name) for s in servers if s.stop_first),
+                    max_processes=self.max_processes,
+                    max_greeting=3,
+                )
+            )
+
+    # --- agents and operators ---------------------------------------------------------------------------
+
+    def agent(self, source: SourceId = SOURCES[0], *, careless: bool = False) -> SimAgent:
+        """A new agent that has greeted."""
+        self._sessions += 1
+        session = SessionId(f"a{self._sessions}")
+        agent = self.agents[session] = SimAgent(self.book, self.rng, session, careless=careless)
+        self.broker.feed(bv.AgentCame(session=session, source=source, agent="sim", pid=1, carrier="shim"))
+        self.broker.feed(agent.greet(self.now))
+        return agent
+
+    def leave(self, agent: SimAgent) -> None:
+        """The agent vanishes."""
+        del self.agents[agent.session]
+        self.broker.feed(bv.AgentLeft(agent.session))
+
+    def call(self, agent: SimAgent, name: str, **more: int) -> None:
+        """The agent calls a tool."""
+        if agent.session in self.agents:
+            self.broker.feed(
+                agent.call(name, self.now, size_bytes=more.get("size_bytes", 0), progress=bool(more))
+            )
+
+    def operate(self, key: PoolKey, verb: str) -> None:
+        """An operator's word, if it can be said now."""
+        if self.broker.linked:
+            self.words += 1
+            self.operations[self.words] = verb
+            self.broker.peer.send(Operate(self.words, key, verb))  # type: ignore[arg-type]
+
+    # --- deaths -----------------------------------------------------------------------------------------
+
+    def kill_broker(self, away_s: float) -> None:
+        """The broker dies, and with it every agent's connection; a new one comes."""
+        self.wire.cut(told=False)
+        self.broker.alive = False
+        self.agents.clear()
+        self.operations.clear()
+
+        def again() -> None:
+            self.broker = BrokerSide(self)
+            self.read_config()
+            self.wire.join()
+
+        self.later(away_s, again)
+
+    def kill_supervisor(self, away_s: float) -> None:
+        """The supervisor dies, and with it every instance; a new one comes."""
+        self.wire.cut(told=True)
+        self.supervisor.alive = False
+        for instance in self.supervisor.instances.values():
+            instance.alive = False
+
+        def again() -> None:
+            self.supervisor = SupervisorSide(self)
+            self.wire.join()
+
+        self.later(away_s, again)
+
+    def living(self) -> list[SimInstance]:
+        """Every process that runs, as the operating system would say."""
+        return [instance for instance in self.supervisor.instances.values() if instance.alive]

@@ -1,0 +1,211 @@
+"""Agents of the simulated world, and the book of what each is owed: the oracle.
+
+Owns who asked what, what was executed and handed over, and every rule about answers: one for each
+request, none after a cancel, never another agent's, honest about delivery, and in time. A broken rule is a
+`Violation`.
+
+Knows nothing of: cores' insides, the link, instances.
+"""
+
+from random import Random
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from carpool_broker.core import effects as bf
+from carpool_broker.core import events as bv
+from carpool_protocol.ids import ABSENT, RawJson, SessionId
+from carpool_protocol.messages import Call
+
+Kind = Literal["greet", "list", "call", "ping", "bad"]
+UNSURE = frozenset({"link_broken", "answer_overdue"})
+"""Faults of calls that the broker had sent away and cannot know the fate of."""
+
+
+class Violation(AssertionError):  # noqa: N818 - it is what it says
+    """A promise of carpool's was broken."""
+
+
+class Ask(Struct):
+    """One request of an agent."""
+
+    number: int
+    kind: Kind
+    at: float
+
+
+class Book:
+    """Everything that was asked, handed over and executed, by number."""
+
+    def __init__(self, bound_s: float) -> None:
+        self.bound_s = bound_s
+        self.asked = 0
+        self.answered = 0
+        self.handed: set[int] = set()
+        self.ran: dict[int, int] = {}
+        self.said_no: set[int] = set()
+        self.outcomes: dict[str, int] = {}
+
+    def hand_over(self, call: Call) -> None:
+        """The supervisor has written this call to an instance."""
+        self.handed.add(number_of(call))
+
+    def execute(self, call: Call) -> None:
+        """A server runs this call."""
+        number = number_of(call)
+        self.ran[number] = self.ran.get(number, 0) + 1
+        if self.ran[number] > 1:
+            raise Violation(f"call {number} was executed twice")
+        if number in self.said_no:
+            raise Violation(f"call {number} was executed after its agent was told that it was not delivered")
+
+    def outcome(self, ask: Ask, effect: bf.Reply, now: float) -> str:
+        """Judge an answer; the word for it."""
+        if now - ask.at > self.bound_s:
+            raise Violation(f"request {ask.number} ({ask.kind}) was answered only after {now - ask.at:.1f} s")
+        self.answered += 1
+        body = msgspec.json.decode(effect.body)
+        word = (
+            self._judge_call(ask, effect, body)
+            if ask.kind == "call"
+            else "error"
+            if effect.is_error
+            else "ok"
+        )
+        self.outcomes[word] = self.outcomes.get(word, 0) + 1
+        return word
+
+    def _judge_call(self, ask: Ask, effect: bf.Reply, body: dict[str, object]) -> str:
+        number = ask.number
+        if "n" in body:
+            if body["n"] != number:
+                raise Violation(f"call {number} got the answer of call {body['n']}")
+            if self.ran.get(number) != 1:
+                raise Violation(f"call {number} has an answer and was not executed")
+            return "error" if effect.is_error else "ok"
+        meta = body.get("data") if effect.is_error else dict(body["_meta"])["carpool/error"]  # type: ignore[call-overload]
+        assert isinstance(meta, dict)
+        if meta["delivered"] == "no":
+            if number in self.ran:
+                raise Violation(
+                    f"call {number} was executed and is reported as not delivered ({meta['code']})"
+                )
+            self.said_no.add(number)
+        elif number not in self.handed and meta["code"] not in UNSURE:
+            raise Violation(f"call {number} never left us and is reported as maybe executed ({meta['code']})")
+        return str(meta["code"])
+
+
+class SimAgent:
+    """One agent on one session. Each method gives the event to feed; `take` judges what comes back."""
+
+    def __init__(self, book: Book, rng: Random, session: SessionId, *, careless: bool) -> None:
+        self.book = book
+        self.rng = rng
+        self.session = session
+        self.careless = careless
+        """Uses an id again while it is open."""
+        self.open: dict[RawJson, Ask] = {}
+        self.doubles: dict[RawJson, int] = {}
+        self.tokens: dict[RawJson, RawJson] = {}
+        self.tools: list[str] = []
+        self.greeted = False
+        self.list_is_old = True
+        self._next = 0
+
+    def greet(self, now: float) -> bv.AnyEvent:
+        """`initialize`."""
+        return bv.AgentGreeted(self.session, self._open("greet", now), "2025-11-25", "sim")
+
+    def list_tools(self, now: float) -> bv.AnyEvent:
+        """`tools/list`."""
+        self.list_is_old = False
+        return bv.AgentListed(self.session, self._open("list", now), None)
+
+    def ping(self, now: float) -> bv.AnyEvent:
+        """`ping`."""
+        return bv.AgentPinged(self.session, self._open("ping", now))
+
+    def call(self, name: str, now: float, *, size_bytes: int = 0, progress: bool = False) -> bv.AnyEvent:
+        """`tools/call`."""
+        if self.careless and self.open and self.rng.random() < 0.1:
+            request = self.rng.choice(list(self.open))
+            if self.open[request].kind in ("call", "list"):
+                self.doubles[request] = self.doubles.get(request, 0) + 1
+                return bv.AgentCalled(
+                    self.session, request, name, RawJson(b'{"arguments":{"n":0}}'), ABSENT, ABSENT
+                )
+        request = self._open("call", now)
+        rest = RawJson(b'{"arguments":{"n":%d,"pad":"%s"}}' % (self.open[request].number, b"x" * size_bytes))
+        token = request if progress else ABSENT
+        if token:
+            self.tokens[token] = request
+        return bv.AgentCalled(self.session, request, name, rest, ABSENT, token)
+
+    def cancel(self) -> bv.AnyEvent | None:
+        """`notifications/cancelled` of an open call or list: nothing may come for it any more."""
+        able = [request for request, ask in self.open.items() if ask.kind in ("call", "list")]
+        if not able:
+            return None
+        request = self.rng.choice(able)
+        del self.open[request]
+        return bv.AgentCancelled(self.session, request, "no longer wanted")
+
+    def take(self, effect: bf.OwnEffect, now: float) -> str:
+        """What the broker writes to this agent. Returns a word for what it was."""
+        match effect:
+            case bf.Greet():
+                ask = self._close(effect.id)
+                if ask.kind != "greet":
+                    raise Violation(f"{self.session} was greeted for {effect.id!r}")
+                self.greeted = True
+                return "greeted"
+            case bf.Reply():
+                return self._answered(effect, now)
+            case bf.ReportProgress():
+                request = self.tokens.get(effect.token)
+                number = msgspec.json.decode(effect.params)["n"]
+                if request is None or request not in self.open or self.open[request].number != number:
+                    raise Violation(
+                        f"{self.session} got progress of call {number}, which is not its own or not open"
+                    )
+                return "progress"
+            case bf.SayListChanged():
+                self.list_is_old = True
+                return "list_changed"
+            case bf.Note():
+                return "note"
+
+    def _answered(self, effect: bf.Reply, now: float) -> str:
+        if effect.is_error and b'"duplicate_request_id"' in bytes(effect.body):
+            self.doubles[effect.id] = self.doubles.get(effect.id, 0) - 1
+            if self.doubles[effect.id] < 0:
+                raise Violation(f"{self.session} {effect.id!r} is refused as double and is none")
+            return "double"
+        ask = self._close(effect.id)
+        word = self.book.outcome(ask, effect, now)
+        if ask.kind == "list" and not effect.is_error:
+            self.tools = [tool["name"] for tool in msgspec.json.decode(effect.body)["tools"]]
+        return word
+
+    def _open(self, kind: Kind, now: float) -> RawJson:
+        """Every agent uses the same ids, in all the spellings that JSON allows."""
+        self._next += 1
+        spellings = (b"%d", b'"%d"', b"%d.0", b"-%d")
+        request = RawJson(spellings[self._next % 4] % (self._next // 4))
+        self.book.asked += 1
+        self.open[request] = Ask(self.book.asked, kind, now)
+        return request
+
+    def _close(self, request: RawJson) -> Ask:
+        ask = self.open.pop(request, None)
+        if ask is None:
+            raise Violation(f"{self.session} got an answer to {request!r}, which it does not wait for")
+        return ask
+
+
+def number_of(call: Call) -> int:
+    """The number of the request behind a call."""
+    number: int = msgspec.json.decode(call.params)["arguments"]["n"]
+    return number

@@ -1,0 +1,285 @@
+"""Servers of the simulated world: instances as a supervisor's core sees them, without processes.
+
+Owns how a simulated instance behaves: when it is up, greets, reads, answers, lies, dies. What it has
+executed goes into the world's book. Knows nothing of: agents, the link, the broker.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from carpool_protocol.ids import EMPTY_OBJECT, InstanceId, PoolKey, RawJson, WireId
+from carpool_protocol.messages import Call, Catalog, ToolOffer
+from carpool_supervisor.core import events as ev
+
+PIPE_LINES = 4
+"""So many lines fit in the pipe of an instance that does not read: they count as written."""
+
+
+class Traits(Struct, frozen=True, kw_only=True):
+    """How a server behaves. Numbers are probabilities per occasion, unless they are times."""
+
+    greet_s: float = 0.3
+    answer_s: float = 0.2
+    tools: int = 2
+    no_command: bool = False
+    never_greets: bool = False
+    never_reads: bool = False
+    deaf: bool = False
+    """Ends on SIGKILL only."""
+    ignores_ping: bool = False
+    one_at_a_time: bool = False
+    """Reads the next line when the last one is answered."""
+    refuses: float = 0.0
+    dies_at_start: float = 0.0
+    dies_on_call: float = 0.0
+    dies_after_call: float = 0.0
+    mute: float = 0.0
+    """Closes its stdout on a call and lives on."""
+    freezes: float = 0.0
+    slow: float = 0.0
+    progress: float = 0.0
+    silent: float = 0.0
+    doubles: float = 0.0
+    unknowns: float = 0.0
+    unreadable: float = 0.0
+    errs: float = 0.0
+    misspeaks: float = 0.0
+    list_changes: float = 0.0
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it serves well once the dice rest."""
+        return not (self.no_command or self.never_greets or self.never_reads or self.ignores_ping)
+
+    def calm(self) -> "Traits":
+        """The same server on a good day."""
+        lasting = {f: getattr(self, f) for f in self.__struct_fields__ if isinstance(getattr(self, f), bool)}
+        return Traits(greet_s=self.greet_s, answer_s=self.answer_s, tools=self.tools, **lasting)
+
+
+class Ground(Protocol):
+    """What an instance needs of its world."""
+
+    rng: Random
+
+    def later(self, delay_s: float, act: Callable[[], None]) -> None:
+        """Do it so much later."""
+
+    def feed(self, event: ev.OwnEvent) -> None:
+        """Tell the supervisor's core that runs this instance."""
+
+    def executed(self, call: Call) -> None:
+        """The server runs this call now."""
+
+    def traits(self, key: PoolKey) -> Traits:
+        """How the servers of this pool behave now."""
+
+
+class SimInstance:
+    """One process."""
+
+    def __init__(self, ground: Ground, instance: InstanceId, key: PoolKey) -> None:
+        self.ground = ground
+        self.id = instance
+        self.key = key
+        self.alive = True
+        self.frozen = False
+        self.mute = False
+        self.greeted = False
+        self._blocked = False
+        self._closed = False
+        self._reading = False
+        self._pinged = False
+        self._tools = 0
+        self._lines: deque[tuple[WireId, Call]] = deque()
+        self._open: set[WireId] = set()
+        self._lost: list[WireId] = []
+        """What the pipe had not taken when it was closed."""
+        self._later(ground.rng.uniform(0.001, 0.05), self._spawned)
+
+    # --- what the supervisor does -----------------------------------------------------------------------
+
+    def write(self, wire: WireId, call: Call) -> None:
+        """A call was written to it."""
+        if self._closed or not self.alive:
+            return
+        self._lines.append((wire, call))
+        self._watch_pipe()
+        self._read_soon()
+
+    def cancel(self, wire: WireId) -> None:
+        """A cancel: a conforming server does not answer then, others do."""
+        if self.ground.rng.random() < 0.5:
+            self._open.discard(wire)
+
+    def probe(self) -> None:
+        """A ping. One who reads a line at a time reads it when its calls are done."""
+        if not self._traits.ignores_ping and not self._traits.never_reads:
+            self._pinged = True
+            self._later(0.01, self._answer_ping)
+
+    def _answer_ping(self) -> None:
+        if self._pinged and not (self._traits.one_at_a_time and self._open):
+            self._pinged = False
+            self._say(ev.ProbeAnswered(self.id))
+
+    def close_stdin(self) -> None:
+        """End of file."""
+        self._closed = True
+        while len(self._lines) > PIPE_LINES:
+            self._lost.append(self._lines.pop()[0])
+        if not self._traits.deaf:
+            self._later(self.ground.rng.uniform(0.001, 0.5), lambda: self.die("ended with exit code 0"))
+
+    def signal(self, name: str) -> None:
+        """TERM or KILL."""
+        if name == "KILL" or not (self._traits.deaf or self.frozen):
+            self.ground.later(0.005, lambda: self.die(f"was killed by SIG{name}"))
+
+    # --- its life ---------------------------------------------------------------------------------------
+
+    @property
+    def _traits(self) -> Traits:
+        return self.ground.traits(self.key)
+
+    def _later(self, delay_s: float, act: Callable[[], None]) -> None:
+        def run() -> None:
+            if self.alive and not self.frozen:
+                act()
+
+        self.ground.later(delay_s, run)
+
+    def _say(self, *said: ev.OwnEvent) -> None:
+        if self.alive and not self.mute:
+            for event in said:
+                self.ground.feed(event)
+
+    def _spawned(self) -> None:
+        traits, roll = self._traits, self.ground.rng.random
+        if traits.no_command:
+            self.alive = False
+            self.ground.feed(ev.SpawnFailed(self.id, "could not be started: no such command", roll()))
+            return
+        self.ground.feed(ev.InstanceSpawned(self.id, 1000 + self.id))
+        delay_s = self.ground.rng.uniform(0.1, 1.0) * traits.greet_s
+        if roll() < traits.dies_at_start:
+            self._later(delay_s, lambda: self.die("ended with exit code 1"))
+        elif roll() < traits.refuses:
+            self._later(delay_s, lambda: self._say(ev.GreetingFailed(self.id, "speaks no MCP")))
+        elif not traits.never_greets:
+            self._later(delay_s, self._greet)
+
+    def _greet(self) -> None:
+        self.greeted = True
+        self._tools = self._traits.tools
+        self._say(ev.InstanceGreeted(self.id, catalog(self.key, self._tools)))
+        if self._traits.list_changes:
+            self._later(self.ground.rng.uniform(0.5, 10), self._change_list)
+
+    def _change_list(self) -> None:
+        if self.ground.rng.random() < self._traits.list_changes:
+            self._tools = self.ground.rng.randint(0, 3)
+            self._say(ev.CatalogRead(self.id, catalog(self.key, self._tools)))
+            self._later(self.ground.rng.uniform(0.5, 10), self._change_list)
+        elif self._tools != self._traits.tools:  # back to what a new instance would say
+            self._tools = self._traits.tools
+            self._say(ev.CatalogRead(self.id, catalog(self.key, self._tools)))
+
+    def die(self, how: str) -> None:
+        """The process ends; what the pipe did not take was never delivered."""
+        if not self.alive:
+            return
+        unwritten = (*self._lost, *(wire for wire, _ in list(self._lines)[PIPE_LINES:]))
+        if not self.mute and self.ground.rng.random() < 0.7:
+            self._say(ev.StdoutClosed(self.id))
+        self.alive = False
+        jitter = self.ground.rng.random()
+        gone = ev.InstanceExited(self.id, how, unwritten, "last words", jitter)
+        self.ground.later(self.ground.rng.uniform(0, 0.02), lambda: self.ground.feed(gone))
+
+    def freeze(self) -> None:
+        """SIGSTOP: it does nothing more, ever."""
+        self.frozen = True
+
+    # --- calls ------------------------------------------------------------------------------------------
+
+    def _watch_pipe(self) -> None:
+        blocked = len(self._lines) > PIPE_LINES
+        if blocked != self._blocked:
+            self._blocked = blocked
+            event = ev.StdinBlocked(self.id, blocked)
+            self.ground.later(0, lambda: self.ground.feed(event) if self.alive else None)
+
+    def _read_soon(self) -> None:
+        if self._lines and not self._reading and not self._traits.never_reads:
+            self._reading = True
+            self._later(0.001, self._read)
+
+    def _read(self) -> None:
+        self._reading = False
+        traits, roll = self._traits, self.ground.rng.random
+        if not self._lines or (traits.one_at_a_time and self._open):
+            return
+        wire, call = self._lines.popleft()
+        self._watch_pipe()
+        self.ground.executed(call)
+        self._open.add(wire)
+        if roll() < traits.dies_on_call:
+            self.die("was killed by SIGSEGV")
+            return
+        if roll() < traits.freezes:
+            self.freeze()
+            return
+        if roll() < traits.mute:
+            self._say(ev.StdoutClosed(self.id))
+            self.mute = True
+        if roll() < traits.misspeaks:
+            self._say(ev.ServerMisspoke(self.id, "wrote a line that is no message"))
+        if roll() < traits.unknowns:
+            answer = ev.ServerAnswered(self.id, WireId(wire + 500), is_error=False, body=EMPTY_OBJECT)
+            self._say(answer)
+        if roll() >= traits.silent:
+            delay_s = self.ground.rng.uniform(0.01, 1.0) * traits.answer_s
+            if roll() < traits.slow:
+                delay_s += self.ground.rng.uniform(1, 8)
+            if roll() < traits.progress:
+                self._later(delay_s * 0.4, lambda: self._progress(wire, call))
+                self._later(delay_s * 0.8, lambda: self._progress(wire, call))
+            self._later(delay_s, lambda: self._answer(wire, call))
+        self._read_soon()
+
+    def _progress(self, wire: WireId, call: Call) -> None:
+        if wire in self._open:
+            self._say(ev.ServerProgressed(self.id, wire, body_of(call)))
+
+    def _answer(self, wire: WireId, call: Call) -> None:
+        traits, roll = self._traits, self.ground.rng.random
+        if wire in self._open:
+            self._open.discard(wire)
+            if roll() < traits.unreadable:
+                self._say(ev.AnswerUnreadable(self.id, wire, "bad_answer", "The answer cannot be read."))
+            else:
+                is_error = roll() < traits.errs
+                for _ in range(2 if roll() < traits.doubles else 1):
+                    self._say(ev.ServerAnswered(self.id, wire, is_error, body_of(call)))
+            if roll() < traits.dies_after_call:
+                self.die("ended with exit code 3")
+        self._answer_ping()
+        self._read_soon()
+
+
+def body_of(call: Call) -> RawJson:
+    """What a server answers: which call it was."""
+    number = msgspec.json.decode(call.params)["arguments"]["n"]
+    return RawJson(b'{"content":[],"n":%d}' % number)
+
+
+def catalog(key: PoolKey, tools: int) -> Catalog:
+    """What a server with so many tools offers."""
+    offers = [ToolOffer(f"t{i}", RawJson(b'{"name":"t%d","inputSchema":{}}' % i)) for i in range(tools)]
+    return Catalog(key, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25")

@@ -1,0 +1,267 @@
+"""What goes on in a simulated world: a storm of calls and deaths, the calm after it, and what must hold then.
+
+Owns the mixture (drawn from the world's seed) and the end: every promise that only quiet can prove.
+Knows nothing of: how events travel.
+"""
+
+from random import Random
+
+from msgspec.structs import replace
+
+from carpool_broker.core.events import SourceId
+from carpool_protocol.ids import PoolKey
+from carpool_protocol.messages import Policy
+from carpool_supervisor.core.lifecycle import ACTIVE
+from tests.kit.world import BOUND_S, POLICY, SOURCES, SimServer, World
+from tests.kit.world_agents import SimAgent, Violation
+from tests.kit.world_servers import Traits, catalog
+
+PERSONS = (
+    Traits(),
+    Traits(slow=0.1, progress=0.5, silent=0.02),
+    Traits(dies_on_call=0.03, dies_after_call=0.02, one_at_a_time=True),
+    Traits(dies_at_start=0.3, refuses=0.1, greet_s=1.0),
+    Traits(doubles=0.2, unknowns=0.2, unreadable=0.1, errs=0.1, misspeaks=0.1),
+    Traits(list_changes=0.7, progress=0.3),
+    Traits(deaf=True, freezes=0.01, mute=0.01),
+    Traits(ignores_ping=True, slow=0.2),
+    Traits(never_reads=True),
+    Traits(never_greets=True),
+    Traits(no_command=True),
+    Traits(silent=0.3, one_at_a_time=True),
+)
+
+
+def storm(seed: int, *, journal: bool = False) -> World:
+    """Thirty seconds of storm, then calm. Raises what is wrong. Odd seeds cut links and kill daemons."""
+    rng = Random(seed)
+    servers = servers_of(rng, rng.randint(2, 5))
+    world = World(seed, servers, max_processes=rng.choice((4, 6, 24)), journal=journal)
+    Storm(world, agents=rng.randint(2, 8), duration_s=30, disasters=seed % 2 == 1)
+    world.run(30)
+    calm_down(world)
+    return world
+
+
+def servers_of(rng: Random, count: int) -> list[SimServer]:
+    """So many servers of all kinds."""
+    return [
+        SimServer(
+            name=f"s{i}",
+            traits=rng.choice(PERSONS),
+            per_source=rng.random() < 0.3,
+            stop_first=rng.random() < 0.3,
+        )
+        for i in range(count)
+    ]
+
+
+class Storm:
+    """Agents at work and everything that can go wrong, for a while."""
+
+    def __init__(self, world: World, *, agents: int, duration_s: float, disasters: bool) -> None:
+        self.world = world
+        self.rng = world.rng
+        self.until = world.now + duration_s
+        for _ in range(agents):
+            self._arrive()
+        self._repeat(3.0, self._arrive)
+        self._repeat(4.0, self._change_config)
+        self._repeat(3.0, self._operate)
+        self._repeat(2.0, self._kill_instance)
+        if disasters:
+            self._repeat(9.0, lambda: world.wire.cut(told=self.rng.random() < 0.5))
+            self._repeat(2.0, world.wire.join)
+            self._repeat(25.0, self._kill_supervisor)
+            self._repeat(40.0, self._kill_broker)
+
+    def _repeat(self, every_s: float, act: object) -> None:
+        assert callable(act)
+
+        def run() -> None:
+            if self.world.now < self.until:
+                act()
+                self.world.later(self.rng.expovariate(1 / every_s), run)
+
+        self.world.later(self.rng.expovariate(1 / every_s), run)
+
+    def _arrive(self) -> None:
+        if self.world.broker.alive:
+            agent = self.world.agent(self.rng.choice(SOURCES), careless=self.rng.random() < 0.3)
+            self._work(agent, self.rng.expovariate(1 / 0.1))
+
+    def _work(self, agent: SimAgent, pace_s: float) -> None:
+        world = self.world
+
+        def step() -> None:
+            if world.now < self.until and agent.session in world.agents:
+                self._act(agent)
+                world.later(self.rng.expovariate(1 / pace_s), step)
+
+        world.later(self.rng.expovariate(1 / pace_s), step)
+
+    def _act(self, agent: SimAgent) -> None:
+        world, dice = self.world, self.rng.random()
+        feed = world.broker.feed
+        if agent.list_is_old and dice < 0.3:
+            feed(agent.list_tools(world.now))
+        elif dice < 0.02:
+            feed(agent.ping(world.now))
+        elif dice < 0.12:
+            event = agent.cancel()
+            if event is not None:
+                feed(event)
+        elif dice < 0.13:
+            world.leave(agent)
+        elif dice < 0.2:
+            for _ in range(self.rng.randint(5, 20)):
+                self._call(agent)
+        else:
+            self._call(agent)
+
+    def _call(self, agent: SimAgent) -> None:
+        name = f"s{self.rng.randrange(len(self.world.servers) + 1)}__t{self.rng.randrange(3)}"
+        if agent.tools and self.rng.random() < 0.8:
+            name = self.rng.choice(agent.tools)
+        size = self.rng.choice((0, 0, 0, 50, 700))
+        self.world.broker.feed(
+            agent.call(name, self.world.now, size_bytes=size, progress=self.rng.random() < 0.3)
+        )
+
+    def _change_config(self) -> None:
+        if not self.world.broker.alive:
+            return
+        for _ in range(self.rng.choice((1, 1, 2))):
+            server = self.world.servers[self.rng.choice(list(self.world.servers))]
+            match self.rng.randrange(5):
+                case 0 | 1:
+                    server.version += 1
+                    server.traits = self.rng.choice(PERSONS)
+                case 2:
+                    server.version = max(0, server.version - 1)
+                case 3:
+                    server.configured = not server.configured
+                case _:
+                    server.policy = POLICY if server.policy is not POLICY else self._other_policy()
+        self.world.read_config()
+
+    def _other_policy(self) -> Policy:
+        # `carpool check` holds that the cap is not below the sum of all `min`.
+        roomy = self.world.max_processes > 4 * len(self.world.servers)
+        return replace(POLICY, max_instances=1, min_instances=1 if roomy else 0, max_waiting_calls=4)
+
+    def _operate(self) -> None:
+        server = self.world.servers[self.rng.choice(list(self.world.servers))]
+        for _ in range(self.rng.choice((1, 1, 3))):
+            key = server.key(self.rng.choice(SOURCES))
+            self.world.operate(key, self.rng.choice(("start", "stop", "restart")))
+
+    def _kill_instance(self) -> None:
+        living = self.world.living()
+        if living:
+            self.rng.choice(living).die("was killed by SIGKILL")
+
+    def _kill_supervisor(self) -> None:
+        if self.world.supervisor.alive:
+            self.world.kill_supervisor(self.rng.uniform(0.1, 3))
+
+    def _kill_broker(self) -> None:
+        if self.world.broker.alive:
+            self.world.kill_broker(self.rng.uniform(0.1, 1))
+
+
+def calm_down(world: World) -> None:
+    """The weather turns: nothing new goes wrong, what is under way ends."""
+    world.calm = True
+    for _ in range(3):
+        world.run(4.0)
+        world.wire.join()
+    world.run(BOUND_S)
+    for agent in world.agents.values():
+        if agent.open:
+            raise Violation(f"{agent.session} still waits for {agent.open}")
+    _nothing_is_left(world)
+    for server in world.servers.values():
+        for source in SOURCES:
+            world.operate(server.key(source), "start")
+    world.run(POLICY.first_start_s + POLICY.give_up_after * (POLICY.max_delay_s + POLICY.first_start_s) + 12)
+    if world.operations:
+        raise Violation(f"operators still wait: {world.operations}")
+    for source in SOURCES:
+        _everything_works(world, source)
+    world.run(POLICY.idle_s + 20)
+    _nothing_is_left(world)
+    _pools_are_at_rest(world)
+
+
+def _nothing_is_left(world: World) -> None:
+    broker, supervisor = world.broker.core, world.supervisor.core
+    broker.check()
+    supervisor.check()
+    ledger, desk = broker.ledger, supervisor.desk
+    _empty(
+        "broker's calls", ledger.calls, ledger.backstops, ledger.waits, broker.list_waits, broker.name_waits
+    )
+    _empty("supervisor's calls", desk.calls, desk.idle, desk.total, desk.waits)
+    for agent in world.agents.values():
+        if any(agent.doubles.values()):
+            raise Violation(f"{agent.session} got no answer to a doubled id: {agent.doubles}")
+    wanted = {spec.key for spec in broker.sources.wanted().pools}
+    if supervisor.pools.keys() != wanted:
+        raise Violation(f"pools {set(supervisor.pools) ^ wanted} are wanted or there, not both")
+    for key, pool in supervisor.pools.items():
+        said = broker.states.get(key)
+        if said is None or said.state != pool.state(world.now):
+            raise Violation(f"{key} is {pool.state(world.now)}, and the broker was told {said}")
+        if pool.catalog is not None and broker.registry.catalog(key) != pool.catalog:
+            raise Violation(f"the broker has another catalog of {key}")
+    if set(broker.states) - wanted:
+        raise Violation(f"the broker remembers {set(broker.states) - wanted}")
+    strangers = [i for i in world.living() if i.id not in supervisor.roster.instances]
+    if strangers:
+        raise Violation(f"{strangers} run and nobody knows")
+
+
+def _empty(what: str, *tables: object) -> None:
+    for table in tables:
+        if len(table):  # type: ignore[arg-type]
+            raise Violation(f"{what}: something is left: {table!r}")
+
+
+def _everything_works(world: World, source: SourceId) -> None:
+    """A new agent finds every good server, and gets an answer from each of its tools."""
+    agent = world.agent(source)
+    world.run(POLICY.first_start_s + 10)
+    world.broker.feed(agent.list_tools(world.now))
+    world.run(POLICY.first_start_s)
+    for entry in world.broker.core.sources.scope(source).servers:
+        if not _good(world, entry.key):
+            continue
+        for tool in catalog(entry.key, world.traits(entry.key).tools).tools:
+            name = f"{entry.server}__{tool.name}"
+            if name not in agent.tools:
+                raise Violation(f"{name} of {entry.key} is not listed: {agent.tools}")
+            before = world.book.outcomes.get("ok", 0)
+            world.call(agent, name)
+            world.run(POLICY.first_start_s + 3)
+            if world.book.outcomes.get("ok", 0) != before + 1:
+                raise Violation(f"{name} of {entry.key} does not work: {world.book.outcomes}")
+    world.leave(agent)
+
+
+def _good(world: World, key: PoolKey) -> bool:
+    traits = world.traits(key)
+    if not traits.healthy:
+        return False
+    pool = world.supervisor.core.pools[key]
+    return pool.catalog is None or pool.catalog == catalog(key, traits.tools)
+
+
+def _pools_are_at_rest(world: World) -> None:
+    for key, pool in world.supervisor.core.pools.items():
+        active = [i for i in pool.instances.values() if i.state in ACTIVE]
+        least = 0 if pool.restart.given_up else pool.policy.min_instances
+        if len(active) != least or pool.target > least:
+            raise Violation(f"{key} rests with {len(active)} instances, target {pool.target}, least {least}")
+        if len(pool.instances) != len(active):
+            raise Violation(f"{key} has instances that do not end")

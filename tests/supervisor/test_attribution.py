@@ -1,0 +1,281 @@
+"""Whose question it is: the ladder, and what it never does."""
+
+import json
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from carpool_protocol.ids import ABSENT, CallId, RawJson, SessionId
+from carpool_supervisor.core.attribution import (
+    CAN_ASK,
+    AskFacts,
+    Attributed,
+    InFlight,
+    Refused,
+    attribute,
+    attribute_log,
+    facts_of,
+)
+from carpool_supervisor.core.trace import TraceKey, key_of, mint, with_traceparent
+
+LIFE = b"0123456789abcdef"
+A, B = SessionId("s1"), SessionId("s2")
+ASK = AskFacts("elicitation/create")
+
+
+def key(number: int) -> TraceKey:
+    return with_traceparent(ABSENT, LIFE, number)[1]
+
+
+def call(
+    number: int,
+    session: SessionId = A,
+    *,
+    can_ask: bool = True,
+    over: bool = False,
+    trace: TraceKey | None = None,
+) -> InFlight:
+    return InFlight(CallId(number), session, can_ask, trace or key(number), over, wants_logs=True)
+
+
+def traced(number: int, *, ours: bool = True) -> AskFacts:
+    return AskFacts("sampling/createMessage", trace=key(number), ours=ours)
+
+
+def test_the_methods_that_can_ask_are_those_of_the_specification() -> None:
+    assert {"tools/call", "prompts/get", "resources/read", "completion/complete"} == CAN_ASK
+
+
+def test_the_only_call_that_can_ask_is_asked() -> None:
+    found = attribute(ASK, [call(1), call(2, B, can_ask=False)], {})
+    assert found == Attributed(A, CallId(1), exact=True, by="only call")
+
+
+def test_several_calls_of_one_session_give_its_newest() -> None:
+    found = attribute(ASK, [call(4), call(9), call(7)], {})
+    assert found == Attributed(A, CallId(9), exact=False, by="only session")
+
+
+def test_calls_of_two_sessions_are_refused_as_evidence() -> None:
+    found = attribute(ASK, [call(1), call(2, B)], {})
+    assert found == Refused("ambiguous")
+    assert found.is_evidence
+
+
+def test_an_ask_outside_any_call_is_refused_without_evidence() -> None:
+    for candidates in ([], [call(1, can_ask=False)]):
+        found = attribute(ASK, candidates, {})
+        assert found == Refused("no call")
+        assert not found.is_evidence
+
+
+def test_roots_and_unknown_methods_are_never_passed_on() -> None:
+    for method in ("roots/list", "ping", "tasks/get", "made/up"):
+        found = attribute(AskFacts(method), [call(1)], {})
+        assert found == Refused("not for agents")
+        assert not found.is_evidence
+
+
+def test_the_context_of_a_call_coming_back_is_certain_among_many() -> None:
+    many = [call(1), call(2, B), call(3)]
+    assert attribute(traced(2), many, {}) == Attributed(B, CallId(2), exact=True, by="trace")
+
+
+def test_a_server_with_its_own_tracer_is_known_by_the_trace_id() -> None:
+    ask = AskFacts("elicitation/create", trace=TraceKey(key(2).trace, "f" * 16), ours=True)
+    assert attribute(ask, [call(1), call(2, B)], {}) == Attributed(B, CallId(2), exact=True, by="trace")
+
+
+def test_two_sessions_under_one_trace_id_are_told_apart_by_span_only() -> None:
+    shared = "a" * 32
+    one, two = TraceKey(shared, "1" * 16), TraceKey(shared, "2" * 16)
+    many = [call(1, A, trace=one), call(2, B, trace=two)]
+    assert attribute(AskFacts("elicitation/create", trace=two), many, {}) == Attributed(
+        B, CallId(2), exact=True, by="trace"
+    )
+    other_span = AskFacts("elicitation/create", trace=TraceKey(shared, "3" * 16))
+    assert attribute(other_span, many, {}) == Refused("ambiguous")
+
+
+def test_a_question_of_an_answered_call_does_not_go_to_the_only_call_that_is_left() -> None:
+    assert attribute(traced(1), [call(2, B)], {}) == Refused("no call")
+
+
+def test_a_context_that_is_not_ours_says_nothing() -> None:
+    assert attribute(traced(1, ours=False), [call(2, B)], {}) == Attributed(
+        B, CallId(2), exact=True, by="only call"
+    )
+
+
+def test_a_task_names_its_call_before_all_else() -> None:
+    ask = AskFacts("elicitation/create", related_task="T", trace=key(1), ours=True)
+    assert attribute(ask, [call(1), call(2, B)], {"T": CallId(2)}) == Attributed(
+        B, CallId(2), exact=True, by="task"
+    )
+
+
+def test_a_task_nobody_knows_is_nobodys() -> None:
+    ask = AskFacts("elicitation/create", related_task="T")
+    assert attribute(ask, [call(1)], {}) == Refused("no call")
+    assert attribute(ask, [call(1)], {"T": CallId(8)}) == Refused("no call")
+
+
+def test_after_a_cancel_the_next_agent_is_not_asked() -> None:
+    cancelled, next_one = call(1, A, over=True), call(2, B)
+    assert attribute(ASK, [cancelled, next_one], {}) == Refused("ambiguous")
+    assert attribute(traced(2), [cancelled, next_one], {}) == Attributed(B, CallId(2), exact=True, by="trace")
+
+
+def test_a_question_of_a_cancelled_call_is_refused_without_evidence() -> None:
+    cancelled = call(1, A, over=True)
+    for ask in (ASK, traced(1), AskFacts("elicitation/create", related_task="T")):
+        found = attribute(ask, [cancelled], {"T": CallId(1)})
+        assert found == Refused("over")
+        assert not found.is_evidence
+    assert attribute(traced(1), [cancelled, call(2, B)], {}) == Refused("over")
+    assert attribute(ASK, [cancelled, call(2, A)], {}) == Refused("over"), (
+        "tainted: no guess, one session or not"
+    )
+
+
+def test_a_cancelled_list_request_taints_nothing() -> None:
+    assert attribute(ASK, [call(1, A, can_ask=False, over=True), call(2, B)], {}) == Attributed(
+        B, CallId(2), exact=True, by="only call"
+    )
+
+
+def test_the_facts_are_read_from_the_meta_of_the_request() -> None:
+    meta = {"io.modelcontextprotocol/related-task": {"taskId": "T"}, "traceparent": mint(LIFE, 3)}
+    found = facts_of("elicitation/create", RawJson(json.dumps(meta).encode()), LIFE)
+    assert found == AskFacts("elicitation/create", "T", key(3), ours=True)
+    theirs = RawJson(b'{"traceparent":"00-%b-%b-01"}' % (b"a" * 32, b"b" * 16))
+    assert facts_of("x", theirs, LIFE) == AskFacts("x", None, key_of(theirs), ours=False)
+
+
+def test_meta_of_the_wrong_form_says_nothing() -> None:
+    for raw in (
+        b"",
+        b"{}",
+        b"[]",
+        b'{"io.modelcontextprotocol/related-task":7}',
+        b'{"io.modelcontextprotocol/related-task":{"taskId":7}}',
+        b'{"traceparent":"00-zz"}',
+    ):
+        assert facts_of("x", RawJson(raw), LIFE) == AskFacts("x")
+
+
+def test_an_agents_trace_kept_by_us_is_recognised_as_ours_after_its_call() -> None:
+    agents = RawJson(b'{"traceparent":"00-%b-%b-01"}' % (b"a" * 32, b"b" * 16))
+    sent, _ = with_traceparent(agents, LIFE, 12)
+    ask = facts_of("elicitation/create", sent, LIFE)
+    assert attribute(ask, [call(2, B)], {}) == Refused("no call")
+
+
+# --- log messages ------------------------------------------------------------------------------------------
+
+
+def test_a_log_message_reaches_the_only_session_in_flight() -> None:
+    assert attribute_log([call(1)]) == A
+    assert attribute_log([call(1), call(2)]) == A
+    assert attribute_log([call(1), call(2, over=True)]) == A
+
+
+def test_a_log_message_that_may_be_anothers_is_for_operators() -> None:
+    silent = InFlight(CallId(2), B, can_ask=True, wants_logs=False)
+    assert attribute_log([]) is None
+    assert attribute_log([call(1), call(2, B)]) is None
+    assert attribute_log([call(1), silent]) is None, "the line may be of the call that wants no logs"
+    assert attribute_log([call(1), call(2, B, over=True)]) is None
+    assert attribute_log([call(1, over=True)]) is None
+    assert attribute_log([silent]) is None
+
+
+def test_in_the_stateless_era_calls_that_set_no_level_do_not_count() -> None:
+    silent = InFlight(CallId(2), B, can_ask=True, wants_logs=False, may_log=False)
+    assert attribute_log([call(1), silent]) == A
+
+
+# --- properties --------------------------------------------------------------------------------------------
+
+sessions = st.sampled_from([SessionId(f"s{number}") for number in range(3)])
+ids = st.sampled_from(["1" * 32, "2" * 32])
+keys = st.builds(lambda trace, span: TraceKey(trace, span[:16]), ids, ids)
+flights = st.lists(
+    st.builds(
+        InFlight,
+        st.integers(1, 6).map(CallId),
+        sessions,
+        st.booleans(),
+        st.none() | keys,
+        st.booleans(),
+        st.booleans(),
+    ),
+    max_size=6,
+    unique_by=lambda each: each.call,
+)
+asks = st.builds(
+    AskFacts,
+    st.sampled_from(["sampling/createMessage", "elicitation/create"]),
+    st.none() | st.sampled_from(["T", "U"]),
+    st.none() | keys,
+    st.booleans(),
+)
+task_tables = st.dictionaries(st.sampled_from(["T", "U"]), st.integers(1, 6).map(CallId), max_size=2)
+
+
+@given(asks, flights, task_tables)
+@settings(deadline=None, max_examples=150)
+def test_who_is_asked_has_a_live_call_there(
+    ask: AskFacts, candidates: list[InFlight], tasks: dict[str, CallId]
+) -> None:
+    found = attribute(ask, candidates, tasks)
+    if isinstance(found, Attributed):
+        assert any(
+            each.call == found.call and each.session == found.session and not each.over for each in candidates
+        )
+
+
+@given(asks, flights, task_tables)
+@settings(deadline=None, max_examples=150)
+def test_without_a_task_or_a_context_nobody_is_asked_while_another_may_be_meant(
+    ask: AskFacts, candidates: list[InFlight], tasks: dict[str, CallId]
+) -> None:
+    found = attribute(ask, candidates, tasks)
+    if isinstance(found, Attributed) and found.by in {"only call", "only session"}:
+        assert {each.session for each in candidates if each.can_ask} == {found.session}
+        assert not any(each.over for each in candidates if each.can_ask)
+
+
+@given(asks, flights, task_tables, sessions)
+@settings(deadline=None, max_examples=250)
+def test_taking_other_sessions_away_never_changes_who_is_asked(
+    ask: AskFacts, candidates: list[InFlight], tasks: dict[str, CallId], gone: SessionId
+) -> None:
+    before = attribute(ask, candidates, tasks)
+    after = attribute(ask, [each for each in candidates if each.session != gone], tasks)
+    if isinstance(before, Attributed) and before.session != gone:
+        assert isinstance(after, Attributed)
+        assert after.session == before.session
+
+
+@given(flights, keys, st.data())
+@settings(deadline=None, max_examples=150)
+def test_a_forged_equal_context_can_only_cost_an_answer(
+    candidates: list[InFlight], context: TraceKey, data: st.DataObject
+) -> None:
+    """Whatever other agents claim as their trace, the context of a call gives its own session or nobody."""
+    owner = InFlight(CallId(99), SessionId("owner"), can_ask=True, trace=context)
+    ask = AskFacts("elicitation/create", trace=context, ours=True)
+    found = attribute(ask, data.draw(st.permutations([*candidates, owner])), {})
+    assert found == Refused("ambiguous") or (isinstance(found, Attributed) and found.session == "owner")
+
+
+@given(flights, sessions)
+@settings(deadline=None)
+def test_a_log_message_never_reaches_an_agent_beside_another(
+    candidates: list[InFlight], gone: SessionId
+) -> None:
+    found = attribute_log(candidates)
+    if found is not None:
+        assert {each.session for each in candidates} == {found}
+        assert attribute_log([each for each in candidates if each.session != gone]) in {found, None}

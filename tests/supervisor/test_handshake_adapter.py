@@ -1,0 +1,256 @@
+"""The handshake era towards one instance: lines in, events and lines out. Source: MCP 2025-11-25."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from carpool_protocol.ids import ABSENT, CallId, InstanceId, PoolKey, RawJson, SessionId, WireId
+from carpool_protocol.lines import OverlongLine
+from carpool_protocol.messages import Call
+from carpool_supervisor.core.events import (
+    AnswerUnreadable,
+    CatalogRead,
+    GreetingFailed,
+    InstanceGreeted,
+    ProbeAnswered,
+    ServerAnswered,
+    ServerMisspoke,
+    ServerProgressed,
+)
+from carpool_supervisor.era.handshake import Handshake
+
+ME = InstanceId(1)
+
+
+def line(**message: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", **message}).encode()
+
+
+def sent(lines: list[bytes]) -> list[dict[str, Any]]:
+    return [json.loads(each) for each in lines]
+
+
+def call(number: int = 1, *, progress: bool = False, method: str = "tools/call") -> Call:
+    rest = RawJson(b'{"arguments":{"x":1.0}}')
+    return Call(
+        CallId(number), PoolKey("s:1"), SessionId("s1"), method, "t", rest, ABSENT, wants_progress=progress
+    )
+
+
+class Talk:
+    """An adapter and the ids of its own requests."""
+
+    def __init__(self) -> None:
+        self.adapter = Handshake(ME, PoolKey("s:1"), "1.0")
+        self.initialize = json.loads(self.adapter.greet())
+
+    def say(self, *lines: bytes | OverlongLine) -> tuple[list[Any], list[dict[str, Any]]]:
+        events, out = self.adapter.take(list(lines))
+        return list(events), sent(out)
+
+    def accept(
+        self, version: str = "2025-11-25", **capabilities: Any
+    ) -> tuple[list[Any], list[dict[str, Any]]]:
+        result = {"protocolVersion": version, "capabilities": capabilities, "serverInfo": {"name": "x"}}
+        return self.say(line(id=self.initialize["id"], result=result))
+
+    def fit(self, *tools: str) -> None:
+        _, out = self.accept(tools={})
+        self.say(line(id=out[1]["id"], result={"tools": [{"name": tool} for tool in tools]}))
+
+
+def test_the_greeting_is_initialize_initialized_and_all_pages_of_tools() -> None:
+    talk = Talk()
+    assert talk.initialize["method"] == "initialize"
+    assert talk.initialize["params"]["protocolVersion"] == "2025-11-25"
+    assert talk.initialize["params"]["capabilities"] == {}
+    events, out = talk.accept(tools={"listChanged": True})
+    assert events == []
+    assert [message["method"] for message in out] == ["notifications/initialized", "tools/list"]
+    events, out = talk.say(
+        line(id=out[1]["id"], result={"tools": [{"name": "a", "new": 1}], "nextCursor": "p2"})
+    )
+    assert events == []
+    assert out[0]["params"] == {"cursor": "p2"}
+    (greeted,), _ = talk.say(line(id=out[0]["id"], result={"tools": [{"name": "b"}, {"name": "a"}]}))
+    assert isinstance(greeted, InstanceGreeted)
+    assert [offer.name for offer in greeted.catalog.tools] == ["a", "b"]
+    assert json.loads(greeted.catalog.tools[0].definition) == {"name": "a", "new": 1}
+
+
+def test_an_older_version_that_we_know_is_accepted_and_an_unknown_one_is_not() -> None:
+    (greeted,), _ = Talk().accept("2024-11-05")
+    assert greeted.catalog.protocol_version == "2024-11-05"
+    (failed,), _ = Talk().accept("1999-01-01")
+    assert isinstance(failed, GreetingFailed)
+
+
+def test_a_version_refused_with_a_list_of_others_is_tried_again_with_one_of_them() -> None:
+    talk = Talk()
+    error = {
+        "code": -32602,
+        "message": "no",
+        "data": {"supported": ["2025-03-26"], "requested": "2025-11-25"},
+    }
+    events, out = talk.say(line(id=talk.initialize["id"], error=error))
+    assert events == []
+    assert out[0]["params"]["protocolVersion"] == "2025-03-26"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"error": {"code": -1, "message": "go away"}},
+        {"result": {}},
+        {"result": []},
+        {"result": {"protocolVersion": 3}},
+    ],
+)
+def test_an_unusable_answer_to_initialize_is_a_failed_greeting(answer: dict[str, Any]) -> None:
+    talk = Talk()
+    events, _ = talk.say(line(id=talk.initialize["id"], **answer))
+    assert [type(event) for event in events] == [GreetingFailed]
+
+
+def test_a_server_that_refuses_tools_list_has_not_greeted() -> None:
+    talk = Talk()
+    _, out = talk.accept(tools={})
+    events, _ = talk.say(line(id=out[1]["id"], error={"code": -32603, "message": "later"}))
+    assert GreetingFailed in [type(event) for event in events]
+
+
+def test_pages_that_go_round_in_a_circle_end() -> None:
+    talk = Talk()
+    _, out = talk.accept(tools={})
+    page = {"tools": [{"name": "a"}], "nextCursor": "again"}
+    _, out = talk.say(line(id=out[1]["id"], result=page))
+    events, out = talk.say(line(id=out[0]["id"], result=page))
+    assert [type(event) for event in events] == [ServerMisspoke, InstanceGreeted]
+    assert out == []
+
+
+def test_a_call_goes_out_under_its_wire_id_with_its_params_untouched() -> None:
+    talk = Talk()
+    written = talk.adapter.call(WireId(7), call(progress=True))
+    assert b'"arguments":{"x":1.0}' in written
+    message = json.loads(written)
+    assert (message["id"], message["method"]) == (7, "tools/call")
+    assert message["params"]["name"] == "t"
+    assert message["params"]["_meta"] == {"progressToken": 7}
+    assert "_meta" not in json.loads(talk.adapter.call(WireId(8), call()))["params"]
+
+
+def test_answers_errors_and_progress_are_known_by_their_wire_id() -> None:
+    talk = Talk()
+    talk.fit("t")
+    events, out = talk.say(
+        b'{"jsonrpc":"2.0","id":7,"result":{"content":[],"x":1.0}}',
+        b'{"jsonrpc":"2.0","id":8,"error":{"code":1,"message":"m"}}',
+        b'{"jsonrpc":"2.0","id":"9","result":{"content":[]}}',
+        line(method="notifications/progress", params={"progressToken": 7, "progress": 1}),
+    )
+    assert out == []
+    assert events[:3] == [
+        ServerAnswered(ME, WireId(7), is_error=False, body=RawJson(b'{"content":[],"x":1.0}')),
+        ServerAnswered(ME, WireId(8), is_error=True, body=RawJson(b'{"code":1,"message":"m"}')),
+        ServerAnswered(ME, WireId(9), is_error=False, body=RawJson(b'{"content":[]}')),
+    ]
+    assert isinstance(events[3], ServerProgressed)
+    assert b"progressToken" not in bytes(events[3].params)
+
+
+def test_an_answer_without_content_is_repaired_and_noted_only_for_tool_calls() -> None:
+    talk = Talk()
+    talk.fit("t")
+    talk.adapter.call(WireId(1), call())
+    talk.adapter.call(WireId(2), call(method="prompts/get"))
+    events, _ = talk.say(line(id=1, result="plain"), line(id=2, result={"messages": []}))
+    assert [type(event) for event in events] == [ServerMisspoke, ServerAnswered, ServerAnswered]
+    assert json.loads(events[1].body)["content"][0]["text"] == "plain"
+    assert json.loads(events[2].body) == {"messages": []}
+
+
+def test_a_ping_is_answered_and_any_other_request_is_refused_at_once() -> None:
+    talk = Talk()
+    _, out = talk.say(line(id="p", method="ping"), line(id=1, method="roots/list"))
+    assert out[0] == {"jsonrpc": "2.0", "id": "p", "result": {}}
+    assert out[1]["error"]["code"] == -32601
+
+
+def test_any_answer_to_our_ping_is_a_sign_of_life() -> None:
+    talk = Talk()
+    ping = json.loads(talk.adapter.probe())
+    assert talk.say(line(id=ping["id"], error={"code": -32601, "message": "what"}))[0] == [ProbeAnswered(ME)]
+
+
+def test_a_changed_list_is_read_again_and_a_change_while_reading_once_more() -> None:
+    talk = Talk()
+    talk.fit("a")
+    changed = line(method="notifications/tools/list_changed")
+    _, out = talk.say(changed, changed)
+    assert [message["method"] for message in out] == ["tools/list"]
+    events, out = talk.say(line(id=out[0]["id"], result={"tools": [{"name": "old"}]}))
+    assert events == []
+    (read,), _ = talk.say(line(id=out[0]["id"], result={"tools": [{"name": "new"}]}))
+    assert isinstance(read, CatalogRead)
+    assert [offer.name for offer in read.catalog.tools] == ["new"]
+
+
+def test_an_unreadable_or_overlong_answer_ends_its_call() -> None:
+    talk = Talk()
+    talk.fit("t")
+    events, _ = talk.say(
+        b'{"jsonrpc":"2.0","id":3,"result":{},"error":{}}',
+        OverlongLine(id=RawJson(b"4"), is_answer=True, size_bytes=99),
+        OverlongLine(id=None, is_answer=None, size_bytes=99),
+    )
+    assert [(type(e), getattr(e, "wire", None)) for e in events] == [
+        (AnswerUnreadable, 3),
+        (AnswerUnreadable, 4),
+        (ServerMisspoke, None),
+    ]
+
+
+@pytest.mark.parametrize("digits", [19, 400, 5000])
+def test_an_id_of_any_number_of_digits_is_nobodys_and_crashes_nothing(digits: int) -> None:
+    huge = b"9" * digits
+    talk = Talk()
+    talk.fit("t")
+    events, _ = talk.say(
+        b'{"jsonrpc":"2.0","id":%b,"result":{"content":[]}}' % huge,
+        b'{"jsonrpc":"2.0","id":%b,"error":{"code":1,"message":"m"}}' % huge,
+        b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%b,"progress":1}}'
+        % huge,
+    )
+    assert [type(event) for event in events] == [ServerMisspoke, ServerMisspoke]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "jsonrpc": st.sampled_from(["2.0", "1.0"]) | JSON,
+        "id": st.sampled_from([1, "1", "carpool-initialize-1", "carpool-tools-2", "carpool-ping-1"]) | JSON,
+        "method": st.sampled_from(["ping", "notifications/progress", "notifications/tools/list_changed"])
+        | JSON,
+        "params": JSON,
+        "result": JSON | st.fixed_dictionaries({"tools": JSON, "protocolVersion": st.just("2025-11-25")}),
+        "error": JSON,
+    },
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(FIELDS.map(json.dumps).map(str.encode) | st.binary(max_size=30), max_size=6))
+def test_whatever_a_server_writes_nothing_raises_and_what_goes_back_is_json(lines: list[bytes]) -> None:
+    talk = Talk()
+    talk.say(*[each.replace(b"\n", b" ") for each in lines])
+    talk.accept(tools={})
+    talk.say(*[each.replace(b"\n", b" ") for each in lines])

@@ -1,0 +1,354 @@
+"""Leases: one session, one instance, one honest word when state is lost."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from carpool_protocol.ids import InstanceId, PoolKey, SessionId
+from carpool_supervisor.core.leases import CAUSES, Cause, Ended, Held, Leases, StateLost, Waits
+
+A, B, C = SessionId("s1"), SessionId("s2"), SessionId("s3")
+WEB, EDIT = PoolKey("web"), PoolKey("edit")
+I1, I2, I3 = InstanceId(1), InstanceId(2), InstanceId(3)
+
+
+def leased(*, used: bool = True) -> Leases:
+    """A holds instance 1 of WEB, since time 0."""
+    table = Leases()
+    table.offer(I1, WEB, 0.0)
+    assert table.ask(A, WEB, 0.0) == Held(I1, fresh=True)
+    if used:
+        table.began(I1)
+        table.ended(I1, 0.0)
+    return table
+
+
+def test_a_spare_is_leased_at_once_and_stays_its_holders() -> None:
+    table = leased()
+    assert table.ask(A, WEB, 1.0) == Held(I1, fresh=False)
+    assert table.ask(B, WEB, 1.0) == Waits(0)
+    assert table.holder(I1) == A
+    assert table.held(A, WEB) == I1
+    table.check()
+
+
+def test_who_waits_longest_gets_the_next_instance() -> None:
+    table = Leases()
+    assert table.ask(A, WEB, 0.0) == Waits(0)
+    assert table.ask(B, WEB, 0.0) == Waits(1)
+    assert table.ask(A, WEB, 0.0) == Waits(0), "asking again keeps the place"
+    assert table.offer(I1, WEB, 1.0) == A
+    assert table.ask(A, WEB, 1.0) == Held(I1, fresh=False)
+    assert table.waiting(WEB) == (B,)
+
+
+def test_who_stopped_waiting_gets_nothing() -> None:
+    table = Leases()
+    table.ask(A, WEB, 0.0)
+    table.stop_waiting(A, WEB)
+    assert table.offer(I1, WEB, 1.0) is None
+    assert table.spares(WEB) == 1
+
+
+def test_a_released_instance_is_ended_and_nothing_counts_as_lost() -> None:
+    table = leased()
+    assert table.release(A, WEB) == Ended(I1, A, WEB)
+    assert table.release(A, WEB) is None
+    assert table.spares(WEB) == 0
+    assert table.ask(A, WEB, 1.0) == Waits(0)
+
+
+def test_a_lease_dies_with_its_holder_and_so_does_its_place_in_line() -> None:
+    table = leased()
+    table.ask(A, EDIT, 1.0)
+    assert table.session_ended(A) == [Ended(I1, A, WEB)]
+    assert table.waiting(EDIT) == ()
+    assert table.holder(I1) is None
+    table.check()
+
+
+def test_the_next_in_line_is_served_by_a_new_instance_not_by_the_returned_one() -> None:
+    table = leased()
+    assert table.ask(B, WEB, 1.0) == Waits(0)
+    table.session_ended(A)
+    assert table.waiting(WEB) == (B,)
+    assert table.offer(I2, WEB, 2.0) == B
+
+
+def test_a_crash_gives_one_state_lost_with_its_cause_and_then_a_fresh_instance() -> None:
+    table = leased()
+    assert table.lose(I1, "crash") == Ended(I1, A, WEB)
+    assert table.ask(A, WEB, 1.0) == StateLost("crash")
+    assert table.ask(A, WEB, 1.0) == Waits(0)
+    assert table.offer(I2, WEB, 2.0) == A
+    assert table.ask(A, WEB, 2.0) == Held(I2, fresh=False)
+
+
+def test_a_warm_spare_does_not_hide_the_loss() -> None:
+    table = leased()
+    table.offer(I2, WEB, 0.0)
+    table.lose(I1, "crash")
+    assert table.ask(A, WEB, 1.0) == StateLost("crash")
+    assert table.ask(A, WEB, 1.0) == Held(I2, fresh=True)
+
+
+def test_a_lease_that_no_call_ever_used_holds_no_state_to_lose() -> None:
+    table = leased(used=False)
+    table.lose(I1, "crash")
+    assert table.ask(A, WEB, 1.0) == Waits(0)
+
+
+def test_a_loss_concerns_its_session_and_its_pool_only() -> None:
+    table = leased()
+    table.lose(I1, "crash")
+    assert table.ask(B, WEB, 1.0) == Waits(0)
+    assert table.ask(A, EDIT, 1.0) == Waits(0)
+    table.session_ended(A)
+    assert table.ask(A, WEB, 1.0) == Waits(1), "a session that is gone is told nothing"
+
+
+def test_an_idle_lease_ends_at_its_limit_and_its_holder_is_told() -> None:
+    table = leased()
+    assert table.next_deadline() == 1800.0
+    assert table.overdue(1799.0) == []
+    assert table.overdue(1800.0) == [Ended(I1, A, WEB)]
+    assert table.ask(A, WEB, 1801.0) == StateLost("idle")
+    assert table.next_deadline() is None
+
+
+def test_a_lease_in_use_is_never_idle_however_long_it_takes() -> None:
+    table = leased()
+    table.began(I1)
+    table.began(I1)
+    table.ended(I1, 5000.0)
+    assert table.overdue(9000.0) == []
+    table.ended(I1, 10_000.0)
+    assert table.next_deadline() == 11_800.0
+
+
+def test_a_spare_that_dies_is_forgotten() -> None:
+    table = Leases()
+    table.offer(I1, WEB, 0.0)
+    assert table.lose(I1, "crash") is None
+    assert table.ask(A, WEB, 0.0) == Waits(0)
+
+
+def test_after_a_reload_the_loss_is_told_at_the_new_pool() -> None:
+    table = leased()
+    table.offer(I2, WEB, 0.0)
+    table.ask(B, WEB, 0.0)
+    table.began(I2)
+    table.lose(I2, "crash")
+    assert table.replaced(WEB, EDIT, "reload") == [Ended(I1, A, WEB)]
+    assert table.ask(A, EDIT, 1.0) == StateLost("reload")
+    assert table.ask(B, EDIT, 1.0) == StateLost("crash")
+    assert table.ask(A, EDIT, 1.0) == Waits(0)
+
+
+def test_a_new_supervisor_tells_of_leases_of_the_old_one() -> None:
+    table = Leases()
+    table.lost_before(A, WEB, "supervisor")
+    assert table.ask(A, WEB, 0.0) == StateLost("supervisor")
+    assert table.ask(A, WEB, 0.0) == Waits(0)
+
+
+def test_a_server_that_is_configured_no_more_leaves_nothing_behind() -> None:
+    table = leased()
+    table.ask(B, WEB, 0.0)
+    table.lost_before(C, WEB, "crash")
+    assert table.pool_gone(WEB) == [Ended(I1, A, WEB)]
+    assert table.waiting(WEB) == ()
+    assert table.ask(C, WEB, 0.0) == Waits(0)
+
+
+def test_who_waits_with_an_idle_lease_in_hand_gives_way_first() -> None:
+    table = leased()
+    table.offer(I2, WEB, 0.0)
+    table.ask(B, WEB, 0.0)
+    assert table.yielding() is None, "nobody waits"
+    table.ask(C, EDIT, 1.0)
+    assert table.yielding() is None, "who waits holds nothing, and who holds does not wait"
+    table.ask(B, EDIT, 2.0)
+    assert table.yielding() == I2
+    table.began(I2)
+    assert table.yielding() is None, "it is in use"
+
+
+def test_of_two_that_wait_for_each_other_the_longest_idle_gives_way() -> None:
+    table = leased()
+    table.offer(I2, EDIT, 5.0)
+    table.ask(B, EDIT, 5.0)
+    table.ask(A, EDIT, 6.0)
+    table.ask(B, WEB, 6.0)
+    assert table.yielding() == I1
+    table.lose(I1, "needed")
+    assert table.ask(A, WEB, 7.0) == StateLost("needed")
+
+
+def test_an_instance_offered_twice_counts_once() -> None:
+    table = leased()
+    assert table.offer(I1, WEB, 1.0) is None
+    assert table.spares(WEB) == 0
+    table.offer(I2, WEB, 1.0)
+    table.offer(I2, WEB, 1.0)
+    assert table.spares(WEB) == 1
+
+
+def test_words_about_instances_nobody_leased_change_nothing() -> None:
+    table = leased()
+    table.began(I3)
+    table.ended(I3, 1.0)
+    table.ended(I1, 1.0)
+    table.stop_waiting(B, EDIT)
+    assert table.lose(I3, "crash") is None
+    assert table.next_deadline() == 1800.0
+    table.check()
+
+
+def test_every_cause_has_words_for_the_agent() -> None:
+    assert all(text and not text.endswith(".") for text in CAUSES.values())
+
+
+sessions = st.sampled_from([A, B, C])
+pools = st.sampled_from([WEB, EDIT])
+causes: st.SearchStrategy[Cause] = st.sampled_from(["crash", "reload", "restart", "needed"])
+
+
+class LeaseMachine(RuleBasedStateMachine):
+    """Against the smallest model: who holds what, what was used, who is owed the word of its loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = Leases(idle_s=100.0)
+        self.now = 0.0
+        self.next_id = 1
+        self.holds: dict[tuple[SessionId, PoolKey], InstanceId] = {}
+        self.flying: dict[InstanceId, int] = {}
+        self.used: set[InstanceId] = set()
+        self.dead: set[InstanceId] = set()
+        self.owed: dict[tuple[SessionId, PoolKey], Cause] = {}
+
+    def over(self, ended: Ended | None, cause: Cause | None) -> None:
+        if ended is None:
+            return
+        assert self.holds.pop((ended.session, ended.pool)) == ended.instance
+        assert ended.instance not in self.dead
+        self.dead.add(ended.instance)
+        self.flying.pop(ended.instance, None)
+        if cause is not None and ended.instance in self.used:
+            self.owed[ended.session, ended.pool] = cause
+
+    @rule(session=sessions, pool=pools)
+    def ask(self, session: SessionId, pool: PoolKey) -> None:
+        found = self.table.ask(session, pool, self.now)
+        owed = self.owed.pop((session, pool), None)
+        if owed is not None:
+            assert found == StateLost(owed)
+        elif (session, pool) in self.holds:
+            assert found == Held(self.holds[session, pool], fresh=False)
+        elif isinstance(found, Held):
+            assert found.fresh
+            self.take(session, pool, found.instance)
+        else:
+            assert isinstance(found, Waits)
+            assert self.table.waiting(pool)[found.ahead] == session
+
+    def take(self, session: SessionId, pool: PoolKey, instance: InstanceId) -> None:
+        assert instance not in self.dead, "a returned instance was leased again"
+        assert instance not in self.holds.values(), "one instance, two holders"
+        self.holds[session, pool] = instance
+
+    @rule(pool=pools)
+    def offer(self, pool: PoolKey) -> None:
+        first = self.table.waiting(pool)[:1]
+        instance = InstanceId(self.next_id)
+        self.next_id += 1
+        session = self.table.offer(instance, pool, self.now)
+        assert (session,) == first if first else session is None
+        if session is not None:
+            self.take(session, pool, instance)
+
+    @precondition(lambda self: self.holds)
+    @rule(data=st.data())
+    def call(self, data: st.DataObject) -> None:
+        instance = data.draw(st.sampled_from(sorted(self.holds.values())))
+        self.table.began(instance)
+        self.used.add(instance)
+        self.flying[instance] = self.flying.get(instance, 0) + 1
+
+    @precondition(lambda self: self.flying)
+    @rule(data=st.data())
+    def answer(self, data: st.DataObject) -> None:
+        instance = data.draw(st.sampled_from(sorted(self.flying)))
+        self.table.ended(instance, self.now)
+        self.flying[instance] -= 1
+        if not self.flying[instance]:
+            del self.flying[instance]
+
+    @rule(session=sessions, pool=pools)
+    def release(self, session: SessionId, pool: PoolKey) -> None:
+        self.over(self.table.release(session, pool), None)
+
+    @rule(number=st.integers(1, 12), cause=causes)
+    def lose(self, number: int, cause: Cause) -> None:
+        if number >= self.next_id:
+            return
+        instance = InstanceId(number)
+        self.over(self.table.lose(instance, cause), cause)
+        self.dead.add(instance)
+
+    @rule(session=sessions)
+    def leave(self, session: SessionId) -> None:
+        for ended in self.table.session_ended(session):
+            assert ended.session == session
+            self.over(ended, None)
+        self.owed = {key: cause for key, cause in self.owed.items() if key[0] != session}
+        assert not any(key[0] == session for key in self.holds)
+        assert all(session not in self.table.waiting(pool) for pool in (WEB, EDIT))
+
+    @rule(session=sessions, pool=pools)
+    def give_up(self, session: SessionId, pool: PoolKey) -> None:
+        self.table.stop_waiting(session, pool)
+
+    @rule(seconds=st.sampled_from([1.0, 60.0, 150.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        for ended in self.table.overdue(self.now):
+            assert ended.instance not in self.flying, "a lease in use was ended as idle"
+            self.over(ended, "idle")
+
+    @rule()
+    def make_room(self) -> None:
+        instance = self.table.yielding()
+        if instance is not None:
+            holder = self.table.holder(instance)
+            assert holder is not None
+            assert instance not in self.flying
+            assert any(holder in self.table.waiting(pool) for pool in (WEB, EDIT))
+            self.over(self.table.lose(instance, "needed"), "needed")
+
+    @rule(new=st.sampled_from([WEB, EDIT]))
+    def reload_into_itself(self, new: PoolKey) -> None:
+        """The harshest case of `replaced`: leases and marks of one pool land in another that is in use."""
+        old = EDIT if new == WEB else WEB
+        marks = {key: cause for key, cause in self.owed.items() if key[1] == old}
+        for key, cause in marks.items():
+            del self.owed[key]
+            self.owed[key[0], new] = cause
+        for ended in self.table.replaced(old, new, "reload"):
+            assert ended.pool == old
+            used = ended.instance in self.used
+            self.over(ended, None)
+            if used:
+                self.owed[ended.session, new] = "reload"
+
+    @invariant()
+    def agrees(self) -> None:
+        self.table.check()
+        for (session, pool), instance in self.holds.items():
+            assert self.table.held(session, pool) == instance
+            assert self.table.holder(instance) == session
+
+
+LeaseMachine.TestCase.settings = settings(deadline=None, max_examples=100, stateful_step_count=30)
+TestLeaseMachine = LeaseMachine.TestCase

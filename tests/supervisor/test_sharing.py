@@ -1,0 +1,324 @@
+"""Which mode a server has and why; the shipped list; what is recognised in a command line."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from carpool_supervisor.core.sharing import (
+    MODES,
+    STRICTNESS,
+    Configured,
+    Evidence,
+    EvidenceKind,
+    admits,
+    decide,
+    explain,
+    launch_identity,
+    state_in_names,
+)
+from carpool_supervisor.core.well_known import Entry, Mode, WellKnown, program_of, read
+from carpool_supervisor.shipped import well_known
+
+BROWSER = Entry(
+    title="Browser", npm=("@x/browser",), mode="session", why="One page.", note="Add -i.", source="x/y"
+)
+WEATHER = Entry(title="Weather", pypi=("weather-mcp",), mode="concurrent", why="Nothing kept.", source="x/z")
+
+
+def seen(kind: EvidenceKind, first: str = "2026-11-21T10:00:00.000Z", times: int = 1) -> Evidence:
+    return Evidence(kind=kind, first=first, last=first, times=times, detail="elicitation/create")
+
+
+# --- the decision ------------------------------------------------------------------------------------------
+
+
+def test_the_config_stands_against_everything() -> None:
+    verdict = decide("concurrent", BROWSER, ["browser_click"], [seen("probe_diverged")])
+    assert (verdict.mode, verdict.source, verdict.verified) == ("concurrent", "config", True)
+
+
+def test_the_list_stands_against_tool_names() -> None:
+    verdict = decide("auto", WEATHER, ["browser_click"], [])
+    assert (verdict.mode, verdict.source, verdict.verified) == ("concurrent", "list", True)
+    assert "Source: x/z" in verdict.reasons
+
+
+def test_tool_names_that_speak_of_state_start_a_server_as_session() -> None:
+    verdict = decide("auto", None, ["help", "browser_click"], [])
+    assert (verdict.mode, verdict.source, verdict.verified) == ("session", "tool names", False)
+    assert "browser_click" in verdict.reasons[0]
+
+
+def test_a_server_nobody_knows_is_concurrent_and_unverified() -> None:
+    verdict = decide("auto", None, ["search"], [])
+    assert (verdict.mode, verdict.source, verdict.verified) == ("concurrent", "assumed", False)
+
+
+def test_an_ambiguous_ask_makes_a_server_serial_since_then() -> None:
+    for entry in (None, WEATHER):
+        verdict = decide("auto", entry, [], [seen("asked_ambiguously")])
+        assert (verdict.mode, verdict.source) == ("serial", "evidence")
+        assert verdict.since == "2026-11-21T10:00:00.000Z"
+
+
+def test_a_probe_that_diverged_makes_a_server_session_whatever_else_was_seen() -> None:
+    verdict = decide(
+        "auto", WEATHER, [], [seen("asked_ambiguously"), seen("probe_diverged"), seen("probe_agreed")]
+    )
+    assert (verdict.mode, verdict.source) == ("session", "evidence")
+
+
+def test_evidence_never_loosens_what_the_list_or_the_names_say() -> None:
+    assert decide("auto", BROWSER, [], [seen("asked_ambiguously")]).mode == "session"
+    assert decide("auto", None, ["browser_click"], [seen("probe_agreed")]).mode == "session"
+
+
+def test_a_probe_that_agreed_verifies_an_assumption() -> None:
+    verdict = decide("auto", None, [], [seen("probe_agreed")])
+    assert (verdict.mode, verdict.verified, verdict.source) == ("concurrent", True, "evidence")
+
+
+kinds = st.sampled_from(["asked_ambiguously", "probe_diverged", "probe_agreed"])
+pieces = st.lists(st.builds(seen, kinds), max_size=3)
+
+
+@given(st.sampled_from([None, BROWSER, WEATHER]), st.sampled_from([[], ["browser_x"]]), pieces, pieces)
+@settings(deadline=None)
+def test_more_evidence_never_gives_a_looser_mode(
+    entry: Entry | None, tools: list[str], some: list[Evidence], more: list[Evidence]
+) -> None:
+    loose = decide("auto", entry, tools, some).mode
+    assert STRICTNESS[decide("auto", entry, tools, [*more, *some]).mode] >= STRICTNESS[loose]
+
+
+def test_a_serial_instance_takes_one_call_that_can_ask_and_any_other() -> None:
+    assert admits("serial", can_ask=True, asking_in_flight=0)
+    assert not admits("serial", can_ask=True, asking_in_flight=1)
+    assert admits("serial", can_ask=False, asking_in_flight=1)
+    assert admits("concurrent", can_ask=True, asking_in_flight=99)
+    assert admits("session", can_ask=True, asking_in_flight=99)
+
+
+# --- tool names --------------------------------------------------------------------------------------------
+
+STATEFUL = [
+    "browser_navigate",
+    "playwright_click",
+    "puppeteer_fill",
+    "page_goto",
+    "new_page",
+    "select_page",
+    "navigate",
+    "take_snapshot",
+    "session_start",
+    "close_session",
+    "git_set_working_dir",
+    "setWorkingDirectory",
+    "activate_project",
+    "open_presentation",
+    "switch_database_connection",
+    "set_breakpoint",
+    "interact_with_process",
+    "execute_cell",
+    "sequentialthinking",
+    "browser-click",
+    "browserClick",
+]
+STATELESS = [
+    # of the filesystem, git, GitHub, Notion, Slack, memory, Atlassian, PostgreSQL and search servers
+    *("read_file", "write_file", "edit_file", "list_directory", "directory_tree", "list_allowed_directories"),
+    *("git_status", "git_checkout", "git_create_branch", "create_pull_request", "get_file_contents"),
+    *("search_code", "list_sessions", "API-post-page", "API-retrieve-a-page", "slack_post_message"),
+    *("create_entities", "open_nodes", "confluence_get_page", "page_create", "page_search", "get_page"),
+    *("jira_get_issue", "execute_sql", "query", "list_schemas", "brave_web_search", "tavily-search"),
+    *("get_current_time", "convert_time", "fetch", "session_stats", "create_checkout_session", "browse"),
+    *("close_issue", "open_issue", "use_case_search", "select_rows", "terminal_count", "get_context"),
+]
+
+
+@pytest.mark.parametrize("tool", STATEFUL)
+def test_a_name_that_speaks_of_state_is_heard(tool: str) -> None:
+    assert state_in_names([tool]) is not None
+
+
+@pytest.mark.parametrize("tool", STATELESS)
+def test_a_common_name_costs_nobody_a_process(tool: str) -> None:
+    assert state_in_names([tool]) is None
+
+
+# --- why ---------------------------------------------------------------------------------------------------
+
+
+def why(configured: Configured, entry: Entry | None, evidence: list[Evidence]) -> str:
+    verdict = decide(configured, entry, [], evidence)
+    return "\n".join(explain("web", verdict, configured=configured, entry=entry, evidence=evidence))
+
+
+def test_why_says_mode_since_evidence_and_how_to_change_it() -> None:
+    text = why("auto", WEATHER, [seen("asked_ambiguously", times=3)])
+    assert "web is shared as serial (verified)" in text
+    assert "Since 2026-11-21T10:00:00.000Z." in text
+    assert "3 times" in text
+    assert '"sharing" to "concurrent" or "session"' in text
+
+
+def test_why_of_an_unverified_server_names_the_probe() -> None:
+    assert "carpool check --probe web" in why("auto", None, [])
+    assert "unverified" in why("auto", None, [])
+
+
+def test_why_of_a_configured_server_says_what_the_list_would_do() -> None:
+    text = why("concurrent", BROWSER, [])
+    assert "The shipped list would make it session" in text
+    assert '"sharing" to "auto"' in text
+
+
+def test_why_of_a_listed_server_gives_its_note_and_source() -> None:
+    text = why("auto", BROWSER, [])
+    assert "Add -i." in text
+    assert "Source: x/y" in text
+
+
+# --- command lines -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "program"),
+    [
+        ("npx -y @playwright/mcp@latest --isolated", "npm:@playwright/mcp"),
+        ("/usr/bin/npx --package=chrome-devtools-mcp chrome-devtools-mcp", "npm:chrome-devtools-mcp"),
+        ("npx -p chrome-devtools-mcp@1 chrome-devtools-mcp", "npm:chrome-devtools-mcp"),
+        ("npm exec -- exa-mcp-server", "npm:exa-mcp-server"),
+        ("pnpm dlx tavily-mcp", "npm:tavily-mcp"),
+        ("bunx tavily-mcp", "npm:tavily-mcp"),
+        ("env TOKEN=secret npx tavily-mcp", "npm:tavily-mcp"),
+        ("uvx mcp-server-time --local-timezone UTC", "pypi:mcp-server-time"),
+        ("uvx -p 3.12 Mcp_Server.Time", "pypi:mcp-server-time"),
+        ("uvx --with x --from mcp-server-git[a]==1 mcp-server-git", "pypi:mcp-server-git"),
+        ("uvx --from git+https://example.org/x serena start-mcp-server", "command:serena"),
+        ("uv tool run blender-mcp", "pypi:blender-mcp"),
+        ("uv --directory /x run mcp-server-sqlite --db-path /y", "command:mcp-server-sqlite"),
+        ("uv run --with x server.py", "command:server.py"),
+        ("pipx run --spec postgres-mcp==1 postgres-mcp postgres://u:secret@h/d", "pypi:postgres-mcp"),
+        ("python3.12 -m mcp_server_git --repository /x", "module:mcp_server_git"),
+        ("python -u -m mcp_server_git", "module:mcp_server_git"),
+        ("python /srv/mine.py --token secret", "script:/srv/mine.py"),
+        ("node /a/node_modules/@upstash/context7-mcp/dist/index.js", "npm:@upstash/context7-mcp"),
+        ("node /a/node_modules/.bin/x", "script:/a/node_modules/.bin/x"),
+        ("deno run -A server.ts", "script:server.ts"),
+        ("/opt/venv/bin/mcp-server-fetch", "command:mcp-server-fetch"),
+        ("/srv/mine/run", "command:/srv/mine/run"),
+        ("docker run -i -e TOKEN=secret -v data:/data host.example/github/mcp:1 stdio", "image:github/mcp"),
+        ("docker run -v /a:/b localhost:5000/me/x@sha256:00", "image:me/x"),
+    ],
+)  # fmt: skip
+def test_a_program_is_recognised_behind_its_runner(line: str, program: str) -> None:
+    assert str(program_of(line.split())) == program
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            "",
+            "npx",
+            "npx -y",
+            "npx https://example.org/x.tgz",
+            "npx ../x",
+            "npm start",
+            "uvx",
+            "uvx ./local",
+        ),
+        *(
+            "python -c print(1)",
+            "node -e x",
+            "docker compose up",
+            "docker run redis",
+            "uv sync",
+            "env A=b",
+            "-x",
+        ),
+    ],
+)
+def test_what_is_not_certain_is_not_recognised(line: str) -> None:
+    assert program_of(line.split()) is None
+
+
+RUNNERS = ["npx", "uvx", "uv", "run", "docker", "python", "env"]
+OTHERS = ["-p", "--from", "-m", "--with", "-y", "a/b", "-", "--", "@x", "=", "x@1", "A=1"]
+
+
+@given(st.lists(st.sampled_from(RUNNERS + OTHERS)))
+@settings(deadline=None)
+def test_no_command_line_raises(argv: list[str]) -> None:
+    launch_identity("s", argv)
+    well_known().find(argv)
+
+
+def test_an_identity_holds_no_argument() -> None:
+    for line in (
+        "npx -y mcp-remote https://h/?key=secret",
+        "uvx postgres-mcp postgres://u:secret@h",
+        "x --t=secret",
+    ):
+        assert "secret" not in launch_identity("web", line.split())
+    assert launch_identity("web", ["npx", "mcp-remote", "a"]) == "web npm:mcp-remote"
+    assert launch_identity("web", ["sh", "-c", "secret"]) == "web command:sh"
+
+
+# --- the shipped list --------------------------------------------------------------------------------------
+
+
+def test_the_shipped_list_is_large_and_every_entry_is_sourced() -> None:
+    entries = well_known().entries
+    assert len(entries) >= 30
+    for entry in entries:
+        assert re.search(r"\S+/\S+ at [0-9a-f]{7,}", entry.source), entry.title
+        assert entry.why.endswith("."), entry.title
+        assert entry.npm or entry.pypi or entry.commands or entry.images, entry.title
+    assert {entry.mode for entry in entries} == set(MODES)
+
+
+@pytest.mark.parametrize(
+    ("line", "mode"),
+    [
+        ("npx -y @playwright/mcp@latest", "session"),
+        ("npx @modelcontextprotocol/server-sequential-thinking", "session"),
+        ("npx @modelcontextprotocol/server-memory", "serial"),
+        ("mcp-server-time", "concurrent"),
+        ("python -m mcp_server_git", "concurrent"),
+        ("npx @modelcontextprotocol/server-filesystem /x", "concurrent"),
+        ("npx -y @modelcontextprotocol/server-everything", "serial"),
+    ],
+)
+def test_well_known_servers_have_the_mode_their_code_asks_for(line: str, mode: Mode) -> None:
+    entry = well_known().find(line.split())
+    assert entry is not None
+    assert entry.mode == mode
+
+
+def test_the_list_names_no_host() -> None:
+    for entry in well_known().entries:
+        for text in (entry.source, entry.why, entry.note, *entry.images):
+            assert "://" not in text
+            assert not re.search(r"\b[\w-]+\.(io|org|com|dev)/", text)
+
+
+def test_two_entries_for_one_program_are_refused() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        WellKnown(
+            [WEATHER, Entry(title="Again", commands=("weather-mcp",), mode="serial", why="", source="")]
+        )
+
+
+def test_a_list_of_another_form_is_refused() -> None:
+    for data in (
+        b"",
+        b"[]",
+        b'{"version":2,"about":"","servers":[]}',
+        b'{"version":1,"about":"","servers":[{}]}',
+    ):
+        with pytest.raises(ValueError, match=r".+"):
+            read(data)

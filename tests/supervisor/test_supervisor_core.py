@@ -1,0 +1,358 @@
+"""The supervisor's core: an event in, the whole list of effects out."""
+
+from typing import Any, Literal
+
+from carpool_protocol.ids import (
+    ABSENT,
+    EMPTY_OBJECT,
+    CallId,
+    InstanceId,
+    PoolKey,
+    RawJson,
+    ServerName,
+    SessionId,
+    WireId,
+)
+from carpool_protocol.messages import (
+    Answered,
+    Call,
+    CancelCall,
+    Catalog,
+    Discover,
+    Failed,
+    Operate,
+    Operated,
+    Policy,
+    PoolChanged,
+    PoolSpec,
+    Wanted,
+)
+from carpool_supervisor.core import events as ev
+from carpool_supervisor.core.effects import (
+    CloseStdin,
+    Forget,
+    Note,
+    Probe,
+    SignalGroup,
+    Spawn,
+    WriteCall,
+    WriteCancel,
+)
+from carpool_supervisor.core.supervisor import SupervisorCore
+
+KEY, OTHER = PoolKey("git:1"), PoolKey("time:1")
+ONE, TWO = InstanceId(1), InstanceId(2)
+OK = RawJson(b'{"content":[]}')
+
+
+def spec(key: PoolKey = KEY, after: str = "", **policy: Any) -> PoolSpec:
+    server = ServerName(key.partition(":")[0])
+    return PoolSpec(
+        key=key, server=server, argv=[], env={}, cwd="/", policy=Policy(**policy), start_after=PoolKey(after)
+    )
+
+
+def call(number: int, key: PoolKey = KEY, session: str = "s1") -> Call:
+    return Call(
+        CallId(number), key, SessionId(session), "tools/call", "t", EMPTY_OBJECT, ABSENT, wants_progress=False
+    )
+
+
+def catalog(key: PoolKey = KEY) -> Catalog:
+    return Catalog(key, [], "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25")
+
+
+def operate(token: int, verb: Literal["start", "stop", "restart"], key: PoolKey = KEY) -> Operate:
+    return Operate(token, key, verb)
+
+
+class Rig:
+    """A core with a clock, and what it wants done less what only tells."""
+
+    def __init__(self, *specs: PoolSpec, cap: int = 64, greeting: int = 3) -> None:
+        self.core = SupervisorCore()
+        self.now = 100.0
+        self.feed(Wanted(list(specs), cap, greeting))
+
+    def feed(self, event: ev.AnyEvent) -> list[Any]:
+        effects = self.core.handle(event, self.now)
+        self.core.check()
+        return [effect for effect in effects if not isinstance(effect, (PoolChanged, Catalog, Note))]
+
+    def wait(self, duration_s: float) -> list[Any]:
+        """Tick at every deadline until then."""
+        until, done = self.now + duration_s, []
+        while (due := self.core.next_deadline()) is not None and due <= until:
+            self.now = max(self.now, due)
+            done += self.core.tick(self.now)
+            self.core.check()
+        self.now = until
+        return [effect for effect in done if not isinstance(effect, (PoolChanged, Catalog, Note))]
+
+    def serve(self, instance: int = 1, key: PoolKey = KEY) -> list[Any]:
+        self.feed(ev.InstanceSpawned(InstanceId(instance), 99))
+        return self.feed(ev.InstanceGreeted(InstanceId(instance), catalog(key)))
+
+    def exit(self, instance: int = 1, unwritten: tuple[WireId, ...] = (), stderr: str = "") -> list[Any]:
+        return self.feed(
+            ev.InstanceExited(InstanceId(instance), "ended with exit code 3", unwritten, stderr, 0.0)
+        )
+
+
+def serving(**policy: Any) -> Rig:
+    rig = Rig(spec(**policy))
+    rig.feed(Discover(KEY))
+    rig.serve()
+    return rig
+
+
+def test_the_first_call_starts_an_instance_and_is_written_when_it_has_greeted() -> None:
+    rig = Rig(spec())
+    assert rig.feed(call(1)) == [Spawn(ONE, KEY, ServerName("git"), 1)]
+    assert rig.feed(ev.InstanceSpawned(ONE, 99)) == []
+    assert rig.feed(ev.InstanceGreeted(ONE, catalog())) == [WriteCall(ONE, WireId(1), call(1))]
+    assert rig.feed(ev.ServerAnswered(ONE, WireId(1), is_error=False, body=OK)) == [
+        Answered(CallId(1), is_error=False, body=OK)
+    ]
+
+
+def test_a_second_answer_and_one_to_an_unknown_id_are_dropped() -> None:
+    rig = serving()
+    rig.feed(call(1))
+    rig.feed(ev.ServerAnswered(ONE, WireId(1), is_error=False, body=OK))
+    assert rig.feed(ev.ServerAnswered(ONE, WireId(1), is_error=False, body=OK)) == []
+    assert rig.feed(ev.ServerAnswered(ONE, WireId(77), is_error=False, body=OK)) == []
+    assert rig.core.desk.unknown_answers == 2
+
+
+def test_calls_in_flight_on_an_instance_that_dies_end_once_as_maybe() -> None:
+    rig = serving()
+    for number in (1, 2):
+        rig.feed(call(number))
+    effects = rig.exit()
+    assert [(e.call, e.fault, e.delivered) for e in effects if isinstance(e, Failed)] == [
+        (1, "instance_died", "maybe"),
+        (2, "instance_died", "maybe"),
+    ]
+    assert effects[0] == Forget(ONE)
+
+
+def test_a_call_that_was_never_written_runs_on_the_next_instance() -> None:
+    rig = serving()
+    for number in (1, 2, 3):
+        rig.feed(call(number))
+    effects = rig.exit(unwritten=(WireId(2), WireId(3)))
+    assert [e.call for e in effects if isinstance(e, Failed)] == [1]
+    assert rig.wait(0.5) == [Spawn(TWO, KEY, ServerName("git"), 2)]
+    assert rig.serve(2) == [WriteCall(TWO, WireId(1), call(2)), WriteCall(TWO, WireId(2), call(3))]
+
+
+def test_a_call_that_was_never_written_to_a_stopped_server_ends_at_once() -> None:
+    rig = serving()
+    rig.feed(call(1))
+    rig.feed(operate(7, "stop"))
+    effects = rig.exit(unwritten=(WireId(1),))
+    assert effects == [
+        Forget(ONE),
+        Failed(CallId(1), "stopped", "no", ""),
+        Operated(7, ok=True, text="stopped"),
+    ]
+
+
+def test_a_silent_call_is_cancelled_upstream_and_its_instance_stays() -> None:
+    rig = serving(timeout_s=10.0, probe_s=100.0)
+    rig.feed(call(1))
+    assert rig.wait(10.0) == [
+        WriteCancel(ONE, WireId(1), "timed out"),
+        Failed(CallId(1), "timed_out", "maybe", "The limit is 10 s."),
+    ]
+    assert rig.feed(ev.ServerAnswered(ONE, WireId(1), is_error=False, body=OK)) == []
+    assert rig.core.desk.late_answers == 1
+    assert rig.feed(call(2)) == [WriteCall(ONE, WireId(2), call(2))]
+
+
+def test_progress_restarts_the_idle_limit_but_not_the_total_one() -> None:
+    rig = serving(timeout_s=10.0, max_total_s=25.0, probe_s=100.0)
+    rig.feed(call(1))
+    for _ in range(3):
+        assert rig.wait(8.0) == []
+        rig.feed(ev.ServerProgressed(ONE, WireId(1), EMPTY_OBJECT))
+    assert [e.fault for e in rig.wait(8.0) if isinstance(e, Failed)] == ["ran_too_long"]
+
+
+def test_a_cancel_in_line_is_silent_and_one_in_flight_goes_upstream() -> None:
+    rig = serving(max_in_flight=1)
+    rig.feed(call(1))
+    assert rig.feed(call(2)) == []
+    assert rig.feed(CancelCall(CallId(2), "why")) == []
+    assert rig.feed(CancelCall(CallId(1), "why")) == [WriteCancel(ONE, WireId(1), "why")]
+    assert rig.feed(CancelCall(CallId(1), "why")) == []
+    assert not rig.core.desk.calls
+
+
+def test_a_call_to_nobody_is_refused_as_not_delivered() -> None:
+    rig = Rig(spec())
+    (failed,) = rig.feed(call(1, OTHER))
+    assert (failed.fault, failed.delivered) == ("draining", "no")
+
+
+def test_failures_back_off_then_give_up_and_then_every_call_is_refused_at_once() -> None:
+    rig = Rig(spec(give_up_after=2, first_delay_s=1.0))
+    rig.feed(call(1))
+    rig.feed(ev.InstanceSpawned(ONE, 99))
+    assert rig.exit(stderr="no token") == [Forget(ONE)]
+    assert rig.core.pools[KEY].state(rig.now) == "backing_off"
+    assert rig.wait(0.4) == []
+    assert rig.wait(0.2) == [Spawn(TWO, KEY, ServerName("git"), 2)]
+    rig.feed(ev.InstanceSpawned(TWO, 99))
+    effects = rig.exit(2)
+    assert [(e.call, e.fault, e.delivered) for e in effects if isinstance(e, Failed)] == [
+        (1, "given_up", "no")
+    ]
+    (refused,) = rig.feed(call(2))
+    assert (refused.fault, refused.delivered) == ("given_up", "no")
+    assert rig.core.next_deadline() is None, "nothing starts by itself any more"
+    assert rig.feed(operate(1, "start"))[0] == Spawn(InstanceId(3), KEY, ServerName("git"), 3)
+
+
+def test_the_ladder_to_an_end_is_stdin_then_term_then_kill_again_and_again() -> None:
+    rig = serving()
+    assert rig.feed(operate(1, "stop")) == [CloseStdin(ONE)]
+    assert rig.wait(5.0) == [SignalGroup(ONE, "TERM")]
+    assert rig.wait(2.0) == [SignalGroup(ONE, "KILL")]
+    assert rig.wait(5.0) == [SignalGroup(ONE, "KILL")]
+    assert rig.exit() == [Forget(ONE), Operated(1, ok=True, text="stopped")]
+
+
+def test_a_silent_instance_is_probed_then_shunned_then_ended() -> None:
+    rig = serving(probe_s=4.0, timeout_s=8.0)
+    assert rig.wait(5.0) == [Probe(ONE)]
+    assert rig.wait(5.0) == []
+    assert rig.feed(call(1)) == [], "nothing is placed on it any more"
+    assert rig.wait(5.0)[0] == SignalGroup(ONE, "TERM")
+    rig.exit()
+    assert rig.core.pools[KEY].last_error.startswith("was silent")
+
+
+def test_an_answer_is_a_sign_of_life_like_any_byte() -> None:
+    rig = serving(probe_s=4.0, timeout_s=8.0, idle_s=1000.0)
+    for number in range(1, 11):
+        rig.feed(call(number))
+        assert [e for e in rig.wait(3.0) if isinstance(e, SignalGroup)] == []
+        rig.feed(ev.ServerAnswered(ONE, WireId(number), is_error=False, body=OK))
+    assert not rig.core.pools[KEY].serving[0].suspended
+
+
+def test_a_closed_stdout_is_given_a_second_to_become_an_exit() -> None:
+    rig = serving()
+    rig.feed(call(1))
+    assert rig.feed(ev.StdoutClosed(ONE)) == []
+    effects = rig.exit(unwritten=(WireId(1),))
+    assert effects == [Forget(ONE)], "the call was never delivered, so it waits again"
+    rig = serving()
+    rig.feed(call(1))
+    rig.feed(ev.StdoutClosed(ONE))
+    assert [type(e) for e in rig.wait(1.0)] == [SignalGroup, Failed]
+
+
+def test_no_more_servers_greet_at_once_than_allowed_and_a_stuck_one_gives_its_turn_back() -> None:
+    specs = [spec(PoolKey(f"s{i}:1"), auto_connect=True) for i in range(5)]
+    rig = Rig(*specs, greeting=3)
+    assert len(rig.core.roster.instances) == 3
+    assert [e.key for e in rig.wait(5.0)] == ["s3:1", "s4:1"]
+
+
+def test_one_that_refuses_the_greeting_gives_its_turn_back_at_once() -> None:
+    rig = Rig(spec(auto_connect=True), spec(OTHER, auto_connect=True), greeting=1)
+    rig.feed(ev.InstanceSpawned(ONE, 99))
+    effects = rig.feed(ev.GreetingFailed(ONE, "speaks no MCP"))
+    assert effects == [SignalGroup(ONE, "TERM"), Spawn(TWO, OTHER, ServerName("time"), 1)]
+
+
+def test_at_the_cap_the_idle_instance_of_another_pool_makes_room_but_not_one_with_work() -> None:
+    rig = Rig(spec(), spec(OTHER), cap=1)
+    rig.feed(call(1))
+    rig.feed(call(2, OTHER))
+    assert rig.serve() == [WriteCall(ONE, WireId(1), call(1))], "it serves its own line before it makes room"
+    assert rig.wait(1.0) == []
+    effects = rig.feed(ev.ServerAnswered(ONE, WireId(1), is_error=False, body=OK)) + rig.wait(5.0)
+    assert CloseStdin(ONE) in effects
+    assert rig.exit() == [Forget(ONE), Spawn(TWO, OTHER, ServerName("time"), 1)]
+
+
+def test_a_pool_that_replaces_another_starts_only_when_that_one_is_gone() -> None:
+    new = PoolKey("git:2")
+    rig = serving()
+    assert rig.feed(Wanted([spec(new, after=KEY)])) == [CloseStdin(ONE)]
+    assert rig.feed(call(1, new)) == []
+    assert rig.wait(1.0) == []
+    assert rig.exit() == [Forget(ONE), Spawn(TWO, new, ServerName("git"), 1)]
+
+
+def test_a_pool_in_between_that_never_started_still_stands_for_the_one_before_it() -> None:
+    rig = serving()
+    two, three = PoolKey("git:2"), PoolKey("git:3")
+    rig.feed(Wanted([spec(two, after=KEY)]))
+    rig.feed(Wanted([spec(three, after=two)]))
+    assert rig.feed(call(1, three)) == []
+    assert rig.exit() == [Forget(ONE), Spawn(TWO, three, ServerName("git"), 1)]
+
+
+def test_a_pool_that_is_wanted_again_while_it_ends_says_everything_again() -> None:
+    rig = serving()
+    rig.feed(Wanted([]))
+    said = rig.core.handle(Wanted([spec()]), rig.now)
+    assert [type(e) for e in said] == [PoolChanged]
+    assert rig.feed(Discover(KEY)) == [Spawn(TWO, KEY, ServerName("git"), 2)], (
+        "its catalog is news to the broker"
+    )
+
+
+def test_a_new_broker_ends_what_the_old_one_had_open_without_a_word() -> None:
+    rig = serving(max_in_flight=1)
+    rig.feed(call(1))
+    rig.feed(call(2))
+    rig.feed(operate(5, "restart"))
+    told = rig.core.handle(ev.BrokerCame(), rig.now)
+    assert WriteCancel(ONE, WireId(1), "the agent is gone") in told
+    assert not [e for e in told if isinstance(e, (Failed, Answered, Operated))]
+    assert [type(e) for e in told if isinstance(e, (PoolChanged, Catalog))] == [Catalog, PoolChanged]
+    assert not rig.core.desk.calls
+
+
+def test_every_serving_instance_is_probed_after_the_clock_jumped() -> None:
+    rig = serving()
+    assert rig.feed(ev.ClockJumped()) == [Probe(ONE)]
+    assert rig.feed(ev.ClockJumped()) == [], "a probe is on its way"
+
+
+def test_operators_that_contradict_each_other_are_each_answered_once() -> None:
+    rig = serving()
+    assert rig.feed(operate(1, "restart"))[0] == CloseStdin(ONE)
+    assert rig.feed(operate(2, "stop")) == [
+        CloseStdin(TWO),
+        Operated(1, ok=False, text="was stopped meanwhile"),
+    ]
+    effects = rig.feed(operate(3, "start"))
+    assert Operated(2, ok=False, text="was started again meanwhile") in effects
+    rig.exit(1)
+    rig.exit(2)
+    rig.feed(ev.InstanceSpawned(InstanceId(3), 9))
+    assert rig.feed(ev.InstanceGreeted(InstanceId(3), catalog())) == [Operated(3, ok=True, text="serving")]
+
+
+def test_the_end_of_the_supervisor_stops_everything_and_starts_nothing() -> None:
+    rig = serving()
+    rig.feed(call(1))
+    assert rig.feed(ev.StopWanted()) == [CloseStdin(ONE)]
+    assert not rig.core.quiet
+    effects = rig.exit()
+    assert [type(e) for e in effects] == [Forget, Failed]
+    assert rig.core.quiet
+
+
+def test_last_words_go_only_to_agents_of_an_instance_that_served_nobody() -> None:
+    rig = serving()
+    rig.feed(call(1))
+    (_, failed) = rig.exit(stderr="another agent's secret")
+    assert "secret" not in failed.text

@@ -1,0 +1,106 @@
+"""The waiting line: bounded, and fair between sessions."""
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from carpool_protocol.ids import CallId, SessionId
+from carpool_supervisor.core.waiting import Waiting
+
+A, B, C = SessionId("a"), SessionId("b"), SessionId("c")
+
+
+def line(*calls: tuple[SessionId, int], max_calls: int = 100, max_bytes: int = 1000) -> Waiting:
+    waiting = Waiting(max_calls, max_bytes)
+    for session, call in calls:
+        assert waiting.add(session, CallId(call), 10) == []
+    return waiting
+
+
+def drained(waiting: Waiting) -> list[int]:
+    return [waiting.pop() for _ in range(len(waiting))]
+
+
+def test_sessions_take_turns_and_each_keeps_its_own_order() -> None:
+    assert drained(line((A, 1), (A, 2), (A, 3), (B, 4), (C, 5), (B, 6))) == [1, 4, 5, 2, 6, 3]
+
+
+def test_a_thousand_calls_of_one_session_delay_another_by_one_turn() -> None:
+    waiting = line(*((A, n) for n in range(1000)), max_calls=2000, max_bytes=100_000)
+    assert waiting.pop() == 0
+    waiting.add(B, CallId(5000), 10)
+    assert [waiting.pop(), waiting.pop()] == [1, 5000]
+
+
+def test_a_full_line_drops_the_last_call_of_the_session_with_most() -> None:
+    waiting = line((A, 1), (A, 2), (B, 3), max_calls=3)
+    assert waiting.add(B, CallId(4), 10) == [4], "between equals the latest comer gives way"
+    assert waiting.add(C, CallId(5), 10) == [2]
+    assert drained(waiting) == [1, 3, 5]
+
+
+def test_short_bytes_are_given_back_by_who_takes_most_of_them() -> None:
+    waiting = Waiting(10, 100)
+    assert waiting.add(A, CallId(1), 80) == []
+    assert waiting.add(B, CallId(2), 10) == []
+    assert waiting.add(B, CallId(3), 20) == [1]
+    waiting.check()
+
+
+def test_a_call_that_fits_in_no_line_is_refused_and_moves_nobody() -> None:
+    waiting = line((A, 1), max_bytes=50)
+    assert waiting.add(B, CallId(2), 51) == [2]
+    assert drained(waiting) == [1]
+
+
+def test_a_call_that_comes_back_is_the_next_of_its_session_even_over_the_bounds() -> None:
+    waiting = line((A, 1), (A, 2), max_calls=2)
+    waiting.put_back(A, CallId(9), 10)
+    assert drained(waiting) == [9, 1, 2]
+
+
+def test_a_call_taken_out_of_the_middle_leaves_the_rest_in_order() -> None:
+    waiting = line((A, 1), (A, 2), (A, 3), (B, 4))
+    waiting.remove(A, CallId(2))
+    waiting.remove(B, CallId(4))
+    waiting.check()
+    assert drained(waiting) == [1, 3]
+
+
+def test_an_empty_line_is_false_and_clears_to_nothing() -> None:
+    waiting = line((A, 1), (B, 2))
+    assert waiting
+    assert waiting.clear() == [1, 2]
+    assert not waiting
+    assert waiting.clear() == []
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([A, B, C]), st.sampled_from(["add", "pop", "back"]), st.integers(1, 60))
+    )
+)
+def test_bounds_hold_after_every_add_and_no_call_is_lost_or_doubled(
+    steps: list[tuple[SessionId, str, int]],
+) -> None:
+    waiting = Waiting(4, 100)
+    inside: Counter[CallId] = Counter()
+    for number, (session, what, size) in enumerate(steps):
+        if what == "pop":
+            if waiting:
+                inside[waiting.pop()] -= 1
+        elif what == "add":
+            inside[CallId(number)] += 1
+            for dropped in waiting.add(session, CallId(number), size):
+                inside[dropped] -= 1
+            assert waiting.calls <= 4
+            assert waiting.size_bytes <= 100
+        else:
+            inside[CallId(number)] += 1
+            waiting.put_back(session, CallId(number), size)
+        waiting.check()
+    for call in waiting.clear():
+        inside[call] -= 1
+    assert set(inside.values()) <= {0}

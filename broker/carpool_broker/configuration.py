@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.events import SourceId, SourceRead
 from carpool_broker.core.scope import Scope
 from carpool_broker.core.scopes import Resolution, resolve, resolve_run
@@ -89,6 +90,15 @@ class Configuration:
             return None
         self.problem = ""
         return [self.resolve(source) for source in self._sources]
+
+    def bounds(self) -> Bounds:
+        """What a session may have open and waiting."""
+        session = self.config.session
+        return Bounds(
+            max_open_calls=session.max_open_calls,
+            max_waiting_calls=session.max_waiting_calls,
+            max_waiting_bytes=session.max_waiting_bytes,
+        )
 
     def wanted_variables(self, attach: Attach) -> list[str]:
         """What the carrier is asked for: exactly the names that the configuration uses."""

@@ -20,7 +20,6 @@ from carpool_broker.control import Control, ControlError
 from carpool_broker.core import effects, events
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.events import SourceId
-from carpool_broker.core.ledger import Bounds
 from carpool_broker.core.registry import Registry
 from carpool_broker.door import Door
 from carpool_broker.era import handshake
@@ -58,12 +57,7 @@ class BrokerShell:
         self._link: Link = ZmqLink(
             Hello(LINK_VERSION, epoch, BROKER, os.getpid(), self._release), paths.link_endpoint(runtime_dir)
         )
-        bounds = Bounds(
-            max_open_calls=config.session.max_open_calls,
-            max_waiting_calls=config.session.max_waiting_calls,
-            max_waiting_bytes=config.session.max_waiting_bytes,
-        )
-        self.core = BrokerCore(Registry(mark=epoch[-6:]), bounds, config.list_wait_s)
+        self.core = BrokerCore(Registry(mark=epoch[-6:]), configuration.bounds(), config.list_wait_s)
         dump_to = Path(paths.log_dir(os.environ, runtime_dir)) / "journal-broker.jsonl"
         self._clock = SteadyClock()
         self._pump: Pump[events.AnyEvent, effects.AnyEffect] = Pump(
@@ -273,6 +267,10 @@ class BrokerShell:
             log.error("the configuration is broken, the last good one stays:\n%s", problem)
             return problem.splitlines()
         log.info("configuration read again")
+        config = self._configuration.config
+        self._door.slow_reader_s = config.session.slow_reader_s
+        self._door.receive_budget_bytes = config.receive_budget_bytes
+        self._pump.feed(events.LimitsRead(self._configuration.bounds(), config.list_wait_s))
         for reading in readings:
             self._pump.feed(reading)
         return []

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from carpool_protocol.ids import RawJson
+from carpool_protocol.ids import ABSENT, RawJson
 from carpool_protocol.jsonrpc import quote
 from carpool_protocol.scan import fields
 
@@ -59,7 +59,10 @@ _KINDS: Final = {
 
 
 def repair_tool_result(result: RawJson) -> tuple[RawJson, str | None]:
-    """A result agents can read, and what was wrong with the server's own (None: nothing, same object)."""
+    """A result agents can read, and what was wrong with the server's own (None: nothing, same object).
+
+    `ABSENT` where nothing of it can be passed on: then its call ends as `bad_answer`.
+    """
     if result.startswith(_USUAL_BEGIN):
         return result, None
     if result[:1] == b'"':
@@ -125,5 +128,4 @@ def _text_result(text: bytes, *, failed: bool = False) -> RawJson:
 
 
 def _refusal(what: str) -> tuple[RawJson, str]:
-    text = f"The server's answer broke the protocol: {what}. The tool may have run; its result is lost."
-    return _text_result(quote(text), failed=True), what
+    return ABSENT, what

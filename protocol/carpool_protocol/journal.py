@@ -24,7 +24,7 @@ from carpool_protocol.journal_shapes import Shape, Strippers, revive, shape_of, 
 from carpool_protocol.machine import Machine, Ticked
 
 JOURNAL_ENTRIES: Final = 1024
-"""About 250 calls. Four times as many cost every call 10 % (measured): the ring then leaves the processor's cache."""
+"""About 250 calls. Four times as many cost each call 10 %: the ring leaves the processor's cache."""
 
 
 class Entry(Struct, frozen=True):

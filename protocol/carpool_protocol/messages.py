@@ -23,6 +23,8 @@ LINK_VERSION = 1
 Secret = Annotated[dict[str, str], Meta(extra={"journal": "blank"})]
 """Values that never reach a journal, a log or a status page."""
 
+SecretWords = Annotated[list[str], Meta(extra={"journal": "blank"})]
+
 Payload = Annotated[RawJson, Meta(extra={"journal": "length"})]
 """Opaque cargo: of it a journal keeps the length only."""
 
@@ -107,13 +109,16 @@ class PoolSpec(Struct, frozen=True, kw_only=True, array_like=True):
 
     key: PoolKey
     server: ServerName
-    argv: list[str]
+    argv: SecretWords
+    """Blank in journals: `${TOKEN}` may have been expanded into it."""
     env: Secret
     """The whole environment of the process."""
     cwd: str
     policy: Policy
     start_after: PoolKey = PoolKey("")
     """The pool that this one replaces `stop_first`: nothing starts here before that one is gone."""
+    stop_first: bool = False
+    """It holds a port or a lock: nothing starts here before every older instance of it has ended."""
 
 
 class Wanted(Message, frozen=True, tag=10):

@@ -9,6 +9,7 @@ Blocking, some milliseconds: from trio, survey many in a thread.
 Knows nothing of: which pid is what, limits.
 """
 
+import contextlib
 import os
 import sys
 import time
@@ -136,7 +137,7 @@ def _sample(pid: int) -> _Sample | None:
     try:
         process = psutil.Process(pid)
         with process.oneshot():
-            rss_bytes = process.memory_info().rss
+            rss_bytes, pss_bytes = _memory(process)
             times = process.cpu_times()
             # What ended children used counts too, or a wrapper that starts many would seem idle.
             cpu_s = times.user + times.system + times.children_user + times.children_system
@@ -144,24 +145,22 @@ def _sample(pid: int) -> _Sample | None:
                 pid,
                 process.create_time(),
                 rss_bytes,
-                _pss_bytes(process, rss_bytes),
+                pss_bytes,
                 cpu_s,
                 process.num_threads(),
             )
-    except (psutil.Error, OSError, ValueError):
+    except (psutil.Error, OSError, ValueError, KeyError):
         return None
 
 
-def _pss_bytes(process: psutil.Process, rss_bytes: int) -> int:
-    try:
-        if sys.platform == "linux":  # psutil reads the far longer smaps for this
-            with open(f"/proc/{process.pid}/smaps_rollup", "rb") as rollup:
-                for line in rollup:
-                    if line.startswith(b"Pss:"):
-                        return int(line.split()[1]) * 1024
-        else:
-            full = process.memory_full_info()
-            return int(getattr(full, "pss", 0) or full.uss)
-    except (psutil.Error, OSError):
-        pass
-    return rss_bytes
+def _memory(process: psutil.Process) -> tuple[int, int]:
+    """RSS and PSS in bytes, of one moment where the system tells both at once."""
+    if sys.platform == "linux":  # psutil reads the far longer smaps for this
+        with contextlib.suppress(OSError), open(f"/proc/{process.pid}/smaps_rollup", "rb") as rollup:
+            sizes = {name: rest for name, _, rest in (line.partition(b":") for line in rollup)}
+            return int(sizes[b"Rss"].split()[0]) * 1024, int(sizes[b"Pss"].split()[0]) * 1024
+        rss_bytes: int = process.memory_info().rss
+        return rss_bytes, rss_bytes
+    else:
+        full = process.memory_full_info()
+        return full.rss, int(getattr(full, "pss", 0) or full.uss)

@@ -9,9 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from carpool_broker.core import effects as ef
 from carpool_broker.core import events as ev
+from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.events import SourceId
-from carpool_broker.core.ledger import Bounds
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId

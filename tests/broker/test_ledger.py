@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.effects import Reply, ReportProgress
 from carpool_broker.core.events import AgentCalled, SourceId
-from carpool_broker.core.ledger import Bounds, Ledger
+from carpool_broker.core.ledger import Ledger
 from carpool_broker.core.session import Owed, Session
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.messages import Answered, Call, CancelCall, Failed, Policy, PoolSpec, Progressed

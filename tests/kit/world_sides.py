@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from carpool_broker.core import effects as bf
 from carpool_broker.core import events as bv
+from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.ledger import Bounds
 from carpool_broker.core.registry import Registry
 from carpool_protocol.ids import Epoch, InstanceId, PoolKey, SessionId
 from carpool_protocol.journal import Journal

@@ -70,9 +70,9 @@ def call(number: int, params: bytes = b"{}") -> Call:
     )
 
 
-def spec(env: dict[str, str]) -> PoolSpec:
+def spec(env: dict[str, str], argv: list[str] | None = None) -> PoolSpec:
     return PoolSpec(
-        key=PoolKey("echo:k"), server=ServerName("echo"), argv=["echo"], env=env, cwd="/", policy=Policy()
+        key=PoolKey("echo:k"), server=ServerName("echo"), argv=argv or [], env=env, cwd="/", policy=Policy()
     )
 
 
@@ -94,7 +94,7 @@ def test_neither_payloads_nor_secrets_stay_alive_in_the_ring() -> None:
     journal.record(
         1.0, Told("b", call(1, payload)), [call(2, payload), Answered(CallId(2), False, RawJson(payload))]
     )
-    journal.record(1.0, Wanted([spec({"TOKEN": secret})]), [])
+    journal.record(1.0, Wanted([spec({"TOKEN": secret}, ["server", secret])]), [])
     journal.record(
         1.0,
         Came(

@@ -12,6 +12,7 @@ Knows nothing of: how an era words requests and answers, sockets, processes.
 
 from typing import Final, assert_never
 
+from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.effects import AnyEffect, Greet, Reply, SayListChanged
 from carpool_broker.core.events import (
     AgentCalled,
@@ -23,13 +24,14 @@ from carpool_broker.core.events import (
     AgentListed,
     AgentPinged,
     AnyEvent,
+    LimitsRead,
     SourceDropped,
     SourceId,
     SourceRead,
     SupervisorCame,
     SupervisorWent,
 )
-from carpool_broker.core.ledger import Bounds, Ledger
+from carpool_broker.core.ledger import Ledger
 from carpool_broker.core.registry import Changes, Registry
 from carpool_broker.core.session import Owed, Session
 from carpool_broker.core.sources import Sources
@@ -64,6 +66,8 @@ class BrokerCore:
         self.name_waits: Deadlines[CallId] = Deadlines()
         self._nameless: dict[CallId, Owed] = {}
         self._wanted: set[PoolKey] = set()
+        self._slow: set[PoolKey] = set()
+        """Pools that a list has once waited for in vain: the next one does not (rule 18)."""
 
     def handle(self, event: AnyEvent, now: float) -> list[AnyEffect]:
         """Take one event; return what is to be done, in order."""
@@ -85,6 +89,7 @@ class BrokerCore:
         self.ledger.overdue(now)
         for session_id, request in self.list_waits.due(now):
             session = self.sessions[session_id]
+            self._slow |= self._view(session).unknown
             self._answer_list(session, request, session.lists.pop(request))
         for call in self.name_waits.due(now):
             self._resolve(self._nameless.pop(call), now, patient=False)
@@ -121,7 +126,7 @@ class BrokerCore:
     def _out(self, effect: AnyEffect) -> None:
         self._effects.append(effect)
 
-    def _handle_rare(self, event: AnyEvent, now: float) -> None:
+    def _handle_rare(self, event: AnyEvent, now: float) -> None:  # noqa: C901 - an arm per event
         match event:
             case AgentCalled():  # pragma: no cover - handled in `handle`
                 self._called(event, now)
@@ -138,6 +143,7 @@ class BrokerCore:
             case Catalog() | PoolChanged() if event.key not in self._wanted:
                 pass  # said before the supervisor heard that nobody wants this pool any more
             case Catalog():
+                self._slow.discard(event.key)
                 self._told(self.registry.learn(event))
                 self._moved(now)
             case PoolChanged():
@@ -150,6 +156,11 @@ class BrokerCore:
             case SourceDropped():
                 self.sources.drop(event.source)
                 self._say_wanted()
+            case LimitsRead():
+                self.ledger.bounds = event.bounds
+                self.list_wait_s = event.list_wait_s
+                for each in self.sessions.values():
+                    self.ledger.pump(each, now)
             case AgentCame():
                 self.sessions[event.session] = Session(
                     event.session, event.source, event.agent, event.pid, event.carrier
@@ -162,6 +173,7 @@ class BrokerCore:
                 self.ledger.pump_all(now)
             case SupervisorWent():
                 self.states.clear()
+                self._slow.clear()
                 self.ledger.supervisor_went()
             case _:
                 session = self.sessions.get(event.session)
@@ -374,7 +386,7 @@ class BrokerCore:
         return state is not None and state.state in FAILING
 
     def _unsettled(self, view: View) -> bool:
-        return any(not self.is_settled(key) for key in view.unknown)
+        return any(not self.is_settled(key) and key not in self._slow for key in view.unknown)
 
     def _discover(self, view: View) -> None:
         for key in sorted(view.unknown):

@@ -11,6 +11,7 @@ from typing import NewType
 
 from msgspec import Struct
 
+from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.scope import Scope
 from carpool_protocol.ids import RawJson, ServerName, SessionId
 from carpool_protocol.messages import (
@@ -50,6 +51,13 @@ class SourceDropped(Event, frozen=True):
     """No session uses this source any more."""
 
     source: SourceId
+
+
+class LimitsRead(Event, frozen=True):
+    """The configuration's limits for sessions were read again."""
+
+    bounds: Bounds
+    list_wait_s: float
 
 
 class AgentCame(Event, frozen=True, kw_only=True):
@@ -135,6 +143,7 @@ class SupervisorWent(Event, frozen=True):
 OwnEvent = (
     SourceRead
     | SourceDropped
+    | LimitsRead
     | AgentCame
     | AgentLeft
     | AgentGreeted

@@ -14,8 +14,7 @@ Knows nothing of: names, views, how an answer is worded for an era.
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from msgspec import Struct
-
+from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.effects import AnyEffect, Reply, ReportProgress
 from carpool_broker.core.session import Owed, Session
 from carpool_protocol.deadlines import Deadlines
@@ -26,16 +25,7 @@ from carpool_protocol.link_codec import paid_size
 from carpool_protocol.messages import Answered, Call, CancelCall, Failed, PoolSpec, Progressed
 
 BACKSTOP_MARGIN_S: Final = 5.0
-"""The supervisor owns the deadlines; only when it stays silent this long after the last does the broker act."""
-
-
-class Bounds(Struct, frozen=True, kw_only=True):
-    """What one session may have open and waiting (rule 3), and how long it waits (rule 14)."""
-
-    max_open_calls: int = 64
-    max_waiting_calls: int = 256
-    max_waiting_bytes: int = 16 * 1024 * 1024
-    wait_s: float = 30.0
+"""The supervisor owns the deadlines; the broker acts when it is silent this long after the last."""
 
 
 class Ledger:
@@ -105,7 +95,8 @@ class Ledger:
         self.backstops.arm(owed.call, now, self.backstop_s.get(owed.key, 1800.0))
         self._out(call)
 
-    def _pump(self, session: Session, now: float) -> None:
+    def pump(self, session: Session, now: float) -> None:
+        """Send what waits in this session's line, as far as it may go."""
         while session.waiting and session.sent < self.bounds.max_open_calls and (self.credit_bytes or 0) > 0:
             owed = session.waiting.popleft()
             session.waiting_bytes -= owed.size_bytes
@@ -132,13 +123,13 @@ class Ledger:
     # --- out -------------------------------------------------------------------------------------------
 
     def answered(self, answer: Answered, now: float) -> None:
-        """The server's own answer passes untouched. A late one, after a cancel or the backstop, is dropped."""
+        """The server's own answer passes untouched. One after a cancel or the backstop is dropped."""
         owed = self.calls.get(answer.call)
         if owed is not None:
             self._close(owed)
             self._out(Reply(owed.session.id, owed.asked.id, answer.is_error, answer.body))
             if owed.session.waiting:
-                self._pump(owed.session, now)
+                self.pump(owed.session, now)
 
     def failed(self, failure: Failed, now: float) -> None:
         """The supervisor says that no answer comes."""
@@ -153,7 +144,7 @@ class Ledger:
             is_error, body = for_method(said, TOOLS_CALL)
             self._close(owed)
             self._out(Reply(owed.session.id, owed.asked.id, is_error, body))
-        self._pump(owed.session, now)
+        self.pump(owed.session, now)
 
     def progressed(self, progress: Progressed) -> None:
         """Progress goes to the agent under its own token, with its JSON type."""
@@ -183,7 +174,7 @@ class Ledger:
         if owed.stage == "sent":
             self._out(CancelCall(owed.call, reason))
         self._close(owed)
-        self._pump(session, now)
+        self.pump(session, now)
         return True
 
     def forget(self, session: Session) -> None:
@@ -226,7 +217,7 @@ class Ledger:
             owed = self.calls[call]
             self._out(CancelCall(call, "overdue"))
             self.fail(owed, "answer_overdue")
-            self._pump(owed.session, now)
+            self.pump(owed.session, now)
 
     def next_deadline(self) -> float | None:
         """The earliest deadline of any call."""

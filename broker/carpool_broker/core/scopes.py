@@ -215,7 +215,15 @@ def _launch(file: str, server: ServerConfig, scope: _Scope) -> PoolSpec | str:
     env = {**scope.base_environment, **{name: filled["env", name] for name in server.env}}
     cwd = _directory(filled["cwd",], scope.home)
     key = pool_key(server.name, argv, env, cwd, secret=scope.secret)
-    return PoolSpec(key=key, server=server.name, argv=argv, env=env, cwd=cwd, policy=server.policy)
+    return PoolSpec(
+        key=key,
+        server=server.name,
+        argv=argv,
+        env=env,
+        cwd=cwd,
+        policy=server.policy,
+        stop_first=server.replace == "stop_first",
+    )
 
 
 def _entry(config: Config, server: ServerConfig, key: PoolKey) -> ScopeEntry:

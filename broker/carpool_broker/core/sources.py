@@ -12,6 +12,7 @@ Knows nothing of: sessions, files, environments.
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -20,6 +21,8 @@ from carpool_broker.core.registry import Registry
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.messages import PoolChanged, PoolSpec, Wanted
+
+FAILED: Final = frozenset({"backing_off", "given_up"})
 
 
 class Source:
@@ -35,7 +38,7 @@ class Source:
         self.replacing: dict[ServerName, PoolKey] = {}
         """Servers whose new pool has not greeted yet: the key that is still in force."""
         self.after: dict[PoolKey, PoolKey] = {}
-        """Of pools with `stop_first`: the one before. Said each time; the supervisor knows when it is gone."""
+        """Of pools with `stop_first`: the one before. The supervisor knows when it is gone."""
 
 
 class Sources:
@@ -100,10 +103,12 @@ class Sources:
         return True
 
     def _must_wait(self, old: PoolKey, new: PoolKey) -> bool:
-        """The old pool serves, and the new one has not shown that it can."""
-        states = self._states
-        serves = old in states and states[old].state == "serving"
-        return serves and not (new in states and states[new].state == "serving")
+        """The new pool has not yet shown that it can serve, or has shown that it cannot."""
+        old_state = self._states[old].state if old in self._states else "cold"
+        new_state = self._states[new].state if new in self._states else "cold"
+        if new_state in FAILED:
+            return old_state not in FAILED
+        return old_state == "serving" and new_state != "serving"
 
     def scope(self, source: SourceId) -> Scope:
         """The scope in force."""

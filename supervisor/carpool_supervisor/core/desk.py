@@ -91,7 +91,9 @@ class Desk:
 
     # --- the server speaks -----------------------------------------------------------------------------
 
-    def answered(self, instance: Instance, wire: WireId, *, is_error: bool, body: Payload, now: float) -> bool:
+    def answered(
+        self, instance: Instance, wire: WireId, *, is_error: bool, body: Payload, now: float
+    ) -> bool:
         """The server's answer. False when it belongs to no open call: late, double, or made up."""
         opened = self._off(instance, wire, now)
         if opened is None:
@@ -173,7 +175,9 @@ class Desk:
             self.serve(pool, now)
         return list(touched.values())
 
-    def instance_lost(self, instance: Instance, unwritten: Iterable[WireId], slug: str, text: str, now: float) -> None:
+    def instance_lost(
+        self, instance: Instance, unwritten: Iterable[WireId], slug: str, text: str, now: float
+    ) -> None:
         """No answer can come from this instance any more: its calls end, or wait again if never delivered."""
         again = set(unwritten)
         pool = instance.pool

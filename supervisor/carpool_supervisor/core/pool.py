@@ -92,6 +92,8 @@ class Pool:
         self.waiting = Waiting(policy.max_waiting_calls, policy.max_waiting_bytes)
         self.start_after = PoolKey("")
         """The pool that this one replaces and that must be gone before it may start."""
+        self.stop_first = False
+        """No instance starts before every older one has ended."""
         self.catalog: Catalog | None = None
         self.catalog_said = False
         self.generations = 0

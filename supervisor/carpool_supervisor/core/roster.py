@@ -1,8 +1,8 @@
 """Which instances exist: when one starts, what becomes of it, when it ends.
 
-Owns pool sizes, staggered starts, the process cap, the stop ladder, silence, restarts and
-operators' words. A pool has a `target`; the roster starts instances until the pool has as many
-active ones, as back-off, stagger and cap allow, and ends those that are too many or too old.
+Owns pool sizes, the stop ladder and what follows from an end. A pool has a `target`: `starts`
+brings it up to that, the roster ends what is too much. `silence` judges, `operators` remembers
+who waits for what.
 
 Invariants (`check`): never more processes than the cap (one more while a replacement greets);
 an instance past SPAWNING has a phase deadline unless it serves; `pool.serving` is exactly the
@@ -11,24 +11,27 @@ instances in SERVING.
 Knows nothing of: calls (but that an instance has some), JSON, how processes are started.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable
+from typing import Final
 
 from carpool_protocol.deadlines import Deadlines
-from carpool_protocol.ids import InstanceId, PoolKey, WireId
+from carpool_protocol.ids import InstanceId, PoolKey
 from carpool_protocol.messages import Catalog, Operate, Operated, Wanted
+from carpool_supervisor.core import operators
 from carpool_supervisor.core.desk import Desk, given_up_text, last_error
 from carpool_supervisor.core.effects import AnyEffect, CloseStdin, Forget, Note, Probe, SignalGroup, Spawn
+from carpool_supervisor.core.events import InstanceExited
 from carpool_supervisor.core.lifecycle import ACTIVE, ENDING, Happening, State
 from carpool_supervisor.core.pool import Instance, Pool, Pools
-from carpool_supervisor.core.restart import after_failure, after_operator
+from carpool_supervisor.core.restart import after_failure
+from carpool_supervisor.core.silence import Judgement, judge
+from carpool_supervisor.core.starts import Starts, falls_short
 
-GREETING_TURN_S = 5.0
-"""After this long a greeting no longer holds up the next start: a server that never greets blocks nobody."""
-MUTE_GRACE_S = 1.0
-STDIN_GRACE_S = 5.0
-TERM_GRACE_S = 2.0
-KILL_GRACE_S = 5.0
+MUTE_GRACE_S: Final = 1.0
+"""After its stdout was closed: most often it is just ending, and its exit tells more."""
+STDIN_GRACE_S: Final = 5.0
+TERM_GRACE_S: Final = 2.0
+KILL_GRACE_S: Final = 5.0
 """After SIGKILL we wait again and again: only a process stuck in the kernel does not end."""
 
 
@@ -39,39 +42,32 @@ class Roster:
         self._pools = pools
         self._desk = desk
         self._out = out
-        self.max_processes = 64
-        self._most = self.max_processes
-        """The cap, or what ran when it was lowered: nothing is ended for that alone."""
-        self.max_greeting = 3
         self.instances: dict[InstanceId, Instance] = {}
+        self.starts = Starts(pools, self.instances, start=self._start, drain=self.drain)
+        self._most = self.starts.max_processes
+        """The cap, or what ran when it was lowered: nothing is ended for that alone."""
         self._next_id = 1
-        self._queue: OrderedDict[PoolKey, None] = OrderedDict()
         self.phases: Deadlines[InstanceId] = Deadlines()
-        self.turns: Deadlines[InstanceId] = Deadlines()
-        """Greetings that still hold one of the `max_greeting` places (rule 2)."""
-        self.starts: Deadlines[PoolKey] = Deadlines()
-        """Pools in back-off."""
         self.look_at: float | None = None
         """When the next look at idle and silent instances is due; None while nothing runs."""
-        self.closing = False
 
     # --- what is wanted --------------------------------------------------------------------------------
 
     def want(self, wanted: Wanted, now: float) -> None:
         """Take over the complete list of pools that are wanted."""
-        self.max_processes = wanted.max_processes
-        self._most = max(self.max_processes, len(self.instances))
-        self.max_greeting = wanted.max_greeting
+        self.starts.max_processes = wanted.max_processes
+        self.starts.max_greeting = wanted.max_greeting
+        self._most = max(wanted.max_processes, len(self.instances))
         keys = {spec.key for spec in wanted.pools}
         for spec in wanted.pools:
             pool = self._pools.get(spec.key)
             if pool is None:
                 pool = self._pools[spec.key] = Pool(spec.key, spec.server, spec.policy)
-                pool.start_after = spec.start_after
+                pool.start_after, pool.stop_first = spec.start_after, spec.stop_first
                 pool.target = max(spec.policy.min_instances, 1 if spec.policy.auto_connect else 0)
             else:
                 pool.policy = spec.policy
-                pool.start_after = spec.start_after
+                pool.start_after, pool.stop_first = spec.start_after, spec.stop_first
                 if not pool.wanted:
                     self._rewant(pool)
                 pool.waiting.max_calls = spec.policy.max_waiting_calls
@@ -79,10 +75,10 @@ class Roster:
                 if not pool.stopped and not pool.restart.given_up:
                     pool.target = max(pool.target, spec.policy.min_instances)
             self._shrink(pool, now)
-            self.fill_pool(pool)
+            self.starts.want(pool)
         for key in [key for key in self._pools if key not in keys]:
             self.retire(self._pools[key], now)
-        self.fill(now)
+        self.starts.fill(now)
 
     def _rewant(self, pool: Pool) -> None:
         """It was on its way out, and the broker has forgotten it: all about it is news again."""
@@ -101,8 +97,8 @@ class Roster:
             if active and any(i.state in (State.SPAWNING, State.GREETING) for i in pool.instances.values()):
                 return
             pool.target = active + 1
-            self.fill_pool(pool)
-            self.fill(now)
+            self.starts.want(pool)
+            self.starts.fill(now)
 
     def discover(self, key: PoolKey, now: float) -> None:
         """Somebody needs the catalog."""
@@ -113,8 +109,8 @@ class Roster:
             return
         if pool.target == 0:
             pool.target = 1
-            self.fill_pool(pool)
-            self.fill(now)
+            self.starts.want(pool)
+            self.starts.fill(now)
 
     def operate(self, word: Operate, now: float) -> None:
         """An operator's word. `Operated` follows when it has taken effect."""
@@ -122,33 +118,20 @@ class Roster:
         if pool is None or not pool.wanted:
             self._out(Operated(word.token, ok=False, text="no such pool: its configuration has just changed"))
             return
-        pool.operations.append((word.token, word.verb, pool.generations))
+        operators.take_word(pool, word)
+        self.starts.delays.disarm(pool.key)
         if word.verb == "stop":
-            pool.stopped = True
-            pool.target = 0
             self._desk.fail_waiting(pool, "stopped", "")
+        if word.verb != "start":
             self._end_all(pool, now)
-            self.fill(now)  # one that was greeting has given back its turn
-            return
-        pool.stopped = False
-        pool.restart = after_operator(pool.restart)
-        pool.not_before = 0.0
-        self.starts.disarm(pool.key)
-        if word.verb == "restart":
-            pool.target = max(pool.target, pool.policy.min_instances, 1)
-            self._end_all(pool, now)
-        elif pool.target == 0:
-            pool.target = max(pool.policy.min_instances, 1)
-        self.fill_pool(pool)
-        self.fill(now)
+        self.starts.want(pool)
+        self.starts.fill(now)
 
     def close(self, now: float) -> None:
         """The supervisor ends: everything stops."""
-        self.closing = True
-        self._queue.clear()
+        self.starts.close()
         for pool in self._pools.values():
             pool.target = 0
-            self.starts.disarm(pool.key)
         for instance in list(self.instances.values()):
             if instance.state not in ENDING:
                 self.stop(instance, now)
@@ -158,80 +141,18 @@ class Roster:
         pool.wanted = False
         if not pool.waiting:
             pool.target = 0
-            self._queue.pop(pool.key, None)
-            self.starts.disarm(pool.key)
+            self.starts.unwant(pool.key)
             self._end_all(pool, now)
         # Who starts after this pool starts after the one before it too.
         before = self._pools.get(pool.start_after)
         waits = before is not None and not before.wanted
         if not pool.instances and not pool.waiting and not waits:
-            self._finish_operations(pool)
+            operators.dismiss(pool, self._out)
             del self._pools[pool.key]
 
     # --- starting --------------------------------------------------------------------------------------
 
-    def fill_pool(self, pool: Pool) -> None:
-        """Put the pool in the queue of starts if it has too few instances."""
-        if pool.active() < pool.target and not pool.stopped and not pool.restart.given_up:
-            self._queue[pool.key] = None
-
-    def fill(self, now: float) -> None:
-        """Start what is queued, as stagger, back-off and cap allow."""
-        if self.closing:
-            return
-        for key in list(self._queue):
-            pool = self._pools.get(key)
-            if pool is None or pool.active() >= pool.target or pool.stopped or pool.restart.given_up:
-                del self._queue[key]
-                continue
-            if pool.start_after in self._pools:
-                continue
-            if pool.not_before > now:
-                del self._queue[key]
-                self.starts.arm(key, now, pool.not_before - now)
-                continue
-            while pool.active() < pool.target:
-                if len(self.turns) >= self.max_greeting:
-                    return
-                if len(self.instances) >= self._room(pool) and not self._make_room(pool, now):
-                    break
-                if len(self.instances) >= self._room(pool):
-                    break
-                self._start(pool, now)
-            else:
-                del self._queue[key]
-
-    def _room(self, pool: Pool) -> int:
-        replaces = any(i.state is State.DRAINING for i in pool.instances.values())
-        return self.max_processes + (1 if replaces else 0)
-
-    def _make_room(self, needy: Pool, now: float) -> bool:
-        """At the cap: end the least recently used idle instance; else thin out a pool that has several."""
-        ending = sum(1 for i in self.instances.values() if i.state in ENDING or i.state is State.DRAINING)
-        if ending:
-            return False
-        idle = [
-            i
-            for i in self.instances.values()
-            if i.state is State.SERVING
-            and not i.in_flight
-            and i.pool is not needy
-            and not i.pool.waiting
-            and not i.pool.operations
-            and i.pool.active() > i.pool.policy.min_instances
-        ]
-        several = [i for i in self.instances.values() if i.state is State.SERVING and i.pool.active() > 1]
-        if idle:
-            victim = min(idle, key=lambda i: i.idle_since)
-        elif several and needy.active() == 0:
-            victim = max(several, key=lambda i: i.pool.active())
-        else:
-            return False
-        victim.pool.target = max(victim.pool.active() - 1, 0)
-        self.drain(victim, now)
-        return len(self.instances) < self.max_processes
-
-    def _start(self, pool: Pool, now: float) -> None:
+    def _start(self, pool: Pool, now: float) -> Instance:
         pool.generations += 1
         instance = Instance(InstanceId(self._next_id), pool, pool.generations, now)
         self._next_id += 1
@@ -239,9 +160,9 @@ class Roster:
         pool.instances[instance.id] = instance
         limit_s = pool.policy.start_s if pool.ever_fit else pool.policy.first_start_s
         self.phases.arm(instance.id, now, limit_s)
-        self.turns.arm(instance.id, now, GREETING_TURN_S)
         self._watch(now)
         self._out(Spawn(instance.id, pool.key, pool.server, instance.generation))
+        return instance
 
     def spawned(self, instance: Instance, pid: int) -> None:
         """The process runs."""
@@ -259,12 +180,12 @@ class Roster:
         pool.ever_fit = True
         pool.serving.append(instance)
         self.phases.disarm(instance.id)
-        self.turns.disarm(instance.id)
+        self.starts.turns.disarm(instance.id)
         self.learn(pool, catalog)
         if pool.active() > max(pool.target, 1):
             self._shrink(pool, now)
         self._desk.serve(pool, now)  # before anybody takes it for idle
-        self.fill(now)
+        self.starts.fill(now)
 
     def learn(self, pool: Pool, catalog: Catalog) -> None:
         """Keep the catalog and say it unless the broker has just this."""
@@ -312,31 +233,27 @@ class Roster:
         if instance.state is State.DRAINING and not instance.in_flight:
             self.stop(instance, now)
 
-    def exited(
-        self, instance: Instance, how: str, unwritten: tuple[WireId, ...], stderr: str, jitter: float, now: float
-    ) -> None:
+    def exited(self, instance: Instance, event: InstanceExited, now: float) -> None:
         """The process is gone."""
         pool = instance.pool
-        expected = instance.state in ENDING or instance.state is State.DRAINING or self.closing
-        failure = instance.failure
+        asked = instance.state in ENDING or instance.state is State.DRAINING or self.starts.closed
         never_fit = instance.fit_at is None
-        expected = expected and failure is None
-        if failure is None and not expected:
-            failure = f"{how} before it had greeted" if never_fit else how
+        failure = instance.failure
+        if failure is None and not asked:
+            failure = f"{event.how} before it had greeted" if never_fit else event.how
         first_words = never_fit or instance.calls == 0 or pool.policy.stderr_in_errors
+        text = died_text(pool, event.how, event.stderr if first_words else "")
         self._remove(instance)
-        self._desk.instance_lost(
-            instance, unwritten, "instance_died", died_text(pool, how, stderr if first_words else ""), now
-        )
+        self._desk.instance_lost(instance, event.unwritten, "instance_died", text, now)
         if failure is not None:
-            pool.stderr = stderr.splitlines()[-20:]
-            self._failed(instance, failure, jitter, now)
+            pool.stderr = event.stderr.splitlines()[-20:]
+            self._failed(instance, failure, event.jitter, now)
         self._after_exit(pool, now)
 
     def spawn_failed(self, instance: Instance, text: str, jitter: float, now: float) -> None:
         """The process could not be started: trying again cannot help until somebody changes something."""
         self._remove(instance)
-        if not self.closing:
+        if not self.starts.closed:
             self._failed(instance, text, jitter, now, hopeless=True)
         self._after_exit(instance.pool, now)
 
@@ -355,7 +272,7 @@ class Roster:
                 pool.target = pool.active()
                 return
             pool.target = 0
-            self._queue.pop(pool.key, None)
+            self.starts.unwant(pool.key)
             self._desk.fail_waiting(pool, "given_up", last_error(pool))
             self._out(Note("error", f"{pool.server} is {given_up_text(pool)}"))
         else:
@@ -364,8 +281,8 @@ class Roster:
     def _after_exit(self, pool: Pool, now: float) -> None:
         if not pool.wanted:
             self.retire(pool, now)
-        self.fill_pool(pool)
-        self.fill(now)
+        self.starts.want(pool)
+        self.starts.fill(now)
 
     def _remove(self, instance: Instance) -> None:
         self._leaves_service(instance)
@@ -378,7 +295,7 @@ class Roster:
         self._out(Forget(instance.id))
 
     def _leaves_service(self, instance: Instance) -> None:
-        self.turns.disarm(instance.id)
+        self.starts.turns.disarm(instance.id)
         if instance.state is State.SERVING:
             instance.pool.serving.remove(instance)
 
@@ -388,7 +305,9 @@ class Roster:
 
     def _shrink(self, pool: Pool, now: float) -> None:
         surplus = pool.active() - max(pool.policy.max_instances, pool.policy.min_instances)
-        for instance in sorted(pool.serving, key=lambda i: (len(i.in_flight), i.idle_since))[: max(surplus, 0)]:
+        for instance in sorted(pool.serving, key=lambda i: (len(i.in_flight), i.idle_since))[
+            : max(surplus, 0)
+        ]:
             self.drain(instance, now)
         pool.target = min(pool.target, max(pool.policy.max_instances, pool.policy.min_instances))
 
@@ -396,9 +315,7 @@ class Roster:
 
     def overdue(self, now: float) -> None:
         """What the passing of time alone decides."""
-        for key in self.starts.due(now):
-            self.fill_pool(self._pools[key])
-        self.turns.due(now)
+        self.starts.due(now)
         for instance_id in self.phases.due(now):
             self._phase_over(self.instances[instance_id], now)
         if self.look_at is not None and self.look_at <= now:
@@ -406,14 +323,18 @@ class Roster:
             for instance in list(self.instances.values()):
                 self._look(instance, now)
             self._watch(now)
-        self.fill(now)
+        self.starts.fill(now)
 
     def _phase_over(self, instance: Instance, now: float) -> None:
         match instance.state:
             case State.SPAWNING | State.GREETING if instance.suspended:
                 self.condemn(instance, "closed its stdout and went on running", now)
             case State.SPAWNING | State.GREETING:
-                limit = instance.pool.policy.start_s if instance.pool.ever_fit else instance.pool.policy.first_start_s
+                limit = (
+                    instance.pool.policy.start_s
+                    if instance.pool.ever_fit
+                    else instance.pool.policy.first_start_s
+                )
                 self.condemn(instance, f"did not greet within {limit:g} s", now)
             case State.DRAINING:
                 self.stop(instance, now)
@@ -431,33 +352,34 @@ class Roster:
                 pass
 
     def _look(self, instance: Instance, now: float) -> None:
-        """Idle too long, or silent too long (rule 8)?"""
         if instance.state is not State.SERVING:
             return
-        policy = instance.pool.policy
-        pool = instance.pool
-        idle = not instance.in_flight and now - instance.idle_since >= policy.idle_s
-        if idle and not pool.waiting and pool.active() > policy.min_instances:
-            pool.target = pool.active() - 1
-            self.stop(instance, now)
-            return
-        if instance.probed_at is None:
-            if now - instance.last_heard >= policy.probe_s:
+        match judge(instance, now):
+            case Judgement.END_IDLE:
+                instance.pool.target = instance.pool.active() - 1
+                self.stop(instance, now)
+            case Judgement.PROBE:
                 self.probe(instance, now)
-            return
-        silent_s = now - max(instance.probed_at, instance.last_heard)
-        if silent_s >= policy.probe_s:
-            instance.suspended = True
-        longest = [opened.timeout_s for opened in instance.in_flight.values()]
-        until = max(instance.lingering.values(), default=0.0)
-        if silent_s >= max([policy.probe_s, policy.timeout_s, *longest]) and now >= until:
-            self.condemn(instance, f"was silent for {now - instance.last_heard:.0f} s, also to a ping", now)
+            case Judgement.SUSPEND:
+                instance.suspended = True
+            case Judgement.CONDEMN:
+                self.condemn(
+                    instance, f"was silent for {now - instance.last_heard:.0f} s, also to a ping", now
+                )
+            case Judgement.NOTHING:
+                pass
 
     def probe(self, instance: Instance, now: float) -> None:
         """Ping it, unless a ping is on its way."""
         if instance.state is State.SERVING and instance.probed_at is None:
             instance.probed_at = now
             self._out(Probe(instance.id))
+
+    def doubt(self, instance: Instance, now: float) -> None:
+        """It may have died while nobody looked: nothing is placed on it before it has answered (rule 8)."""
+        if instance.state is State.SERVING:
+            self.probe(instance, now)
+            instance.suspended = True
 
     def heard(self, instance: Instance, now: float) -> None:
         """It said something: it lives."""
@@ -482,7 +404,6 @@ class Roster:
                 at
                 for at in (
                     self.phases.next_deadline(),
-                    self.turns.next_deadline(),
                     self.starts.next_deadline(),
                     self.look_at,
                 )
@@ -490,35 +411,6 @@ class Roster:
             ),
             default=None,
         )
-
-    # --- operators wait --------------------------------------------------------------------------------
-
-    def settle_operations(self, pool: Pool) -> None:
-        """Answer the operators whose word has taken effect, or cannot."""
-        left: list[tuple[int, str, int]] = []
-        for token, verb, generation in pool.operations:
-            text: str | None = None
-            ok = True
-            if verb == "stop":
-                text = "stopped" if not pool.instances else None
-                if not pool.stopped:
-                    text, ok = "was started again meanwhile", False
-            elif pool.stopped:
-                text, ok = "was stopped meanwhile", False
-            elif pool.restart.given_up:
-                text, ok = given_up_text(pool), False
-            elif pool.serving and (verb == "start" or any(i.generation > generation for i in pool.serving)):
-                text = "serving"
-            if text is None:
-                left.append((token, verb, generation))
-            else:
-                self._out(Operated(token, ok, text))
-        pool.operations = left
-
-    def _finish_operations(self, pool: Pool) -> None:
-        for token, verb, _ in pool.operations:
-            self._out(Operated(token, ok=verb == "stop", text="is no longer configured"))
-        pool.operations = []
 
     def check(self) -> None:
         """Assert every invariant."""
@@ -528,14 +420,15 @@ class Roster:
             assert (instance in instance.pool.serving) == (instance.state is State.SERVING)
             assert instance.state is not State.GONE
             if instance.state is not State.SERVING:
-                assert instance.id in self.phases, f"instance {instance.id} may stay {instance.state} for ever"
+                assert instance.id in self.phases, (
+                    f"instance {instance.id} may stay {instance.state} for ever"
+                )
             if instance.state in ENDING:
                 assert instance.failure is None or not instance.in_flight
         for pool in self._pools.values():
-            ready = pool.active() < pool.target and not pool.stopped and not pool.restart.given_up
             condemned = any(i.failure is not None for i in pool.instances.values())  # its end decides
-            if ready and not condemned and not self.closing:
-                assert pool.key in self._queue or pool.key in self.starts, f"{pool.key} is short and forgotten"
+            if falls_short(pool) and not condemned and not self.starts.closed:
+                assert self.starts.remembers(pool), f"{pool.key} is short and forgotten"
         assert self.look_at is not None or not self.instances
 
 

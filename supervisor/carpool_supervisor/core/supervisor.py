@@ -10,6 +10,7 @@ from typing import assert_never
 
 from carpool_protocol.ids import InstanceId
 from carpool_protocol.messages import Call, CancelCall, Discover, Operate, PoolChanged, PoolReport, Wanted
+from carpool_supervisor.core import operators
 from carpool_supervisor.core.desk import Desk, last_error
 from carpool_supervisor.core.effects import AnyEffect
 from carpool_supervisor.core.events import (
@@ -117,7 +118,7 @@ class SupervisorCore:
     def _out(self, effect: AnyEffect) -> None:
         self._effects.append(effect)
 
-    def _handle_rare(self, event: AnyEvent, now: float) -> None:
+    def _handle_rare(self, event: AnyEvent, now: float) -> None:  # noqa: C901 - an arm per event
         match event:
             case Wanted():
                 self.roster.want(event, now)
@@ -138,7 +139,7 @@ class SupervisorCore:
                     self._relax(pool, now)
             case ClockJumped():
                 for each in self.roster.instances.values():
-                    self.roster.probe(each, now)
+                    self.roster.doubt(each, now)
             case StopWanted():
                 self.roster.close(now)
             case Call():  # pragma: no cover - handled in `handle`
@@ -148,7 +149,7 @@ class SupervisorCore:
                 if instance is not None:
                     self._handle_instance(instance, event, now)
 
-    def _handle_instance(
+    def _handle_instance(  # noqa: C901 - an arm per event
         self,
         instance: Instance,
         event: InstanceSpawned
@@ -179,7 +180,7 @@ class SupervisorCore:
                 self.roster.greeted(instance, event.catalog, now)
             case GreetingFailed():
                 self.roster.condemn(instance, event.text, now)
-                self.roster.fill(now)  # it has given back its turn to greet
+                self.roster.starts.fill(now)  # it has given back its turn to greet
             case CatalogRead():
                 self.roster.learn(pool, event.catalog)
             case ServerAnswered():
@@ -200,7 +201,7 @@ class SupervisorCore:
             case StdoutClosed():
                 self.roster.muted(instance, now)
             case InstanceExited():
-                self.roster.exited(instance, event.how, event.unwritten, event.stderr, event.jitter, now)
+                self.roster.exited(instance, event, now)
             case _:
                 assert_never(event)
 
@@ -230,10 +231,10 @@ class SupervisorCore:
             if not pool.wanted:
                 self.roster.retire(pool, now)
         if len(self.pools) < len(pools):
-            self.roster.fill(now)  # others may start only after one that is gone now
+            self.roster.starts.fill(now)  # others may start only after one that is gone now
         for pool in pools:
             if pool.operations:
-                self.roster.settle_operations(pool)
+                operators.settle(pool, self._out)
             if not pool.wanted:
                 continue
             if pool.catalog is not None and not pool.catalog_said:

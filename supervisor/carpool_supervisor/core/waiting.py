@@ -30,7 +30,7 @@ class Waiting:
         return self.calls
 
     def add(self, session: SessionId, call: CallId, size_bytes: int) -> list[CallId]:
-        """Put a call in line. Returns the calls that must leave it for that: they are no longer in line."""
+        """Put a call in line. Returns the calls that had to leave it for that."""
         if size_bytes > self.max_bytes:
             return [call]
         self._line(session).append((call, size_bytes))
@@ -44,7 +44,7 @@ class Waiting:
         return out
 
     def put_back(self, session: SessionId, call: CallId, size_bytes: int) -> None:
-        """A call that was placed but never delivered goes to the head of its session's line, bounds or not."""
+        """A call that was placed but never delivered goes to the head of its session's line."""
         self._line(session).appendleft((call, size_bytes))
         self.calls += 1
         self.size_bytes += size_bytes

@@ -163,6 +163,10 @@ class Handshake:
             self._others.remove(wire)
         else:
             result, note = repair_tool_result(result)
+            if not result:
+                text = f"{note[:1].upper()}{note[1:]}." if note else ""
+                self._events.append(AnswerUnreadable(self._instance, wire, "bad_answer", text))
+                return
             if note is not None:
                 self._events.append(ServerMisspoke(self._instance, f"answered against the protocol: {note}"))
         self._events.append(ServerAnswered(self._instance, wire, is_error=False, body=result))
@@ -220,9 +224,13 @@ class Handshake:
         elif garbage.kind == "request" and garbage.id:
             self._lines.append(error_line(garbage.id, -32600, garbage.text))
         elif garbage.id is not None and garbage.id == self._initialize:
-            self._events.append(GreetingFailed(self._instance, f"answered initialize with no message: {garbage.text}"))
+            self._events.append(
+                GreetingFailed(self._instance, f"answered initialize with no message: {garbage.text}")
+            )
         else:
-            self._events.append(ServerMisspoke(self._instance, f"wrote a line that is no message: {garbage.text}"))
+            self._events.append(
+                ServerMisspoke(self._instance, f"wrote a line that is no message: {garbage.text}")
+            )
 
     def _overlong(self, line: OverlongLine) -> None:
         wire = _wire(line.id) if line.is_answer is not False else None
@@ -280,9 +288,15 @@ class Handshake:
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
             greeted = _lenient_initialized(message.result)
         if greeted is None or greeted.protocolVersion not in VERSIONS:
-            said = "no protocol version" if greeted is None else f"protocol version {greeted.protocolVersion[:40]!a}"
+            said = (
+                "no protocol version"
+                if greeted is None
+                else f"protocol version {greeted.protocolVersion[:40]!a}"
+            )
             self._events.append(
-                GreetingFailed(self._instance, f"answered initialize with {said}; carpool speaks {', '.join(VERSIONS)}")
+                GreetingFailed(
+                    self._instance, f"answered initialize with {said}; carpool speaks {', '.join(VERSIONS)}"
+                )
             )
             return
         self._greeted = greeted
@@ -317,7 +331,9 @@ class Handshake:
         elif cursor is None:
             self._told()
         elif cursor in self._cursors or len(self._cursors) >= MAX_PAGES or len(self._offers) > MAX_TOOLS:
-            self._events.append(ServerMisspoke(self._instance, "its pages of tools do not end; the rest is left out"))
+            self._events.append(
+                ServerMisspoke(self._instance, "its pages of tools do not end; the rest is left out")
+            )
             self._told()
         else:
             self._cursors.add(cursor)

@@ -1,0 +1,143 @@
+"""Which pool gets its next process, and when: stagger, back-off, the process cap.
+
+A pool with fewer active instances than its target is in the queue or in back-off, never forgotten.
+A greeting holds one of few places, but only for a while: a server that never greets blocks nobody
+(docs/decisions/0004). At the cap the least recently used idle instance makes room (rule 14).
+
+Knows nothing of: calls, how instances end, what a failure is.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from carpool_protocol.deadlines import Deadlines
+from carpool_protocol.ids import InstanceId, PoolKey
+from carpool_supervisor.core.lifecycle import ENDING, State
+from carpool_supervisor.core.pool import Instance, Pool, Pools
+
+GREETING_TURN_S: Final = 5.0
+"""After this long a greeting no longer holds up the next start."""
+
+
+class Starts:
+    """The queue of starts. `start` begins an instance, `drain` ends one to make room."""
+
+    def __init__(
+        self,
+        pools: Pools,
+        instances: dict[InstanceId, Instance],
+        *,
+        start: Callable[[Pool, float], Instance],
+        drain: Callable[[Instance, float], None],
+    ) -> None:
+        self._pools = pools
+        self._instances = instances
+        self._start = start
+        self._drain = drain
+        self.max_processes = 64
+        self.max_greeting = 3
+        self._queue: OrderedDict[PoolKey, None] = OrderedDict()
+        self.turns: Deadlines[InstanceId] = Deadlines()
+        """Greetings that still hold one of the `max_greeting` places (rule 2)."""
+        self.delays: Deadlines[PoolKey] = Deadlines()
+        """Pools in back-off."""
+        self.closed = False
+
+    def want(self, pool: Pool) -> None:
+        """Queue the pool if it has too few instances."""
+        if falls_short(pool):
+            self._queue[pool.key] = None
+
+    def unwant(self, key: PoolKey) -> None:
+        """Start nothing for this pool, now or after its back-off."""
+        self._queue.pop(key, None)
+        self.delays.disarm(key)
+
+    def close(self) -> None:
+        """Start nothing any more."""
+        self.closed = True
+        for key in list(self._pools):
+            self.unwant(key)
+
+    def due(self, now: float) -> None:
+        """Back-offs that are over go back into the queue; greetings that took long lose their turn."""
+        for key in self.delays.due(now):
+            self.want(self._pools[key])
+        self.turns.due(now)
+
+    def fill(self, now: float) -> None:
+        """Start what is queued, as far as it may be."""
+        if self.closed:
+            return
+        for key in list(self._queue):
+            pool = self._pools.get(key)
+            if pool is None or not falls_short(pool):
+                del self._queue[key]
+            elif pool.not_before > now:
+                del self._queue[key]
+                self.delays.arm(key, now, pool.not_before - now)
+            elif not self._must_wait_for_others(pool) and not self._fill_pool(pool, now):
+                return
+
+    def _must_wait_for_others(self, pool: Pool) -> bool:
+        """`stop_first`: the old one holds a port or a lock until it has ended."""
+        if pool.start_after in self._pools:
+            return True
+        return pool.stop_first and pool.active() < len(pool.instances)
+
+    def _fill_pool(self, pool: Pool, now: float) -> bool:
+        """False when no pool may start anything now."""
+        while pool.active() < pool.target:
+            if len(self.turns) >= self.max_greeting:
+                return False
+            if len(self._instances) >= self._cap_for(pool) and not self._make_room(pool, now):
+                return True
+            instance = self._start(pool, now)
+            self.turns.arm(instance.id, now, GREETING_TURN_S)
+        del self._queue[pool.key]
+        return True
+
+    def _cap_for(self, pool: Pool) -> int:
+        """A replacement may exceed the cap by one, or a full machine could never restart anything."""
+        replaces = any(i.state is State.DRAINING for i in pool.instances.values())
+        return self.max_processes + (1 if replaces else 0)
+
+    def _make_room(self, needy: Pool, now: float) -> bool:
+        """End the least recently used idle instance; else thin out a pool for one that has none."""
+        if any(i.state in ENDING or i.state is State.DRAINING for i in self._instances.values()):
+            return False  # room is on its way
+        serving = [i for i in self._instances.values() if i.state is State.SERVING and i.pool is not needy]
+        idle = [i for i in serving if _can_spare(i)]
+        several = [i for i in serving if i.pool.active() > 1]
+        if idle:
+            victim = min(idle, key=lambda i: i.idle_since)
+        elif several and needy.active() == 0:
+            victim = max(several, key=lambda i: i.pool.active())
+        else:
+            return False
+        victim.pool.target = max(victim.pool.active() - 1, 0)
+        self._drain(victim, now)
+        return len(self._instances) < self.max_processes
+
+    def next_deadline(self) -> float | None:
+        """When a back-off or a turn ends."""
+        delays, turns = self.delays.next_deadline(), self.turns.next_deadline()
+        if delays is None or turns is None:
+            return turns if delays is None else delays
+        return min(delays, turns)
+
+    def remembers(self, pool: Pool) -> bool:
+        """Whether something will start for this pool without another event."""
+        return pool.key in self._queue or pool.key in self.delays
+
+
+def falls_short(pool: Pool) -> bool:
+    """Whether the pool should have more instances than it has."""
+    return pool.active() < pool.target and not pool.stopped and not pool.restart.given_up
+
+
+def _can_spare(instance: Instance) -> bool:
+    pool = instance.pool
+    busy = instance.in_flight or pool.waiting or pool.operations
+    return not busy and pool.active() > pool.policy.min_instances

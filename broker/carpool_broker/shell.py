@@ -20,6 +20,7 @@ from carpool_broker.control import Control, ControlError
 from carpool_broker.core import effects, events
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.events import SourceId
+from carpool_broker.core.outward import outward
 from carpool_broker.core.registry import Registry
 from carpool_broker.door import Door
 from carpool_broker.era import handshake
@@ -88,7 +89,8 @@ class BrokerShell:
             effects.Reply: lambda e: self._door.write(e.session, handshake.reply(e)),
             effects.Greet: lambda e: self._door.write(e.session, handshake.greeting(e, self._release)),
             effects.ReportProgress: lambda e: self._door.write(e.session, handshake.progress(e)),
-            effects.SayListChanged: lambda e: self._door.write(e.session, handshake.LIST_CHANGED),
+            effects.ReplyOutward: self._reply_outward,
+            effects.SayListChanged: lambda e: self._door.write(e.session, handshake.LIST_CHANGED[e.family]),
             effects.Note: lambda e: log.log(logging.getLevelNamesMapping()[e.level.upper()], "%s", e.text),
         }
 
@@ -130,6 +132,12 @@ class BrokerShell:
         perform_one = self._perform_one
         for effect in todo:
             perform_one.get(type(effect), self._send)(effect)
+
+    def _reply_outward(self, effect: effects.ReplyOutward) -> None:
+        if effect.session in self.core.sessions:
+            view = self.core.view_of(effect.session)
+            body = outward(view, effect.key, effect.method, effect.version, effect.body)
+            self._door.write(effect.session, result_line(effect.id, body))
 
     def _send(self, message: effects.LinkEffect) -> None:
         if self._supervisor is not None:

@@ -27,6 +27,8 @@ PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
+RESOURCE_NOT_FOUND: Final = -32002
+"""MCP up to 2025-11-25, server/resources, "Error Handling"; later versions use -32602."""
 
 Family = Literal["refused", "unavailable", "lost"]
 
@@ -59,6 +61,22 @@ _KINDS: Final = (
         INVALID_PARAMS,
         "There is no tool of this name here.",
         "List the tools again and use a name from that list.",
+        protocol=True,
+    ),
+    FaultKind(
+        "unknown_prompt",
+        "refused",
+        INVALID_PARAMS,
+        "There is no prompt of this name here.",
+        "List the prompts again and use a name from that list.",
+        protocol=True,
+    ),
+    FaultKind(
+        "unknown_resource",
+        "refused",
+        RESOURCE_NOT_FOUND,
+        "No server here is known to have this resource.",
+        "List the resources and resource templates again and use a URI from there.",
         protocol=True,
     ),
     FaultKind(

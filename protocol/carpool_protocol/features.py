@@ -25,9 +25,10 @@ LISTS: Final[frozenset[Feature]] = frozenset(
         "prompts.listChanged",
         "resources",
         "resources.listChanged",
+        "completions",
     }
 )
-"""What is announced for a server that has not told its catalog yet (rule 18): an empty list is legal."""
+"""What is announced for a server that has not told its catalog yet: empty lists are legal."""
 
 _read = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _read_flags = msgspec.json.Decoder(dict[str, Any]).decode

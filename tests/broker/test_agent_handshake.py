@@ -20,6 +20,7 @@ from carpool_broker.era import handshake
 from carpool_broker.era.handshake import ControlAsked, Unservable
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
 from carpool_protocol.lines import OverlongLine
+from carpool_protocol.messages import Feature
 
 ME = SessionId("s1")
 
@@ -110,14 +111,17 @@ def test_an_overlong_request_gets_a_definite_answer_and_an_overlong_answer_none(
     assert json.loads(lost.line)["id"] is None
 
 
-def test_the_greeting_names_us_and_announces_tools_that_change() -> None:
-    line = handshake.greeting(Greet(ME, RawJson(b'"g"'), "2025-11-25", "Be kind."), "1.2")
+def test_the_greeting_names_us_and_announces_what_is_served() -> None:
+    features: tuple[Feature, ...] = ("tools", "tools.listChanged", "completions")
+    line = handshake.greeting(Greet(ME, RawJson(b'"g"'), "2025-11-25", "Be kind.", features), "1.2")
     result: dict[str, Any] = json.loads(line)["result"]
     assert result["protocolVersion"] == "2025-11-25"
-    assert result["capabilities"]["tools"] == {"listChanged": True}
+    assert result["capabilities"] == {"tools": {"listChanged": True}, "completions": {}}
     assert result["serverInfo"]["version"] == "1.2"
     assert result["instructions"] == "Be kind."
-    old = json.loads(handshake.greeting(Greet(ME, RawJson(b"1"), "2024-11-05", ""), "1.2"))["result"]
+    old = json.loads(handshake.greeting(Greet(ME, RawJson(b"1"), "2024-11-05", "", features), "1.2"))[
+        "result"
+    ]
     assert set(old["serverInfo"]) == {"name", "version"}
     assert "instructions" not in old
 

@@ -163,6 +163,8 @@ class SimAgent:
                 return "greeted"
             case bf.Reply():
                 return self._answered(effect, now)
+            case bf.ReplyOutward():
+                return self._answered(bf.Reply(effect.session, effect.id, is_error=False, body=effect.body), now)
             case bf.ReportProgress():
                 request = self.tokens.get(effect.token)
                 number = msgspec.json.decode(effect.params)["n"]
@@ -172,7 +174,7 @@ class SimAgent:
                     )
                 return "progress"
             case bf.SayListChanged():
-                self.list_is_old = True
+                self.list_is_old = self.list_is_old or effect.family == "tools"
                 return "list_changed"
             case bf.Note():
                 return "note"

@@ -30,8 +30,8 @@ from carpool_protocol.messages import Delivered, Failed
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.slug)
 
 PROMISED = {
-    "refused": "unknown_tool unknown_method bad_params bad_cursor duplicate_request_id not_permitted "
-    "too_large bad_line bad_request misconfigured not_initialized",
+    "refused": "unknown_tool unknown_prompt unknown_resource unknown_method bad_params bad_cursor "
+    "duplicate_request_id not_permitted too_large bad_line bad_request misconfigured not_initialized",
     "unavailable": "unavailable waiting_line_full waited_too_long too_many_calls starting_failed "
     "backing_off given_up stopped draining supervisor_away breaker_open state_lost",
     "lost": "lost instance_died timed_out ran_too_long link_broken answer_overdue bad_answer "
@@ -67,6 +67,8 @@ def test_codes_of_the_specifications_are_used_only_where_they_name_the_case() ->
     borrowed = {kind.slug: kind.code for kind in KINDS.values() if kind.code < 0}
     assert borrowed == {
         "unknown_tool": INVALID_PARAMS,  # MCP 2025-06-18, server/tools, "Error Handling"
+        "unknown_prompt": INVALID_PARAMS,  # the same, server/prompts
+        "unknown_resource": -32002,  # the same, server/resources
         "bad_params": INVALID_PARAMS,
         "not_permitted": INVALID_PARAMS,  # design section 4: a forbidden tool looks like an unknown one
         "bad_cursor": INVALID_PARAMS,  # MCP 2025-06-18, server/utilities/pagination
@@ -129,6 +131,8 @@ def test_an_error_carries_the_same_facts_as_data() -> None:
 
 PROTOCOL_ERRORS = {
     "unknown_tool",
+    "unknown_prompt",
+    "unknown_resource",
     "unknown_method",
     "bad_params",
     "bad_cursor",

@@ -57,4 +57,9 @@ def test_what_is_announced_is_read_back_with_the_families_of_all_options(feature
 
 def test_all_lists_are_announced_for_a_server_that_told_nothing_yet() -> None:
     changed = {"listChanged": True}
-    assert capabilities_of(LISTS) == {"tools": changed, "prompts": changed, "resources": changed}
+    assert capabilities_of(LISTS) == {
+        "tools": changed,
+        "prompts": changed,
+        "resources": changed,
+        "completions": {},
+    }

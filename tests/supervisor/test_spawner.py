@@ -62,7 +62,7 @@ async def test_a_child_has_no_descriptor_of_ours_no_signal_blocked_or_ignored_an
         fds, blocked, ignored, leads = json.loads(await one.read_until(one.pipes[child].stdout_fd, b"\n"))
         assert fds == [0, 1, 2]
         assert int(blocked, 16) == 0
-        # Python itself ignores SIGPIPE and SIGXFSZ; signals that the C library keeps for itself cannot be reset.
+        # Python itself ignores SIGPIPE and SIGXFSZ; signals that the C library keeps cannot be reset.
         ours = sum(1 << number - 1 for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ})
         assert int(ignored, 16) & ours == 0
         assert leads

@@ -10,6 +10,7 @@ for a pool that may still tell its catalog.
 Knows nothing of: how an era words requests and answers, sockets, processes.
 """
 
+from collections.abc import Iterable
 from typing import Final, assert_never
 
 from carpool_broker.core.bounds import Bounds
@@ -32,15 +33,30 @@ from carpool_broker.core.events import (
     SupervisorWent,
 )
 from carpool_broker.core.ledger import Ledger
+from carpool_broker.core.listing import FAMILIES, Family
+from carpool_broker.core.outward import needed
 from carpool_broker.core.registry import Changes, Registry
-from carpool_broker.core.session import Owed, Session
+from carpool_broker.core.routing import NoTarget, Target, find
+from carpool_broker.core.session import Notice, Owed, Session
 from carpool_broker.core.sources import Sources
-from carpool_broker.core.view import BadCursor, Denied, View, ViewTool
+from carpool_broker.core.view import BadCursor, View, ViewTool
 from carpool_protocol.deadlines import Deadlines
-from carpool_protocol.faults import fault, for_method
-from carpool_protocol.ids import EMPTY_OBJECT, CallId, PoolKey, RawJson, SessionId
-from carpool_protocol.messages import Answered, Catalog, Credit, Discover, Failed, PoolChanged, Progressed
-from carpool_protocol.names import Ambiguous, Unknown
+from carpool_protocol.faults import TOOLS_CALL, fault, for_method
+from carpool_protocol.features import FEATURES
+from carpool_protocol.ids import EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.messages import (
+    Answered,
+    Catalog,
+    Credit,
+    Discover,
+    Failed,
+    Feature,
+    PoolChanged,
+    Progressed,
+)
+
+NOT_YET: Final[frozenset[Feature]] = frozenset({"logging", "resources.subscribe"})
+"""What servers may announce and we do not carry yet."""
 
 VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 """Versions of the handshake era, the newest first: what we answer to a version that we do not know."""
@@ -217,7 +233,9 @@ class BrokerCore:
         session.version = event.version if event.version in VERSIONS else VERSIONS[0]
         session.agent = event.agent or session.agent
         self._discover(self._view(session))
-        self._out(Greet(session.id, event.id, session.version, self._instructions(session)))
+        announced = self._view(session).capabilities() - NOT_YET
+        features = tuple(feature for feature in FEATURES if feature in announced)
+        self._out(Greet(session.id, event.id, session.version, self._instructions(session), features))
 
     def _listed(self, session: Session, event: AgentListed, now: float) -> None:
         if not session.greeted:
@@ -229,17 +247,19 @@ class BrokerCore:
         view = self._view(session)
         if event.cursor is None and self._unsettled(view):
             self._discover(view)
-            session.lists[event.id] = event.cursor
+            session.lists[event.id] = event.family
             self.list_waits.arm((session.id, event.id), now, self.list_wait_s)
             return
-        self._answer_list(session, event.id, event.cursor)
+        self._answer_list(session, event.id, event.family, event.cursor)
 
-    def _answer_list(self, session: Session, request: RawJson, cursor: str | None) -> None:
-        page = self._view(session).page("tools", cursor, session.version)
+    def _answer_list(
+        self, session: Session, request: RawJson, family: Family, cursor: str | None = None
+    ) -> None:
+        page = self._view(session).page(family, cursor, session.version)
         if isinstance(page, BadCursor):
             self._refuse(session, request, "bad_cursor", "")
             return
-        session.listed = True
+        session.listed.add(_notice(family))
         self._out(Reply(session.id, request, is_error=False, body=page.body))
 
     def _called(self, event: AgentCalled, now: float) -> None:
@@ -256,68 +276,61 @@ class BrokerCore:
         self._resolve(owed, now, patient=True)
 
     def _resolve(self, owed: Owed, now: float, *, patient: bool) -> None:
-        """Find the tool that is meant. `patient`: a catalog that is on its way may still bring it."""
+        """Find the server that is meant. `patient`: a catalog that is on its way may still tell."""
         view = self._view(owed.session)
-        found = view.resolve(owed.asked.name)
-        if type(found) is ViewTool:
-            if self._nameless:
-                self._resolved(owed)
-            owed.server, owed.target, owed.key = found.server, found.tool, found.key
-            away = self.states.get(found.key) if found.key in view.away else None
-            if away is not None:
-                self.ledger.fail(owed, away.state, away.reason, away.retry_after_s)
-            else:
-                self.ledger.admit(owed, now)
+        asked = owed.asked
+        if asked.method == TOOLS_CALL:  # most are, and most names are qualified: one look is all it takes
+            tool = view.resolve(asked.name)
+            if type(tool) is ViewTool:
+                owed.server, owed.target, owed.key = tool.server, tool.tool, tool.key
+                self._enter(owed, view, now)
+                return
+        found = find(view, asked.method, asked.name)
+        if isinstance(found, Target) and (found.final or not patient or not self._unsettled(view)):
+            owed.server, owed.target, owed.key = found.server, found.subject, found.key
+            self._enter(owed, view, now)
             return
-        self._unresolved(owed, view, found, now, patient=patient)
+        suspects = found.suspects if isinstance(found, NoTarget) else tuple(sorted(view.unknown))
+        if patient and any(not self.is_settled(key) for key in suspects):
+            if owed.call not in self.name_waits:
+                self._discover(view)
+                self._nameless[owed.call] = owed
+                self.name_waits.arm(owed.call, now, self.list_wait_s)
+            return
+        assert isinstance(found, NoTarget), "a place that is good enough was passed over"
+        self._resolved(owed)
+        self._fail_unresolved(owed, view, found)
 
-    def _unresolved(
-        self,
-        owed: Owed,
-        view: View,
-        found: Ambiguous | Denied | Unknown | ViewTool,
-        now: float,
-        *,
-        patient: bool,
-    ) -> None:
-        match found:
-            case Ambiguous():
-                self._resolved(owed)
-                names = ", ".join(found.candidates)
-                self.ledger.fail(owed, "unknown_tool", f"More than one server has it; say which: {names}.")
-            case Denied():
-                self._resolved(owed)
-                owed.server, owed.target = found.server, found.tool
-                self.ledger.fail(owed, "not_permitted")
-            case _:
-                suspects = view.suspects(owed.asked.name)
-                hopeful = [key for key in suspects if not self.is_settled(key)]
-                if patient and hopeful:
-                    if owed.call not in self.name_waits:
-                        self._discover(view)
-                        self._nameless[owed.call] = owed
-                        self.name_waits.arm(owed.call, now, self.list_wait_s)
-                    return
-                self._resolved(owed)
-                for key in suspects:
-                    state = self.states.get(key)
-                    if state is not None and state.state in FAILING:
-                        owed.server = next(e.server for e in view.scope.servers if e.key == key)
-                        self.ledger.fail(owed, state.state, state.reason, state.retry_after_s)
-                        return
-                self.ledger.fail(owed, "unknown_tool", self._did_you_mean(owed, found))
+    def _enter(self, owed: Owed, view: View, now: float) -> None:
+        """It is known where the request goes."""
+        if self._nameless:
+            self._resolved(owed)
+        owed.edit = needed(view, owed.key, owed.session.version)
+        away = self.states.get(owed.key) if owed.key in view.away else None
+        if away is not None:
+            self.ledger.fail(owed, away.state, away.reason, away.retry_after_s)
+        else:
+            self.ledger.admit(owed, now)
+
+    def _fail_unresolved(self, owed: Owed, view: View, found: NoTarget) -> None:
+        """Nobody has it; or whoever may have it is failing: then that is the reason."""
+        for key in found.suspects:
+            state = self.states.get(key)
+            if state is not None and state.state in FAILING:
+                owed.server = next(entry.server for entry in view.scope.servers if entry.key == key)
+                self.ledger.fail(owed, state.state, state.reason, state.retry_after_s)
+                return
+        owed.server, owed.target = ServerName(found.server), found.subject
+        detail = found.detail
+        for server, why in self.sources.misconfigured(owed.session.source).items():
+            if owed.asked.name.startswith(server):
+                detail = f"The server {server} is misconfigured: {why}."
+        self.ledger.fail(owed, found.fault, detail)
 
     def _resolved(self, owed: Owed) -> None:
         """Its name no longer waits for a catalog."""
         self._nameless.pop(owed.call, None)
         self.name_waits.disarm(owed.call)
-
-    def _did_you_mean(self, owed: Owed, found: Ambiguous | Denied | Unknown | ViewTool) -> str:
-        for server, why in self.sources.misconfigured(owed.session.source).items():
-            if owed.asked.name.startswith(server):
-                return f"The server {server} is misconfigured: {why}."
-        suggestions = found.suggestions if isinstance(found, Unknown) else ()
-        return f"Did you mean {', '.join(suggestions)}?" if suggestions else ""
 
     def _cancelled(self, session: Session, event: AgentCancelled, now: float) -> None:
         owed = session.owed.get(event.id)
@@ -342,18 +355,19 @@ class BrokerCore:
 
     def _told(self, changes: Changes) -> None:
         """The views of these scopes are others now."""
-        changed = {scope for scope, families in changes.items() if "tools" in families}
-        if not changed:
-            return
-        for source_id, source in self.sources.sources.items():
-            if source.in_force in changed:
-                self._told_source(source_id)
+        if changes:
+            for source_id, source in self.sources.sources.items():
+                families = changes.get(source.in_force)
+                if families:
+                    self._told_source(source_id, families)
 
-    def _told_source(self, source: SourceId) -> None:
+    def _told_source(self, source: SourceId, families: Iterable[Family] = FAMILIES) -> None:
+        notices = {_notice(family) for family in families}
         for session in self.sessions.values():
-            if session.source == source and session.listed:
-                session.listed = False
-                self._out(SayListChanged(session.id))
+            if session.source == source:
+                for notice in sorted(notices & session.listed):
+                    session.listed.remove(notice)
+                    self._out(SayListChanged(session.id, notice))
 
     def _moved(self, now: float) -> None:
         """Catalogs or pool states are others now: what waited for that may go on."""
@@ -426,3 +440,7 @@ class BrokerCore:
         if missing:
             parts.append(f"Not available now: {', '.join(missing)}. The user can run `carpool status`.")
         return "\n\n".join(parts)
+
+
+def _notice(family: Family) -> Notice:
+    return "resources" if family == "templates" else family

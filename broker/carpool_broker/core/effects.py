@@ -10,8 +10,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from carpool_protocol.ids import RawJson, SessionId
-from carpool_protocol.messages import Call, CancelCall, Discover, Payload, Wanted
+from carpool_protocol.ids import PoolKey, RawJson, SessionId
+from carpool_protocol.messages import Call, CancelCall, Discover, Feature, Payload, Wanted
 
 
 class Effect(Struct, frozen=True, tag=True):
@@ -28,6 +28,17 @@ class Reply(Effect, frozen=True):
     body: Payload
 
 
+class ReplyOutward(Effect, frozen=True):
+    """Answer a request with a server's result that may hold what this agent cannot read as it is."""
+
+    session: SessionId
+    id: RawJson
+    body: Payload
+    method: str
+    version: str
+    key: PoolKey
+
+
 class Greet(Effect, frozen=True):
     """Answer `initialize`."""
 
@@ -35,6 +46,8 @@ class Greet(Effect, frozen=True):
     id: RawJson
     version: str
     instructions: str
+    features: tuple[Feature, ...]
+    """What to announce, in a stable order."""
 
 
 class ReportProgress(Effect, frozen=True):
@@ -46,9 +59,10 @@ class ReportProgress(Effect, frozen=True):
 
 
 class SayListChanged(Effect, frozen=True):
-    """Tell this agent that its tools are not what it last listed."""
+    """Tell this agent that a list is not what it last got."""
 
     session: SessionId
+    family: Literal["tools", "prompts", "resources"] = "tools"
 
 
 class Note(Effect, frozen=True):
@@ -58,6 +72,6 @@ class Note(Effect, frozen=True):
     text: str
 
 
-OwnEffect = Reply | Greet | ReportProgress | SayListChanged | Note
+OwnEffect = Reply | ReplyOutward | Greet | ReportProgress | SayListChanged | Note
 LinkEffect = Call | CancelCall | Wanted | Discover
 AnyEffect = OwnEffect | LinkEffect

@@ -12,7 +12,9 @@ from typing import NewType
 from msgspec import Struct
 
 from carpool_broker.core.bounds import Bounds
+from carpool_broker.core.listing import Family
 from carpool_broker.core.scope import Scope
+from carpool_protocol.faults import TOOLS_CALL
 from carpool_protocol.ids import RawJson, ServerName, SessionId
 from carpool_protocol.messages import (
     Answered,
@@ -93,24 +95,26 @@ class AgentPinged(Event, frozen=True):
 
 
 class AgentListed(Event, frozen=True):
-    """`tools/list`."""
+    """`tools/list`, `prompts/list`, `resources/list`, `resources/templates/list`."""
 
     session: SessionId
     id: RawJson
     cursor: str | None
+    family: Family = "tools"
 
 
 class AgentCalled(Event, frozen=True):
-    """`tools/call`."""
+    """A request for one server: `tools/call`, `prompts/get`, `resources/read`, `completion/complete`."""
 
     session: SessionId
     id: RawJson
     name: str
-    """As the agent spelled it."""
+    """What it is about, as the agent spelled it: a name, a URI, the JSON of a reference."""
     rest: Payload
     meta: Payload
     token: RawJson
     """The agent's progress token; absent when it wants none."""
+    method: str = TOOLS_CALL
 
 
 class AgentCancelled(Event, frozen=True):

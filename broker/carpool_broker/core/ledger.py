@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from carpool_broker.core.bounds import Bounds
-from carpool_broker.core.effects import AnyEffect, Reply, ReportProgress
+from carpool_broker.core.effects import AnyEffect, Reply, ReplyOutward, ReportProgress
 from carpool_broker.core.session import Owed, Session
 from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.fault_kinds import KINDS
-from carpool_protocol.faults import TOOLS_CALL, fault, fault_of, for_method
+from carpool_protocol.faults import fault, fault_of, for_method
 from carpool_protocol.ids import CallId, PoolKey, RawJson, SessionId
 from carpool_protocol.link_codec import paid_size
 from carpool_protocol.messages import Answered, Call, CancelCall, Failed, PoolSpec, Progressed
@@ -85,7 +85,7 @@ class Ledger:
             owed.call,
             owed.key,
             session.id,
-            TOOLS_CALL,
+            asked.method,
             owed.target,
             asked.rest,
             asked.meta,
@@ -127,7 +127,12 @@ class Ledger:
         owed = self.calls.get(answer.call)
         if owed is not None:
             self._close(owed)
-            self._out(Reply(owed.session.id, owed.asked.id, answer.is_error, answer.body))
+            session, asked = owed.session, owed.asked
+            if owed.edit and not answer.is_error:
+                version = session.version
+                self._out(ReplyOutward(session.id, asked.id, answer.body, asked.method, version, owed.key))
+            else:
+                self._out(Reply(session.id, asked.id, answer.is_error, answer.body))
             if owed.session.waiting:
                 self.pump(owed.session, now)
 
@@ -141,7 +146,7 @@ class Ledger:
             self.fail(owed, failure.fault, failure.text, failure.retry_after_s)
         else:
             said = fault_of(failure, server=owed.server, tool=owed.target, call=call_name(owed.call))
-            is_error, body = for_method(said, TOOLS_CALL)
+            is_error, body = for_method(said, owed.asked.method)
             self._close(owed)
             self._out(Reply(owed.session.id, owed.asked.id, is_error, body))
         self.pump(owed.session, now)
@@ -162,7 +167,7 @@ class Ledger:
             tool=owed.target,
             call=call_name(owed.call),
         )
-        is_error, body = for_method(said, TOOLS_CALL)
+        is_error, body = for_method(said, owed.asked.method)
         self._close(owed)
         self._out(Reply(owed.session.id, owed.asked.id, is_error, body))
 

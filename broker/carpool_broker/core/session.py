@@ -8,7 +8,11 @@ from collections import deque
 from typing import Literal
 
 from carpool_broker.core.events import AgentCalled, SourceId
+from carpool_broker.core.listing import Family
 from carpool_protocol.ids import CallId, PoolKey, RawJson, ServerName, SessionId
+
+Notice = Literal["tools", "prompts", "resources"]
+"""What a `list_changed` can be about; templates go with resources."""
 
 Stage = Literal["unresolved", "waiting", "sent"]
 """`unresolved`: the name may belong to a server whose catalog is on its way. `waiting`: in the session's
@@ -18,7 +22,7 @@ line. `sent`: on the link or beyond."""
 class Owed:
     """One call of an agent, until it is answered or cancelled."""
 
-    __slots__ = ("asked", "call", "key", "server", "session", "size_bytes", "stage", "target")
+    __slots__ = ("asked", "call", "edit", "key", "server", "session", "size_bytes", "stage", "target")
 
     def __init__(self, call: CallId, session: "Session", asked: AgentCalled) -> None:
         self.call = call
@@ -28,6 +32,8 @@ class Owed:
         self.key = PoolKey("")
         self.server = ServerName("")
         self.target = ""
+        self.edit = False
+        """The answer may hold what this agent cannot read as it is."""
         self.size_bytes = len(asked.rest) + len(asked.meta)
 
 
@@ -52,10 +58,10 @@ class Session:
         self.waiting: deque[Owed] = deque()
         self.waiting_bytes = 0
         self.sent = 0
-        self.lists: dict[RawJson, str | None] = {}
-        """`tools/list` requests (id, cursor) that wait for catalogs."""
-        self.listed = False
-        """It holds a list and was not told since that the list is old."""
+        self.lists: dict[RawJson, Family] = {}
+        """List requests (the first page of a family) that wait for catalogs."""
+        self.listed: set[Notice] = set()
+        """It holds these lists and was not told since that they are old."""
         self.calls = 0
         self.used: set[ServerName] = set()
         """Servers it has called: what it would otherwise run by itself."""

@@ -22,6 +22,8 @@ from carpool_broker.core.events import (
     AgentPinged,
     OwnEvent,
 )
+from carpool_broker.core.listing import Family
+from carpool_protocol.features import capabilities_of
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
 from carpool_protocol.jsonrpc import (
     ErrorAnswer,
@@ -43,10 +45,20 @@ from carpool_protocol.params import (
     split_call,
     split_cancelled,
 )
+from carpool_protocol.subjects import SUBJECTS, split_subject
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
-LIST_CHANGED: Final = notification_line("notifications/tools/list_changed", ABSENT)
+LISTS: Final[dict[str, Family]] = {
+    "tools/list": "tools",
+    "prompts/list": "prompts",
+    "resources/list": "resources",
+    "resources/templates/list": "templates",
+}
+LIST_CHANGED: Final = {
+    family: notification_line(f"notifications/{family}/list_changed", ABSENT)
+    for family in ("tools", "prompts", "resources")
+}
 CONTROL: Final = "carpool/"
 """Methods of the command line; not MCP's."""
 
@@ -106,11 +118,18 @@ def read(session: SessionId, line: bytes) -> Meaning:
 
 def _read_request(session: SessionId, message: Request) -> Meaning:
     match message.method:
-        case "tools/list":
+        case method if method in LISTS:
             cursor = list_params(message.params)
             if isinstance(cursor, ParamsError):
                 return AgentErred(session, message.id, "bad_params", cursor.text)
-            return AgentListed(session, message.id, cursor)
+            return AgentListed(session, message.id, cursor, LISTS[method])
+        case method if method in SUBJECTS:
+            subject = split_subject(method, message.params)
+            if isinstance(subject, ParamsError):
+                return AgentErred(session, message.id, "bad_params", subject.text)
+            return AgentCalled(
+                session, message.id, subject.text, subject.rest, subject.meta, subject.token, method
+            )
         case "ping":
             return AgentPinged(session, message.id)
         case "initialize":
@@ -151,10 +170,10 @@ def reply(effect: Reply) -> bytes:
 
 
 def greeting(effect: Greet, release: str) -> bytes:
-    """The InitializeResult. What it announces is what we serve today: tools, and that their list changes."""
+    """The InitializeResult."""
     result: dict[str, object] = {
         "protocolVersion": effect.version,
-        "capabilities": {"tools": {"listChanged": True}},
+        "capabilities": capabilities_of(effect.features),
         "serverInfo": {"name": "carpool", "title": "carpool", "version": release},
     }
     if effect.version in ("2024-11-05", "2025-03-26"):

@@ -1,7 +1,7 @@
 """The handshake era (2024-11-05 … 2025-11-25) towards one instance.
 
-Owns the greeting (`initialize`, version negotiation, `initialized`, `tools/list` with all its
-pages), the wording of calls, cancels and pings, and what a server may say when. Declares no
+Owns the greeting (`initialize`, version negotiation, `initialized`, the lists with all their pages:
+`reading`), the wording of calls, cancels and pings, and what a server may say when. Declares no
 capability, so a server that asks anyway is refused at once and never left waiting; its pings are
 answered here. Source: MCP 2025-11-25, basic/lifecycle, basic/utilities, server/tools.
 
@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from carpool_protocol.answers import repair_error, repair_tool_result
 from carpool_protocol.faults import TOOLS_CALL
+from carpool_protocol.features import features_of
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, PoolKey, RawJson, WireId
 from carpool_protocol.jsonrpc import (
     ErrorAnswer,
@@ -32,8 +33,9 @@ from carpool_protocol.jsonrpc import (
     result_line,
 )
 from carpool_protocol.lines import OverlongLine
-from carpool_protocol.messages import Call, Catalog, ToolOffer
-from carpool_protocol.params import ParamsError, call_params, split_progress
+from carpool_protocol.messages import Call, Catalog, Feature
+from carpool_protocol.params import ParamsError, call_params, meta_params, split_progress
+from carpool_protocol.subjects import with_subject
 from carpool_supervisor.core.events import (
     AnswerUnreadable,
     CatalogRead,
@@ -45,11 +47,9 @@ from carpool_supervisor.core.events import (
     ServerMisspoke,
     ServerProgressed,
 )
+from carpool_supervisor.era.reading import CHANGED, METHODS, Page, Reading, legible
 
 VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-MAX_TOOLS: Final = 100_000
-MAX_PAGES: Final = 10_000
-"""A server whose pages never end is cut off here."""
 MAX_WIRE_DIGITS: Final = 18
 """A number with more is no wire id of ours; Python refuses to read one of more than 4,300."""
 METHOD_NOT_FOUND: Final = -32601
@@ -65,15 +65,6 @@ class _Initialized(Struct):
     instructions: str | None = None
 
 
-class _ToolPage(Struct):
-    tools: list[msgspec.Raw] = []
-    nextCursor: str | None = None  # noqa: N815 - the wire's name
-
-
-class _Named(Struct):
-    name: str
-
-
 class _Supported(Struct):
     supported: list[str] = []
 
@@ -85,8 +76,6 @@ class _RpcError(Struct):
 
 
 _initialized = msgspec.json.Decoder(_Initialized)
-_tool_page = msgspec.json.Decoder(_ToolPage)
-_named = msgspec.json.Decoder(_Named)
 _supported = msgspec.json.Decoder(_Supported)
 _rpc_error = msgspec.json.Decoder(_RpcError)
 
@@ -103,14 +92,13 @@ class Handshake:
         """Counts our own requests; their ids are strings."""
         self._initialize = ABSENT
         self._listing = ABSENT
-        """The id of the `tools/list` request that is out."""
-        self._list_again = False
-        self._offers: list[ToolOffer] = []
-        self._cursors: set[str] = set()
+        """The id of the list request that is out."""
+        self._reading = Reading()
         self._greeted: _Initialized | None = None
+        self._features: list[Feature] = []
         self._version = VERSIONS[0]
         self._others: set[WireId] = set()
-        """Open calls of methods other than `tools/call`: their results have no `content`."""
+        """Open calls of methods other than `tools/call`: their results have other forms."""
         self._events: list[OwnEvent] = []
         self._lines: list[bytes] = []
 
@@ -123,9 +111,11 @@ class Handshake:
     def call(self, wire: WireId, call: Call) -> bytes:
         """The call under its wire id, which is also its progress token."""
         token = RawJson(b"%d" % wire) if call.wants_progress else ABSENT
-        if call.method != TOOLS_CALL:
-            self._others.add(wire)
-        return request_line(wire, call.method, call_params(call.target, call.params, call.meta, token))
+        if call.method == TOOLS_CALL:
+            return request_line(wire, TOOLS_CALL, call_params(call.target, call.params, call.meta, token))
+        self._others.add(wire)
+        params = with_subject(call.method, call.target, call.params)
+        return request_line(wire, call.method, meta_params(params, call.meta, token))
 
     def cancel(self, wire: WireId, reason: str) -> bytes:
         """`notifications/cancelled`."""
@@ -209,11 +199,8 @@ class Handshake:
                 token, rest = parts
                 if token.isdigit() and len(token) <= MAX_WIRE_DIGITS:
                     self._events.append(ServerProgressed(self._instance, WireId(int(token)), rest))
-        elif message.method == "notifications/tools/list_changed":
-            if self._listing:
-                self._list_again = True
-            elif self._fit:
-                self._list_tools()
+        elif message.method in CHANGED and self._greeted is not None:
+            self._ask(self._reading.changed(CHANGED[message.method]))
 
     def _misspoke(self, garbage: Garbage) -> None:
         wire = _wire(garbage.id) if garbage.kind != "request" else None
@@ -301,59 +288,55 @@ class Handshake:
             return
         self._greeted = greeted
         self._lines.append(notification_line("notifications/initialized", ABSENT))
-        if "tools" in greeted.capabilities:
-            self._list_tools()
-        else:
+        self._features = features_of(RawJson(msgspec.json.encode(greeted.capabilities)))
+        self._reading.announce(self._features)
+        page = self._reading.next()
+        if page is None:
             self._told()
+        else:
+            self._ask(page)
 
-    def _list_tools(self, cursor: str | None = None) -> None:
-        if cursor is None:
-            self._offers = []
-            self._cursors = set()
-        self._listing = self._next_id("tools")
-        params = ABSENT if cursor is None else RawJson(b'{"cursor":%s}' % quote(cursor))
-        self._lines.append(request_line(self._listing, "tools/list", params))
+    def _ask(self, page: Page | None) -> None:
+        """Write the request for this page."""
+        if page is not None:
+            self._listing = self._next_id(page.family)
+            params = ABSENT if page.cursor is None else RawJson(b'{"cursor":%s}' % quote(page.cursor))
+            self._lines.append(request_line(self._listing, METHODS[page.family], params))
 
     def _page_answered(self, message: Result | ErrorAnswer) -> None:
+        family = self._reading.family
         if isinstance(message, ErrorAnswer):
             error = _error(message.error)
-            self._unlisted(f"refused tools/list: {error.message[:200]} ({error.code})")
-            return
-        page = _read_page(message.result)
+            wrong = f"refused {family}/list: {error.message[:200]} ({error.code})"
+            page = self._reading.refused()
+            if error.code == METHOD_NOT_FOUND and family == "templates":
+                wrong = ""  # servers with resources and no templates do that
+        else:
+            page, wrong = self._reading.take(message.result)
+        if wrong:
+            self._events.append(ServerMisspoke(self._instance, wrong))
+            if family == "tools" and not self._fit and "do not end" not in wrong:
+                self._events.append(GreetingFailed(self._instance, wrong))
+                return
         if page is None:
-            self._unlisted("answered tools/list with no list of tools")
-            return
-        tools, cursor = page
-        self._offers += tools
-        if self._list_again:
-            self._list_again = False
-            self._list_tools()
-        elif cursor is None:
-            self._told()
-        elif cursor in self._cursors or len(self._cursors) >= MAX_PAGES or len(self._offers) > MAX_TOOLS:
-            self._events.append(
-                ServerMisspoke(self._instance, "its pages of tools do not end; the rest is left out")
-            )
             self._told()
         else:
-            self._cursors.add(cursor)
-            self._list_tools(cursor)
-
-    def _unlisted(self, text: str) -> None:
-        self._events.append(ServerMisspoke(self._instance, text))
-        if not self._fit:
-            self._events.append(GreetingFailed(self._instance, text))
+            self._ask(page)
 
     def _told(self) -> None:
         greeted = self._greeted
         assert greeted is not None
         catalog = Catalog(
             key=self._key,
-            tools=_without_doubles(self._offers),
+            tools=self._reading.named("tools"),
             instructions=greeted.instructions or "",
             server_info=RawJson(bytes(greeted.serverInfo)),
             capabilities=RawJson(msgspec.json.encode(greeted.capabilities)),
             protocol_version=greeted.protocolVersion,
+            prompts=self._reading.named("prompts"),
+            resources=self._reading.located("resources"),
+            templates=self._reading.located("templates"),
+            features=self._features,
         )
         if self._fit:
             self._events.append(CatalogRead(self._instance, catalog))
@@ -403,57 +386,5 @@ def _lenient_initialized(result: RawJson) -> _Initialized | None:
             for name, value in (capabilities if isinstance(capabilities, dict) else {}).items()
         },
         serverInfo=msgspec.Raw(json.dumps(fields.get("serverInfo", {})).encode()),
-        instructions=_legible(instructions) if isinstance(instructions, str) else None,
+        instructions=legible(instructions) if isinstance(instructions, str) else None,
     )
-
-
-def _legible(text: str) -> str:
-    """Without lone surrogates, which no UTF-8 can carry."""
-    return text.encode("utf-8", "replace").decode()
-
-
-def _read_page(result: RawJson) -> tuple[list[ToolOffer], str | None] | None:
-    """The tools of one page and the next cursor. A tool without a name is left out."""
-    try:
-        page = _tool_page.decode(result)
-        offers = []
-        for raw in page.tools:
-            offer = _offer(raw)
-            if offer is not None:
-                offers.append(offer)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return _lenient_page(result)
-    return offers, page.nextCursor
-
-
-def _offer(raw: msgspec.Raw) -> ToolOffer | None:
-    try:
-        name = _named.decode(raw).name
-    except msgspec.ValidationError:
-        return None
-    return ToolOffer(name, RawJson(bytes(raw)))
-
-
-def _lenient_page(result: RawJson) -> tuple[list[ToolOffer], str | None] | None:
-    try:
-        fields = json.loads(result)
-    except (ValueError, RecursionError):
-        return None
-    tools = fields.get("tools") if isinstance(fields, dict) else None
-    if not isinstance(tools, list):
-        return None
-    cursor = fields.get("nextCursor")
-    offers = [
-        ToolOffer(_legible(tool["name"]), RawJson(json.dumps(tool).encode()))
-        for tool in tools
-        if isinstance(tool, dict) and isinstance(tool.get("name"), str)
-    ]
-    return offers, cursor if isinstance(cursor, str) else None
-
-
-def _without_doubles(offers: list[ToolOffer]) -> list[ToolOffer]:
-    """A name offered twice counts once, the first time."""
-    first: dict[str, ToolOffer] = {}
-    for offer in offers:
-        first.setdefault(offer.name, offer)
-    return list(first.values())

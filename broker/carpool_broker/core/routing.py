@@ -1,0 +1,101 @@
+"""Which server a request goes to, by what it is about. A pure function of a view.
+
+Owns the rules per method: tools and prompts by name, resources by URI, completions by their reference;
+and what to say when nothing fits.
+
+Knows nothing of: waiting for catalogs, who is away, sessions.
+"""
+
+from msgspec import Struct
+
+from carpool_broker.core.resources import Route, Unroutable
+from carpool_broker.core.view import BadRef, CompletionTarget, Denied, View, ViewPrompt, ViewTool
+from carpool_protocol.faults import TOOLS_CALL
+from carpool_protocol.ids import PoolKey, RawJson, ServerName
+from carpool_protocol.names import Ambiguous, Unknown
+
+
+class Target(Struct, frozen=True):
+    """Where it goes."""
+
+    server: ServerName
+    key: PoolKey
+    subject: str
+    """The name, URI or reference in the server's own spelling."""
+    final: bool = True
+    """False: a catalog that is still unknown might turn out to be a better place."""
+
+
+class NoTarget(Struct, frozen=True, kw_only=True):
+    """Nothing known fits."""
+
+    fault: str
+    detail: str = ""
+    suspects: tuple[PoolKey, ...] = ()
+    """Pools without a known catalog that it may belong to."""
+    server: str = ""
+    subject: str = ""
+
+
+def find(view: View, method: str, subject: str) -> Target | NoTarget:
+    """The server that a request of this method about this subject goes to."""
+    match method:
+        case "tools/call":
+            return _named(view, method, subject, view.resolve(subject))
+        case "prompts/get":
+            return _named(view, method, subject, view.resolve_prompt(subject))
+        case "resources/read":
+            return _located(view, subject, view.route(subject))
+        case _:
+            return _completed(view, view.completion_target(RawJson(subject.encode())))
+
+
+def _named(
+    view: View, method: str, subject: str, found: ViewTool | ViewPrompt | Ambiguous | Denied | Unknown
+) -> Target | NoTarget:
+    fault = "unknown_tool" if method == TOOLS_CALL else "unknown_prompt"
+    match found:
+        case ViewTool():
+            return Target(found.server, found.key, found.tool)
+        case ViewPrompt():
+            return Target(found.server, found.key, found.prompt)
+        case Ambiguous():
+            return NoTarget(fault=fault, detail=_which(found))
+        case Denied():
+            return NoTarget(fault="not_permitted", server=found.server, subject=found.tool)
+        case Unknown():
+            suspects = view.suspects(subject, "tools" if method == TOOLS_CALL else "prompts")
+            return NoTarget(fault=fault, detail=_perhaps(found), suspects=suspects)
+
+
+def _located(view: View, uri: str, found: Route | Unroutable) -> Target | NoTarget:
+    if isinstance(found, Route):
+        return Target(found.server, found.key, found.uri, final=found.by in ("listed", "named"))
+    servers = ", ".join(found.candidates)
+    detail = f"Several servers might have it, and none lists it: {servers}." if servers else ""
+    return NoTarget(fault="unknown_resource", detail=detail, suspects=tuple(sorted(view.unknown)))
+
+
+def _completed(
+    view: View, found: CompletionTarget | Ambiguous | Unknown | Unroutable | BadRef
+) -> Target | NoTarget:
+    suspects = tuple(sorted(view.unknown))
+    match found:
+        case CompletionTarget():
+            return Target(found.server, found.key, found.ref.decode())
+        case BadRef():
+            return NoTarget(fault="bad_params", detail=f"{found.text.capitalize()}.")
+        case Ambiguous():
+            return NoTarget(fault="unknown_prompt", detail=_which(found))
+        case Unknown():
+            return NoTarget(fault="unknown_prompt", detail=_perhaps(found), suspects=suspects)
+        case Unroutable():
+            return NoTarget(fault="unknown_resource", suspects=suspects)
+
+
+def _which(found: Ambiguous) -> str:
+    return f"More than one server has it; say which: {', '.join(found.candidates)}."
+
+
+def _perhaps(found: Unknown) -> str:
+    return f"Did you mean {', '.join(found.suggestions)}?" if found.suggestions else ""

@@ -1,0 +1,64 @@
+"""What a request is about: the name, URI or reference that decides which server it goes to.
+
+Owns, for the methods that go to one server, which member of the params that is, how it is taken out and
+put back in the server's own spelling. The other members are not touched. `tools/call` has a quicker way
+of its own (`params.split_call`).
+
+Knows nothing of: which server it means (`names`, the registry).
+"""
+
+from typing import Final
+
+from msgspec import Struct
+
+from carpool_protocol.ids import EMPTY_OBJECT, RawJson
+from carpool_protocol.jsonrpc import quote
+from carpool_protocol.params import ParamsError, split_meta
+from carpool_protocol.scan import fields, key_text
+
+SUBJECTS: Final = {
+    "prompts/get": "name",
+    "resources/read": "uri",
+    "completion/complete": "ref",
+}
+"""MCP 2025-11-25: server/prompts, server/resources, server/utilities/completion."""
+
+
+class Subject(Struct, frozen=True):
+    """The params of one request, taken apart."""
+
+    text: str
+    """The name or URI; of a `ref` its JSON."""
+    rest: RawJson
+    """The other members, without `_meta`."""
+    meta: RawJson
+    token: RawJson
+
+
+def split_subject(method: str, params: RawJson) -> Subject | ParamsError:
+    """Take the subject out of the params of a method of `SUBJECTS`."""
+    key = SUBJECTS[method]
+    split = split_meta(params)
+    if isinstance(split, ParamsError):
+        return split
+    rest, meta, token = split
+    found = fields(rest or EMPTY_OBJECT)
+    raw = found.pop(key, b"") if found is not None else b""
+    text = raw.decode(errors="replace") if key == "ref" and raw[:1] == b"{" else key_text(raw)
+    if found is None or text is None:
+        return ParamsError(f"{method} needs {'an object' if key == 'ref' else 'a string'} {key}")
+    return Subject(text, _object(found), meta, token)
+
+
+def with_subject(method: str, text: str, rest: RawJson) -> RawJson:
+    """The params with the subject put back, in the spelling of the server."""
+    key = SUBJECTS.get(method)
+    if key is None:
+        return rest
+    raw = text.encode() if key == "ref" else quote(text)
+    inner = rest[1:-1].strip()
+    return RawJson(b'{"%b":%b%b%b}' % (key.encode(), raw, b"," if inner else b"", inner))
+
+
+def _object(found: dict[str, bytes]) -> RawJson:
+    return RawJson(b"{%b}" % b",".join(quote(key) + b":" + raw for key, raw in found.items()))

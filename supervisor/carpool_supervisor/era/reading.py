@@ -1,0 +1,200 @@
+"""Reading what a server offers: four lists, in pages, as far as it announces them.
+
+Owns the order of the requests, the cut-off for pages that never end, and which list is read again when
+it changed while it was read. A generator of requests without I/O: the adapter asks `start`, hands over
+each answer, and writes what comes back. Source: MCP 2025-11-25, server/utilities/pagination and the
+pages on tools, prompts and resources.
+
+Knows nothing of: request ids, greetings, who wants the catalog.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from carpool_protocol.ids import RawJson
+from carpool_protocol.messages import Feature, Offer, ResourceOffer
+
+MAX_OFFERS: Final = 100_000
+MAX_PAGES: Final = 10_000
+
+Family = Literal["tools", "prompts", "resources", "templates"]
+FAMILIES: Final[tuple[Family, ...]] = ("tools", "prompts", "resources", "templates")
+METHODS: Final[dict[Family, str]] = {
+    "tools": "tools/list",
+    "prompts": "prompts/list",
+    "resources": "resources/list",
+    "templates": "resources/templates/list",
+}
+_MEMBERS: Final[dict[Family, str]] = {
+    "tools": "tools",
+    "prompts": "prompts",
+    "resources": "resources",
+    "templates": "resourceTemplates",
+}
+_NAMES: Final[dict[Family, str]] = {
+    "tools": "name",
+    "prompts": "name",
+    "resources": "uri",
+    "templates": "uriTemplate",
+}
+CHANGED: Final[dict[str, tuple[Family, ...]]] = {
+    "notifications/tools/list_changed": ("tools",),
+    "notifications/prompts/list_changed": ("prompts",),
+    "notifications/resources/list_changed": ("resources", "templates"),
+}
+"""Which lists a notification makes old."""
+
+
+class Page(Struct, frozen=True):
+    """One page of one list is wanted."""
+
+    family: Family
+    cursor: str | None
+
+
+class Reading:
+    """What is known of the four lists, and what is still to be asked."""
+
+    def __init__(self) -> None:
+        self._offers: dict[Family, list[tuple[str, RawJson]]] = {family: [] for family in FAMILIES}
+        self._found: list[tuple[str, RawJson]] = []
+        """Of the list that is being read."""
+        self._cursors: set[str] = set()
+        self._now: Family | None = None
+        self._todo: list[Family] = []
+        self._announced: tuple[Family, ...] = ()
+
+    def announce(self, features: Iterable[Feature]) -> None:
+        """What the server said it serves: all of that is to be read."""
+        served = set(features)
+        self._announced = tuple(f for f in FAMILIES if ("resources" if f == "templates" else f) in served)
+        self._todo = list(self._announced)
+
+    def changed(self, families: Iterable[Family]) -> Page | None:
+        """These lists are old. The next request, if none is out."""
+        for family in families:
+            if family in self._announced and family not in self._todo:
+                self._todo.append(family)
+        return None if self._now is not None else self.next()
+
+    def next(self) -> Page | None:
+        """The first page of the next list; None when all is read."""
+        self._now = None
+        if not self._todo:
+            return None
+        self._now = self._todo.pop(0)
+        self._found = []
+        self._cursors = set()
+        return Page(self._now, None)
+
+    @property
+    def family(self) -> Family | None:
+        """The list that is being read."""
+        return self._now
+
+    def refused(self) -> Page | None:
+        """The server would not tell this list: it keeps what was known. The next request."""
+        return self.next()
+
+    def take(self, result: RawJson) -> tuple[Page | None, str]:
+        """A page came. The next request, and what was wrong with the page (or nothing)."""
+        family = self._now
+        assert family is not None, "a page that nobody asked for"
+        page = _read(result, family)
+        if page is None:
+            return self.next(), f"answered {METHODS[family]} with no list"
+        offers, cursor = page
+        self._found += offers
+        if family in self._todo:  # it changed meanwhile: what was read so far may not belong together
+            return self._again(family), ""
+        if cursor is None:
+            return self._done(family), ""
+        endless = len(self._cursors) >= MAX_PAGES or len(self._found) > MAX_OFFERS
+        if cursor in self._cursors or endless:
+            return self._done(family), f"its pages of {family} do not end; the rest is left out"
+        self._cursors.add(cursor)
+        return Page(family, cursor), ""
+
+    def _again(self, family: Family) -> Page | None:
+        self._todo.remove(family)
+        self._todo.insert(0, family)
+        return self.next()
+
+    def _done(self, family: Family) -> Page | None:
+        # A name offered twice counts once, the first time.
+        first: dict[str, RawJson] = {}
+        for name, definition in self._found:
+            first.setdefault(name, definition)
+        self._offers[family] = list(first.items())
+        return self.next()
+
+    def named(self, family: Literal["tools", "prompts"]) -> list[Offer]:
+        """The offers of a list whose entries have names."""
+        return [Offer(name, definition) for name, definition in self._offers[family]]
+
+    def located(self, family: Literal["resources", "templates"]) -> list[ResourceOffer]:
+        """The offers of a list whose entries have URIs."""
+        return [ResourceOffer(uri, definition) for uri, definition in self._offers[family]]
+
+
+class _ListResult(Struct):
+    tools: list[msgspec.Raw] = []
+    prompts: list[msgspec.Raw] = []
+    resources: list[msgspec.Raw] = []
+    resourceTemplates: list[msgspec.Raw] = []  # noqa: N815 - the wire's name
+    nextCursor: str | None = None  # noqa: N815 - the wire's name
+
+
+class _Named(Struct):
+    name: str = ""
+    uri: str = ""
+    uriTemplate: str = ""  # noqa: N815 - the wire's name
+
+
+_list_result = msgspec.json.Decoder(_ListResult)
+_named = msgspec.json.Decoder(_Named)
+_UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+
+
+def _read(result: RawJson, family: Family) -> tuple[list[tuple[str, RawJson]], str | None] | None:
+    """The entries of one page and the next cursor. An entry without a name is left out."""
+    try:
+        page = _list_result.decode(result)
+        found = []
+        for raw in getattr(page, _MEMBERS[family]):
+            try:
+                name = getattr(_named.decode(raw), _NAMES[family])
+            except msgspec.ValidationError:
+                continue
+            if name:
+                found.append((name, RawJson(bytes(raw))))
+    except _UNREADABLE:
+        return _read_leniently(result, family)
+    return found, page.nextCursor
+
+
+def _read_leniently(result: RawJson, family: Family) -> tuple[list[tuple[str, RawJson]], str | None] | None:
+    """For pages that msgspec refuses (lone surrogates, rule 16): the standard library reads them."""
+    try:
+        fields: Any = json.loads(result)
+    except (ValueError, RecursionError):
+        return None
+    entries = fields.get(_MEMBERS[family]) if isinstance(fields, dict) else None
+    if not isinstance(entries, list):
+        return None
+    cursor = fields.get("nextCursor")
+    found = [
+        (legible(entry[_NAMES[family]]), RawJson(json.dumps(entry).encode()))
+        for entry in entries
+        if isinstance(entry, dict) and isinstance(entry.get(_NAMES[family]), str) and entry[_NAMES[family]]
+    ]
+    return found, cursor if isinstance(cursor, str) else None
+
+
+def legible(text: str) -> str:
+    """Without lone surrogates, which no UTF-8 can carry."""
+    return text.encode("utf-8", "replace").decode()

@@ -164,7 +164,8 @@ class SimAgent:
             case bf.Reply():
                 return self._answered(effect, now)
             case bf.ReplyOutward():
-                return self._answered(bf.Reply(effect.session, effect.id, is_error=False, body=effect.body), now)
+                plain = bf.Reply(effect.session, effect.id, is_error=False, body=effect.body)
+                return self._answered(plain, now)
             case bf.ReportProgress():
                 request = self.tokens.get(effect.token)
                 number = msgspec.json.decode(effect.params)["n"]

@@ -91,6 +91,8 @@ class BrokerShell:
             effects.ReportProgress: lambda e: self._door.write(e.session, handshake.progress(e)),
             effects.ReplyOutward: self._reply_outward,
             effects.SayListChanged: lambda e: self._door.write(e.session, handshake.LIST_CHANGED[e.family]),
+            effects.SayLog: lambda e: self._door.write(e.session, handshake.log_message(e)),
+            effects.SayUpdated: lambda e: self._door.write(e.session, handshake.updated(e)),
             effects.Note: lambda e: log.log(logging.getLevelNamesMapping()[e.level.upper()], "%s", e.text),
         }
 

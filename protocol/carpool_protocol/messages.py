@@ -177,6 +177,21 @@ class Survey(Message, frozen=True, tag=15):
     """Other processes of carpool whose memory is wanted too: only the supervisor probes."""
 
 
+class SetLevel(Message, frozen=True, tag=16):
+    """The most verbose log level that any session wants of this pool."""
+
+    key: PoolKey
+    level: str
+    """Empty: nobody wants any log message."""
+
+
+class Watch(Message, frozen=True, tag=17):
+    """The resources whose changes sessions want to hear of, complete each time."""
+
+    key: PoolKey
+    uris: list[str]
+
+
 # --- supervisor to broker --------------------------------------------------------------------------------
 
 
@@ -325,9 +340,38 @@ class Surveyed(Message, frozen=True, tag=36):
     """The supervisor (role `supervisor`), its `spawner` and the asked pids (empty role), where alive."""
 
 
-ToSupervisor = Hello | Heartbeat | Credit | Wanted | Discover | Call | CancelCall | Operate | Survey
+class Logged(Message, frozen=True, tag=37):
+    """A server's log message that can only be about calls of one session."""
+
+    session: SessionId
+    level: str
+    params: Payload
+
+
+class Updated(Message, frozen=True, tag=38):
+    """A resource changed, or may have: its server was started anew."""
+
+    key: PoolKey
+    uri: str
+    params: Payload
+
+
+ToSupervisor = (
+    Hello | Heartbeat | Credit | Wanted | Discover | Call | CancelCall | Operate | Survey | SetLevel | Watch
+)
 ToBroker = (
-    Hello | Heartbeat | Credit | Answered | Failed | Progressed | Catalog | PoolChanged | Operated | Surveyed
+    Hello
+    | Heartbeat
+    | Credit
+    | Answered
+    | Failed
+    | Progressed
+    | Catalog
+    | PoolChanged
+    | Operated
+    | Surveyed
+    | Logged
+    | Updated
 )
 AnyMessage = (
     Hello
@@ -339,6 +383,8 @@ AnyMessage = (
     | CancelCall
     | Operate
     | Survey
+    | SetLevel
+    | Watch
     | Answered
     | Failed
     | Progressed
@@ -346,4 +392,6 @@ AnyMessage = (
     | PoolChanged
     | Operated
     | Surveyed
+    | Logged
+    | Updated
 )

@@ -73,6 +73,21 @@ class Conversation:
         """Write a cancel."""
         self._write(self._adapter.cancel(wire, reason))
 
+    def level(self, level: str) -> None:
+        """Write a log level."""
+        self._write(self._adapter.level(level))
+
+    def watch(self, add: Iterable[str], drop: Iterable[str]) -> None:
+        """Write subscriptions and their ends."""
+        for uri in drop:
+            self._write(self._adapter.watch(uri, on=False))
+        for uri in add:
+            self._write(self._adapter.watch(uri, on=True))
+
+    def keep_log(self, level: str, params: bytes) -> None:
+        """A log message for operators goes where the server's stderr goes."""
+        self._log.note(self.instance, f"[{level}] {params.decode('utf-8', 'replace')}")
+
     def probe(self) -> None:
         """Write a ping."""
         self._write(self._adapter.probe())

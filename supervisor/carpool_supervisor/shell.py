@@ -27,8 +27,10 @@ from carpool_protocol.messages import (
     Hello,
     Operate,
     PoolSpec,
+    SetLevel,
     Survey,
     Wanted,
+    Watch,
 )
 from carpool_protocol.peer import BROKER, LinkEvent, PeerDown, PeerRefused, PeerUp
 from carpool_protocol.runtime.lifeline import Lifeline
@@ -100,6 +102,9 @@ class SupervisorShell:
             effects.WriteCall: self._write_call,
             effects.WriteCancel: self._write_cancel,
             effects.Spawn: self._spawn,
+            effects.WriteLevel: self._write_level,
+            effects.WriteWatch: self._write_watch,
+            effects.KeepLog: self._keep_log,
             effects.Probe: self._probe,
             effects.CloseStdin: self._close_stdin,
             effects.SignalGroup: self._signal,
@@ -193,7 +198,7 @@ class SupervisorShell:
                 case Wanted():
                     self._specs = {spec.key: spec for spec in message.pools}
                     self._pump.feed(message)
-                case Discover() | Operate():
+                case Discover() | Operate() | SetLevel() | Watch():
                     self._pump.feed(message)
                 case Credit():
                     pass  # the link itself has taken it
@@ -269,6 +274,15 @@ class SupervisorShell:
 
     def _write_cancel(self, effect: effects.WriteCancel) -> None:
         self._conversations[effect.instance].cancel(effect.wire, effect.reason)
+
+    def _write_level(self, effect: effects.WriteLevel) -> None:
+        self._conversations[effect.instance].level(effect.level)
+
+    def _write_watch(self, effect: effects.WriteWatch) -> None:
+        self._conversations[effect.instance].watch(effect.add, effect.drop)
+
+    def _keep_log(self, effect: effects.KeepLog) -> None:
+        self._conversations[effect.instance].keep_log(effect.level, effect.params)
 
     def _probe(self, effect: effects.Probe) -> None:
         self._conversations[effect.instance].probe()

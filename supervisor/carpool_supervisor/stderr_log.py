@@ -150,6 +150,11 @@ class StderrLog:
         block = start + ("\n" + start).join(texts) + "\n"
         self._write(block.encode(), len(lines))
 
+    def note(self, instance: InstanceId, text: str) -> None:
+        """A line that did not come on stderr: the file gets it, no tail does."""
+        line = " ".join(text.split())[:LINE_BYTES]
+        self._write(f"{self._now_text()} #{instance} {line}\n".encode("utf-8", "replace"), 1)
+
     # --- the file -----------------------------------------------------------------------------------------
 
     def _write(self, block: bytes, count: int) -> None:

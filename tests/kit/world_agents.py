@@ -177,6 +177,8 @@ class SimAgent:
             case bf.SayListChanged():
                 self.list_is_old = self.list_is_old or effect.family == "tools"
                 return "list_changed"
+            case bf.SayLog() | bf.SayUpdated():
+                raise Violation(f"{self.session} hears what it never asked for")
             case bf.Note():
                 return "note"
 

@@ -272,6 +272,8 @@ class SupervisorSide:
                 if instance.alive:
                     raise Violation(f"instance {instance.id} is forgotten while it runs")
                 del self.instances[instance.id]
+            case sf.WriteLevel() | sf.WriteWatch() | sf.KeepLog():
+                raise Violation("nobody in this world wants logs or watches resources")
             case sf.Spawn() | sf.Note():
                 pass
 

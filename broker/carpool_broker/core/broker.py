@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Final, assert_never
 
 from carpool_broker.core.bounds import Bounds
-from carpool_broker.core.effects import AnyEffect, Greet, Reply, SayListChanged
+from carpool_broker.core.effects import AnyEffect, Greet, Reply, SayListChanged, SayLog, SayUpdated
 from carpool_broker.core.events import (
     AgentCalled,
     AgentCame,
@@ -24,6 +24,8 @@ from carpool_broker.core.events import (
     AgentLeft,
     AgentListed,
     AgentPinged,
+    AgentSetLevel,
+    AgentWatched,
     AnyEvent,
     LimitsRead,
     SourceDropped,
@@ -32,6 +34,7 @@ from carpool_broker.core.events import (
     SupervisorCame,
     SupervisorWent,
 )
+from carpool_broker.core.interests import LEVELS, Interests
 from carpool_broker.core.ledger import Ledger
 from carpool_broker.core.listing import FAMILIES, Family
 from carpool_broker.core.outward import needed
@@ -39,7 +42,7 @@ from carpool_broker.core.registry import Changes, Registry
 from carpool_broker.core.routing import NoTarget, Target, find
 from carpool_broker.core.session import Notice, Owed, Session
 from carpool_broker.core.sources import Sources
-from carpool_broker.core.view import BadCursor, View, ViewTool
+from carpool_broker.core.view import BadCursor, Route, View, ViewTool
 from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.faults import TOOLS_CALL, fault, for_method
 from carpool_protocol.features import FEATURES
@@ -50,13 +53,11 @@ from carpool_protocol.messages import (
     Credit,
     Discover,
     Failed,
-    Feature,
+    Logged,
     PoolChanged,
     Progressed,
+    Updated,
 )
-
-NOT_YET: Final[frozenset[Feature]] = frozenset({"logging", "resources.subscribe"})
-"""What servers may announce and we do not carry yet."""
 
 VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 """Versions of the handshake era, the newest first: what we answer to a version that we do not know."""
@@ -78,6 +79,7 @@ class BrokerCore:
         self.states: dict[PoolKey, PoolChanged] = {}
         self.sources = Sources(registry, self.states)
         self.ledger = Ledger(self.sessions, bounds, self._out)
+        self.interests = Interests(lambda session: self.sources.scope(self.sessions[session].source))
         self.list_waits: Deadlines[tuple[SessionId, RawJson]] = Deadlines()
         self.name_waits: Deadlines[CallId] = Deadlines()
         self._nameless: dict[CallId, Owed] = {}
@@ -130,6 +132,7 @@ class BrokerCore:
         """Assert every invariant of every part."""
         self.ledger.check()
         self.sources.check()
+        self.interests.check(self.sessions)
         self.registry.check()
         for session in self.sessions.values():
             assert session.source in self.sources.sources
@@ -152,6 +155,11 @@ class BrokerCore:
                 self.ledger.failed(event, now)
             case Progressed():
                 self.ledger.progressed(event)
+            case Logged():
+                if event.session in self.sessions and self.interests.wants_log(event.session, event.level):
+                    self._out(SayLog(event.session, event.params))
+            case Updated():
+                self._updated(event)
             case Credit():
                 if self.ledger.credit_bytes is not None:
                     self.ledger.credit_bytes += event.size_bytes
@@ -185,6 +193,8 @@ class BrokerCore:
                 self.states.clear()
                 self.ledger.credit_bytes = event.credit_bytes
                 self._out(self.sources.wanted())
+                self.interests.restart()
+                self._say_interests()
                 self._discover_used()
                 self.ledger.pump_all(now)
             case SupervisorWent():
@@ -199,7 +209,14 @@ class BrokerCore:
     def _handle_agent(
         self,
         session: Session,
-        event: AgentLeft | AgentGreeted | AgentPinged | AgentListed | AgentCancelled | AgentErred,
+        event: AgentLeft
+        | AgentGreeted
+        | AgentPinged
+        | AgentListed
+        | AgentCancelled
+        | AgentSetLevel
+        | AgentWatched
+        | AgentErred,
         now: float,
     ) -> None:
         match event:
@@ -211,6 +228,8 @@ class BrokerCore:
                 self._listed(session, event, now)
             case AgentCancelled():
                 self._cancelled(session, event, now)
+            case AgentSetLevel() | AgentWatched():
+                self._interested(session, event)
             case AgentErred():
                 self._refuse(session, event.id, event.fault, event.detail)
             case AgentLeft():
@@ -219,7 +238,9 @@ class BrokerCore:
                 for owed in session.owed.values():
                     self._resolved(owed)
                 self.ledger.forget(session)
+                self.interests.forget(session.id)
                 del self.sessions[session.id]
+                self._say_interests()
             case _:
                 assert_never(event)
 
@@ -233,7 +254,7 @@ class BrokerCore:
         session.version = event.version if event.version in VERSIONS else VERSIONS[0]
         session.agent = event.agent or session.agent
         self._discover(self._view(session))
-        announced = self._view(session).capabilities() - NOT_YET
+        announced = self._view(session).capabilities()
         features = tuple(feature for feature in FEATURES if feature in announced)
         self._out(Greet(session.id, event.id, session.version, self._instructions(session), features))
 
@@ -341,6 +362,42 @@ class BrokerCore:
             del session.lists[event.id]
             self.list_waits.disarm((session.id, event.id))
 
+    def _interested(self, session: Session, event: AgentSetLevel | AgentWatched) -> None:
+        """A log level, or a subscription. Both are answered here and kept up whatever instance serves."""
+        if not session.greeted:
+            self._refuse(session, event.id, "not_initialized", "")
+            return
+        if isinstance(event, AgentSetLevel):
+            if not self.interests.set_level(session.id, event.level):
+                self._refuse(session, event.id, "bad_params", f"A level is one of {', '.join(LEVELS)}.")
+                return
+        else:
+            route = self._view(session).route(event.uri)
+            if not isinstance(route, Route):
+                self._refuse(session, event.id, "unknown_resource", "")
+                return
+            catalog = self.registry.catalog(route.key)
+            if catalog is not None and "resources.subscribe" not in catalog.features:
+                self._refuse(session, event.id, "unknown_method", f"{route.server} knows no subscriptions.")
+                return
+            if event.on:
+                self.interests.subscribe(session.id, route.server, route.uri, event.uri)
+            else:
+                self.interests.unsubscribe(session.id, route.server, route.uri)
+        self._out(Reply(session.id, event.id, is_error=False, body=EMPTY_OBJECT))
+        self._say_interests()
+
+    def _updated(self, event: Updated) -> None:
+        for session_id, spelled, exact in self.interests.hearers(event.key, event.uri):
+            uri = spelled if exact else self.view_of(session_id).outward_uri(event.key, event.uri)
+            self._out(SayUpdated(session_id, uri, event.params))
+
+    def _say_interests(self) -> None:
+        """Tell the supervisor what it does not know yet of levels and subscriptions."""
+        if self.ledger.credit_bytes is not None:
+            for news in self.interests.news():
+                self._out(news)
+
     def _refuse(self, session: Session, request: RawJson, slug: str, detail: str) -> None:
         is_error, body = for_method(fault(slug, detail=detail), "")
         self._out(Reply(session.id, request, is_error, body))
@@ -424,6 +481,7 @@ class BrokerCore:
         self._wanted = keys
         if self.ledger.credit_bytes is not None:
             self._out(wanted)
+            self._say_interests()
             for key in self.sources.to_discover():
                 self._out(Discover(key))
 

@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec import Struct
 
 from carpool_protocol.ids import PoolKey, RawJson, SessionId
-from carpool_protocol.messages import Call, CancelCall, Discover, Feature, Payload, Wanted
+from carpool_protocol.messages import Call, CancelCall, Discover, Feature, Payload, SetLevel, Wanted, Watch
 
 
 class Effect(Struct, frozen=True, tag=True):
@@ -65,6 +65,22 @@ class SayListChanged(Effect, frozen=True):
     family: Literal["tools", "prompts", "resources"] = "tools"
 
 
+class SayLog(Effect, frozen=True):
+    """Pass a server's log message on."""
+
+    session: SessionId
+    params: Payload
+
+
+class SayUpdated(Effect, frozen=True):
+    """Tell this agent that a resource it subscribed to, or a part of it, changed."""
+
+    session: SessionId
+    uri: str
+    """As this agent is to read it."""
+    params: Payload
+
+
 class Note(Effect, frozen=True):
     """A line for the broker's log."""
 
@@ -72,6 +88,6 @@ class Note(Effect, frozen=True):
     text: str
 
 
-OwnEffect = Reply | ReplyOutward | Greet | ReportProgress | SayListChanged | Note
-LinkEffect = Call | CancelCall | Wanted | Discover
+OwnEffect = Reply | ReplyOutward | Greet | ReportProgress | SayListChanged | SayLog | SayUpdated | Note
+LinkEffect = Call | CancelCall | Wanted | Discover | SetLevel | Watch
 AnyEffect = OwnEffect | LinkEffect

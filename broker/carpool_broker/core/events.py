@@ -21,10 +21,12 @@ from carpool_protocol.messages import (
     Catalog,
     Credit,
     Failed,
+    Logged,
     Payload,
     PoolChanged,
     PoolSpec,
     Progressed,
+    Updated,
 )
 
 SourceId = NewType("SourceId", str)
@@ -125,6 +127,24 @@ class AgentCancelled(Event, frozen=True):
     reason: str
 
 
+class AgentSetLevel(Event, frozen=True):
+    """`logging/setLevel`."""
+
+    session: SessionId
+    id: RawJson
+    level: str
+
+
+class AgentWatched(Event, frozen=True):
+    """`resources/subscribe`, or `resources/unsubscribe`."""
+
+    session: SessionId
+    id: RawJson
+    uri: str
+    """As the agent spelled it."""
+    on: bool
+
+
 class AgentErred(Event, frozen=True):
     """A request that cannot be served: it gets an error with its own id."""
 
@@ -155,9 +175,11 @@ OwnEvent = (
     | AgentListed
     | AgentCalled
     | AgentCancelled
+    | AgentSetLevel
+    | AgentWatched
     | AgentErred
     | SupervisorCame
     | SupervisorWent
 )
-LinkEvent = Answered | Failed | Progressed | Catalog | PoolChanged | Credit
+LinkEvent = Answered | Failed | Progressed | Catalog | PoolChanged | Credit | Logged | Updated
 AnyEvent = OwnEvent | LinkEvent

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from carpool_broker.core.effects import Greet, Reply, ReportProgress
+from carpool_broker.core.effects import Greet, Reply, ReportProgress, SayLog, SayUpdated
 from carpool_broker.core.events import (
     AgentCalled,
     AgentCancelled,
@@ -20,9 +20,12 @@ from carpool_broker.core.events import (
     AgentGreeted,
     AgentListed,
     AgentPinged,
+    AgentSetLevel,
+    AgentWatched,
     OwnEvent,
 )
 from carpool_broker.core.listing import Family
+from carpool_protocol.content import at, text_of
 from carpool_protocol.features import capabilities_of
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
 from carpool_protocol.jsonrpc import (
@@ -35,6 +38,7 @@ from carpool_protocol.jsonrpc import (
     error_body_line,
     error_line,
     notification_line,
+    quote,
     result_line,
 )
 from carpool_protocol.lines import OverlongLine
@@ -130,6 +134,14 @@ def _read_request(session: SessionId, message: Request) -> Meaning:
             return AgentCalled(
                 session, message.id, subject.text, subject.rest, subject.meta, subject.token, method
             )
+        case "logging/setLevel":
+            level = text_of(message.params or EMPTY_OBJECT, "level")
+            return AgentSetLevel(session, message.id, level or "")
+        case "resources/subscribe" | "resources/unsubscribe":
+            uri = text_of(message.params or EMPTY_OBJECT, "uri")
+            if uri is None:
+                return AgentErred(session, message.id, "bad_params", f"{message.method} needs a uri.")
+            return AgentWatched(session, message.id, uri, message.method == "resources/subscribe")
         case "ping":
             return AgentPinged(session, message.id)
         case "initialize":
@@ -186,3 +198,14 @@ def greeting(effect: Greet, release: str) -> bytes:
 def progress(effect: ReportProgress) -> bytes:
     """`notifications/progress` under the agent's own token."""
     return progress_line(effect.token, effect.params)
+
+
+def log_message(effect: SayLog) -> bytes:
+    """`notifications/message`."""
+    return notification_line("notifications/message", effect.params)
+
+
+def updated(effect: SayUpdated) -> bytes:
+    """`notifications/resources/updated`, with the URI that this agent knows."""
+    params = at(effect.params, {"uri": lambda _: quote(effect.uri)})
+    return notification_line("notifications/resources/updated", RawJson(params))

@@ -11,7 +11,18 @@ from typing import Literal
 from msgspec import Struct
 
 from carpool_protocol.ids import InstanceId, PoolKey, ServerName, WireId
-from carpool_protocol.messages import Answered, Call, Catalog, Failed, Operated, PoolChanged, Progressed
+from carpool_protocol.messages import (
+    Answered,
+    Call,
+    Catalog,
+    Failed,
+    Logged,
+    Operated,
+    Payload,
+    PoolChanged,
+    Progressed,
+    Updated,
+)
 
 
 class Effect(Struct, frozen=True, tag=True):
@@ -49,6 +60,29 @@ class Probe(Effect, frozen=True):
     instance: InstanceId
 
 
+class WriteLevel(Effect, frozen=True):
+    """Tell the instance from which level on log messages are wanted."""
+
+    instance: InstanceId
+    level: str
+
+
+class WriteWatch(Effect, frozen=True):
+    """Subscribe to resources, and end subscriptions."""
+
+    instance: InstanceId
+    add: tuple[str, ...]
+    drop: tuple[str, ...]
+
+
+class KeepLog(Effect, frozen=True):
+    """A log message that cannot be told to any agent: into the server's log file, for operators."""
+
+    instance: InstanceId
+    level: str
+    params: Payload
+
+
 class CloseStdin(Effect, frozen=True):
     """Ask the instance politely to end."""
 
@@ -75,6 +109,18 @@ class Note(Effect, frozen=True):
     text: str
 
 
-OwnEffect = Spawn | WriteCall | WriteCancel | Probe | CloseStdin | SignalGroup | Forget | Note
-LinkEffect = Answered | Failed | Progressed | Catalog | PoolChanged | Operated
+OwnEffect = (
+    Spawn
+    | WriteCall
+    | WriteCancel
+    | WriteLevel
+    | WriteWatch
+    | KeepLog
+    | Probe
+    | CloseStdin
+    | SignalGroup
+    | Forget
+    | Note
+)
+LinkEffect = Answered | Failed | Progressed | Catalog | PoolChanged | Operated | Logged | Updated
 AnyEffect = OwnEffect | LinkEffect

@@ -12,7 +12,17 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from carpool_protocol.ids import InstanceId, WireId
-from carpool_protocol.messages import Call, CancelCall, Catalog, Discover, Operate, Payload, Wanted
+from carpool_protocol.messages import (
+    Call,
+    CancelCall,
+    Catalog,
+    Discover,
+    Operate,
+    Payload,
+    SetLevel,
+    Wanted,
+    Watch,
+)
 
 Text = Annotated[str, Meta(extra={"journal": "length"})]
 """Text that a server wrote: of it a journal keeps the length only."""
@@ -90,6 +100,22 @@ class ServerProgressed(Event, frozen=True):
     params: Payload
 
 
+class ServerLogged(Event, frozen=True):
+    """`notifications/message`: it names no call in either era."""
+
+    instance: InstanceId
+    level: str
+    params: Payload
+
+
+class ResourceUpdated(Event, frozen=True):
+    """A resource, or a part of one, that we subscribed to has changed."""
+
+    instance: InstanceId
+    uri: str
+    params: Payload
+
+
 class InstanceHeard(Event, frozen=True):
     """At least one byte came on stdout."""
 
@@ -153,6 +179,8 @@ OwnEvent = (
     | ServerAnswered
     | AnswerUnreadable
     | ServerProgressed
+    | ServerLogged
+    | ResourceUpdated
     | InstanceHeard
     | ProbeAnswered
     | ServerMisspoke
@@ -162,5 +190,5 @@ OwnEvent = (
     | ClockJumped
     | StopWanted
 )
-LinkEvent = Wanted | Discover | Call | CancelCall | Operate
+LinkEvent = Wanted | Discover | Call | CancelCall | Operate | SetLevel | Watch
 AnyEvent = OwnEvent | LinkEvent

@@ -94,6 +94,10 @@ class Pool:
         """The pool that this one replaces and that must be gone before it may start."""
         self.stop_first = False
         """No instance starts before every older one has ended."""
+        self.level = ""
+        """The most verbose log level that is wanted; empty: none."""
+        self.uris: tuple[str, ...] = ()
+        """Resources whose changes are wanted."""
         self.catalog: Catalog | None = None
         self.catalog_said = False
         self.generations = 0

@@ -9,8 +9,18 @@ Knows nothing of: how effects are performed.
 from typing import assert_never
 
 from carpool_protocol.ids import InstanceId
-from carpool_protocol.messages import Call, CancelCall, Discover, Operate, PoolChanged, PoolReport, Wanted
-from carpool_supervisor.core import operators
+from carpool_protocol.messages import (
+    Call,
+    CancelCall,
+    Discover,
+    Operate,
+    PoolChanged,
+    PoolReport,
+    SetLevel,
+    Wanted,
+    Watch,
+)
+from carpool_supervisor.core import hearing, operators
 from carpool_supervisor.core.desk import Desk, last_error
 from carpool_supervisor.core.effects import AnyEffect
 from carpool_supervisor.core.events import (
@@ -25,7 +35,9 @@ from carpool_supervisor.core.events import (
     InstanceHeard,
     InstanceSpawned,
     ProbeAnswered,
+    ResourceUpdated,
     ServerAnswered,
+    ServerLogged,
     ServerMisspoke,
     ServerProgressed,
     SpawnFailed,
@@ -130,6 +142,12 @@ class SupervisorCore:
                     self._relax(pool, now)
             case Operate():
                 self.roster.operate(event, now)
+            case SetLevel():
+                if event.key in self.pools:
+                    hearing.set_level(self.pools[event.key], event, self._out)
+            case Watch():
+                if event.key in self.pools:
+                    hearing.watch(self.pools[event.key], event, self._out)
             case BrokerCame():
                 self.desk.abandon_all(now)
                 for pool in self.pools.values():
@@ -160,6 +178,8 @@ class SupervisorCore:
         | ServerAnswered
         | AnswerUnreadable
         | ServerProgressed
+        | ServerLogged
+        | ResourceUpdated
         | InstanceHeard
         | ProbeAnswered
         | ServerMisspoke
@@ -178,6 +198,7 @@ class SupervisorCore:
                 self.roster.spawn_failed(instance, event.text, event.jitter, now)
             case InstanceGreeted():
                 self.roster.greeted(instance, event.catalog, now)
+                hearing.greeted(instance, self._out)
             case GreetingFailed():
                 self.roster.condemn(instance, event.text, now)
                 self.roster.starts.fill(now)  # it has given back its turn to greet
@@ -191,6 +212,10 @@ class SupervisorCore:
                 self._relax(pool, now)
             case ServerProgressed():
                 self.desk.progressed(instance, event.wire, event.params, now)
+            case ServerLogged():
+                hearing.logged(instance, event, self._out)
+            case ResourceUpdated():
+                hearing.updated(instance, event, self._out)
             case InstanceHeard() | ProbeAnswered():
                 pass
             case ServerMisspoke():

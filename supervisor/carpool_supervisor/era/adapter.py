@@ -29,5 +29,11 @@ class Adapter(Protocol):
     def cancel(self, wire: WireId, reason: str) -> bytes:
         """The line that cancels a call."""
 
+    def level(self, level: str) -> bytes:
+        """The line that sets the log level."""
+
+    def watch(self, uri: str, *, on: bool) -> bytes:
+        """The line that begins or ends a subscription."""
+
     def probe(self) -> bytes:
         """The line that a living server answers."""

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from carpool_protocol.answers import repair_error, repair_tool_result
+from carpool_protocol.content import text_of
 from carpool_protocol.faults import TOOLS_CALL
 from carpool_protocol.features import features_of
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, PoolKey, RawJson, WireId
@@ -43,7 +44,9 @@ from carpool_supervisor.core.events import (
     InstanceGreeted,
     OwnEvent,
     ProbeAnswered,
+    ResourceUpdated,
     ServerAnswered,
+    ServerLogged,
     ServerMisspoke,
     ServerProgressed,
 )
@@ -52,6 +55,7 @@ from carpool_supervisor.era.reading import CHANGED, METHODS, Page, Reading, legi
 VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 MAX_WIRE_DIGITS: Final = 18
 """A number with more is no wire id of ours; Python refuses to read one of more than 4,300."""
+_SETTINGS: Final = (b'"carpool-level-', b'"carpool-watch-')
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 
@@ -122,6 +126,17 @@ class Handshake:
         self._others.discard(wire)
         params = RawJson(b'{"requestId":%d,"reason":%s}' % (wire, quote(reason)))
         return notification_line("notifications/cancelled", params)
+
+    def level(self, level: str) -> bytes:
+        """`logging/setLevel`."""
+        return request_line(
+            self._next_id("level"), "logging/setLevel", RawJson(b'{"level":%s}' % quote(level))
+        )
+
+    def watch(self, uri: str, *, on: bool) -> bytes:
+        """`resources/subscribe` or `resources/unsubscribe`."""
+        method = "resources/subscribe" if on else "resources/unsubscribe"
+        return request_line(self._next_id("watch"), method, RawJson(b'{"uri":%s}' % quote(uri)))
 
     def probe(self) -> bytes:
         """`ping`. Any answer, an error too, is a sign of life."""
@@ -201,6 +216,13 @@ class Handshake:
                     self._events.append(ServerProgressed(self._instance, WireId(int(token)), rest))
         elif message.method in CHANGED and self._greeted is not None:
             self._ask(self._reading.changed(CHANGED[message.method]))
+        elif message.method == "notifications/message":
+            level = text_of(message.params or EMPTY_OBJECT, "level") or ""
+            self._events.append(ServerLogged(self._instance, level, message.params))
+        elif message.method == "notifications/resources/updated":
+            uri = text_of(message.params or EMPTY_OBJECT, "uri")
+            if uri is not None:
+                self._events.append(ResourceUpdated(self._instance, uri, message.params))
 
     def _misspoke(self, garbage: Garbage) -> None:
         wire = _wire(garbage.id) if garbage.kind != "request" else None
@@ -250,6 +272,10 @@ class Handshake:
                 self._erred(wire, message.error)
         elif answer_id.startswith(b'"carpool-ping-'):
             self._events.append(ProbeAnswered(self._instance))
+        elif answer_id.startswith(_SETTINGS):
+            if isinstance(message, ErrorAnswer):
+                text = f"refused a log level or a subscription: {_error(message.error).message[:200]}"
+                self._events.append(ServerMisspoke(self._instance, text))
         elif answer_id == self._initialize:
             self._initialize = ABSENT
             self._greeting_answered(message)

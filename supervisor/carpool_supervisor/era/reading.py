@@ -10,16 +10,19 @@ Knows nothing of: request ids, greetings, who wants the catalog.
 
 import json
 from collections.abc import Iterable
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
 
+from carpool_protocol.content import elements, value_of
 from carpool_protocol.ids import RawJson
 from carpool_protocol.messages import Feature, Offer, ResourceOffer
 
 MAX_OFFERS: Final = 100_000
 MAX_PAGES: Final = 10_000
+MAX_AGAIN: Final = 3
+"""A list that changes each time it is read is taken as it comes after so many times."""
 
 Family = Literal["tools", "prompts", "resources", "templates"]
 FAMILIES: Final[tuple[Family, ...]] = ("tools", "prompts", "resources", "templates")
@@ -65,6 +68,8 @@ class Reading:
         """Of the list that is being read."""
         self._cursors: set[str] = set()
         self._now: Family | None = None
+        self._again_times = 0
+        """How often the list that is being read has been begun anew."""
         self._todo: list[Family] = []
         self._announced: tuple[Family, ...] = ()
 
@@ -84,6 +89,7 @@ class Reading:
     def next(self) -> Page | None:
         """The first page of the next list; None when all is read."""
         self._now = None
+        self._again_times = 0
         if not self._todo:
             return None
         self._now = self._todo.pop(0)
@@ -110,7 +116,9 @@ class Reading:
         offers, cursor = page
         self._found += offers
         if family in self._todo:  # it changed meanwhile: what was read so far may not belong together
-            return self._again(family), ""
+            if self._again_times < MAX_AGAIN:
+                return self._again(family), ""
+            self._todo.remove(family)
         if cursor is None:
             return self._done(family), ""
         endless = len(self._cursors) >= MAX_PAGES or len(self._found) > MAX_OFFERS
@@ -120,9 +128,12 @@ class Reading:
         return Page(family, cursor), ""
 
     def _again(self, family: Family) -> Page | None:
+        times = self._again_times + 1
         self._todo.remove(family)
         self._todo.insert(0, family)
-        return self.next()
+        page = self.next()
+        self._again_times = times
+        return page
 
     def _done(self, family: Family) -> Page | None:
         # A name offered twice counts once, the first time.
@@ -178,21 +189,28 @@ def _read(result: RawJson, family: Family) -> tuple[list[tuple[str, RawJson]], s
 
 
 def _read_leniently(result: RawJson, family: Family) -> tuple[list[tuple[str, RawJson]], str | None] | None:
-    """For pages that msgspec refuses (lone surrogates, rule 16): the standard library reads them."""
+    """For pages that msgspec refuses (lone surrogates, rule 16): cut, so that every byte stays."""
+    entries = elements(value_of(result, _MEMBERS[family]) or b"")
+    if entries is None:
+        return None
+    found = []
+    for entry in entries:
+        name = _text(value_of(entry, _NAMES[family]))
+        if name:
+            found.append((legible(name), RawJson(entry)))
+    cursor = _text(value_of(result, "nextCursor"))
+    return found, cursor
+
+
+def _text(raw: bytes | None) -> str | None:
+    """A JSON string, half surrogate pairs and all; None for anything else."""
+    if raw is None or raw[:1] != b'"':
+        return None
     try:
-        fields: Any = json.loads(result)
-    except (ValueError, RecursionError):
+        text: str = json.loads(raw)
+    except ValueError:
         return None
-    entries = fields.get(_MEMBERS[family]) if isinstance(fields, dict) else None
-    if not isinstance(entries, list):
-        return None
-    cursor = fields.get("nextCursor")
-    found = [
-        (legible(entry[_NAMES[family]]), RawJson(json.dumps(entry).encode()))
-        for entry in entries
-        if isinstance(entry, dict) and isinstance(entry.get(_NAMES[family]), str) and entry[_NAMES[family]]
-    ]
-    return found, cursor if isinstance(cursor, str) else None
+    return text
 
 
 def legible(text: str) -> str:

@@ -1,0 +1,69 @@
+"""What a pool's instances are asked to tell unasked, and who is told what they say.
+
+Owns each pool's log level and watched resources as its instances know them: an instance that greets is
+told all of it, also after a restart, and then every watched resource counts as changed (nobody knows what
+happened meanwhile). A log message names no call, so it reaches an agent only when everything in flight on
+the instance is that agent's (rule 5); otherwise it is for operators.
+
+Knows nothing of: sessions' levels and subscriptions (the broker has them), JSON.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from carpool_protocol.ids import RawJson
+from carpool_protocol.messages import Logged, SetLevel, Updated, Watch
+from carpool_supervisor.core.effects import AnyEffect, KeepLog, WriteLevel, WriteWatch
+from carpool_supervisor.core.events import ResourceUpdated, ServerLogged
+from carpool_supervisor.core.pool import Instance, Pool
+
+Out = Callable[[AnyEffect], None]
+
+
+def set_level(pool: Pool, word: SetLevel, out: Out) -> None:
+    """Another level is wanted. Without any, instances keep the last: MCP has no way to say "none"."""
+    pool.level = word.level
+    if word.level and _serves(pool, "logging"):
+        for instance in pool.serving:
+            out(WriteLevel(instance.id, word.level))
+
+
+def watch(pool: Pool, word: Watch, out: Out) -> None:
+    """Other resources are watched."""
+    before, pool.uris = pool.uris, tuple(word.uris)
+    if _serves(pool, "resources.subscribe"):
+        add = tuple(uri for uri in pool.uris if uri not in before)
+        drop = tuple(uri for uri in before if uri not in pool.uris)
+        for instance in pool.serving:
+            out(WriteWatch(instance.id, add, drop))
+
+
+def greeted(instance: Instance, out: Out) -> None:
+    """An instance became fit: it is told what all the others know."""
+    pool = instance.pool
+    if pool.level and _serves(pool, "logging"):
+        out(WriteLevel(instance.id, pool.level))
+    if pool.uris and _serves(pool, "resources.subscribe"):
+        out(WriteWatch(instance.id, pool.uris, ()))
+        if instance.generation > 1:
+            for uri in pool.uris:
+                out(Updated(pool.key, uri, RawJson(msgspec.json.encode({"uri": uri}))))
+
+
+def logged(instance: Instance, event: ServerLogged, out: Out) -> None:
+    """Whose log message is it?"""
+    sessions = {opened.call.session for opened in instance.in_flight.values()}
+    if len(sessions) == 1 and not instance.lingering:
+        out(Logged(sessions.pop(), event.level, event.params))
+    else:
+        out(KeepLog(instance.id, event.level, event.params))
+
+
+def updated(instance: Instance, event: ResourceUpdated, out: Out) -> None:
+    """The broker knows who is to hear of it."""
+    out(Updated(instance.pool.key, event.uri, event.params))
+
+
+def _serves(pool: Pool, feature: str) -> bool:
+    return pool.catalog is not None and feature in pool.catalog.features

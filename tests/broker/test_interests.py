@@ -1,0 +1,106 @@
+"""Levels and subscriptions: what the supervisor is told, and who hears of what."""
+
+from carpool_broker.core.interests import Interests
+from carpool_broker.core.scope import Scope, ScopeEntry
+from carpool_protocol.ids import PoolKey, ServerName, SessionId
+from carpool_protocol.messages import SetLevel, Watch
+
+A, B = SessionId("a"), SessionId("b")
+FS, WEB = ServerName("fs"), ServerName("web")
+FS_KEY, WEB_KEY, NEW_FS = PoolKey("fs:1"), PoolKey("web:1"), PoolKey("fs:2")
+
+
+def scope(**keys: PoolKey) -> Scope:
+    return Scope(tuple(ScopeEntry(server=ServerName(name), key=key) for name, key in keys.items()))
+
+
+class Two:
+    """Two sessions: `a` sees both servers, `b` only the file system."""
+
+    def __init__(self) -> None:
+        self.scopes = {A: scope(fs=FS_KEY, web=WEB_KEY), B: scope(fs=FS_KEY)}
+        self.interests = Interests(lambda session: self.scopes[session])
+
+    def news(self) -> list[SetLevel | Watch]:
+        return list(self.interests.news())
+
+
+def test_a_pool_gets_the_most_verbose_level_that_anybody_who_sees_it_wants() -> None:
+    two = Two()
+    assert two.interests.set_level(A, "warning")
+    assert two.news() == [SetLevel(FS_KEY, "warning"), SetLevel(WEB_KEY, "warning")]
+    assert two.interests.set_level(B, "debug")
+    assert two.news() == [SetLevel(FS_KEY, "debug")]
+    two.interests.forget(B)
+    assert two.news() == [SetLevel(FS_KEY, "warning")]
+    two.interests.forget(A)
+    assert two.news() == [SetLevel(FS_KEY, ""), SetLevel(WEB_KEY, "")]
+
+
+def test_what_was_said_is_said_once_and_again_to_a_new_supervisor() -> None:
+    two = Two()
+    two.interests.set_level(B, "info")
+    two.interests.subscribe(B, FS, "file:///x", "file:///x")
+    first = two.news()
+    assert first == [SetLevel(FS_KEY, "info"), Watch(FS_KEY, ["file:///x"])]
+    assert two.news() == []
+    two.interests.restart()
+    assert two.news() == first
+
+
+def test_a_word_that_is_no_level_changes_nothing() -> None:
+    two = Two()
+    two.interests.set_level(A, "error")
+    assert not two.interests.set_level(A, "loud")
+    assert two.interests.wants_log(A, "error")
+    assert not two.interests.wants_log(A, "warning")
+
+
+def test_a_session_gets_messages_of_its_level_and_above_and_those_of_unknown_levels() -> None:
+    two = Two()
+    two.interests.set_level(A, "notice")
+    wanted = [
+        level
+        for level in ("debug", "info", "notice", "emergency", "odd")
+        if two.interests.wants_log(A, level)
+    ]
+    assert wanted == ["notice", "emergency", "odd"]
+    assert not two.interests.wants_log(B, "emergency")
+
+
+def test_subscriptions_of_many_sessions_are_one_union_and_end_with_the_last() -> None:
+    two = Two()
+    for session in (A, B):
+        two.interests.subscribe(session, FS, "file:///x", "file:///x")
+    two.interests.subscribe(A, FS, "file:///a", "file:///a")
+    assert two.news() == [Watch(FS_KEY, ["file:///a", "file:///x"])]
+    two.interests.unsubscribe(A, FS, "file:///x")
+    assert two.news() == []
+    two.interests.forget(B)
+    assert two.news() == [Watch(FS_KEY, ["file:///a"])]
+    two.interests.unsubscribe(A, FS, "file:///never")
+    assert two.news() == []
+
+
+def test_only_subscribers_hear_of_a_change_each_in_its_own_spelling() -> None:
+    two = Two()
+    two.interests.subscribe(A, FS, "file:///x", "carpool+fs+file:///x")
+    two.interests.subscribe(B, FS, "file:///y", "file:///y")
+    assert list(two.interests.hearers(FS_KEY, "file:///x")) == [(A, "carpool+fs+file:///x", True)]
+    assert list(two.interests.hearers(WEB_KEY, "file:///x")) == []
+
+
+def test_who_watches_a_directory_hears_of_what_is_in_it_but_not_of_its_neighbours() -> None:
+    two = Two()
+    two.interests.subscribe(A, FS, "file:///dir", "file:///dir")
+    assert list(two.interests.hearers(FS_KEY, "file:///dir/file")) == [(A, "file:///dir/file", False)]
+    assert list(two.interests.hearers(FS_KEY, "file:///dirt/file")) == []
+
+
+def test_a_subscription_goes_along_when_its_servers_pool_is_replaced() -> None:
+    two = Two()
+    two.interests.subscribe(B, FS, "file:///x", "file:///x")
+    two.news()
+    two.scopes[B] = scope(fs=NEW_FS)
+    assert two.news() == [Watch(FS_KEY, []), Watch(NEW_FS, ["file:///x"])]
+    assert list(two.interests.hearers(NEW_FS, "file:///x")) == [(B, "file:///x", True)]

@@ -228,12 +228,22 @@ class BrokerShell:
             if isinstance(meaning, events.Event):
                 burst.append(meaning)
             elif meaning is not None:
+                self._pump.feed_all(burst)  # whatever comes aside comes in its turn
+                burst = []
                 self._aside(session, meaning)
         self._pump.feed_all(burst)
 
-    def _aside(self, session: SessionId, meaning: handshake.ControlAsked | handshake.Unservable) -> None:
+    def _aside(
+        self, session: SessionId, meaning: handshake.ControlAsked | handshake.Unservable | handshake.Batch
+    ) -> None:
         if isinstance(meaning, handshake.Unservable):
             self._door.write(session, meaning.line)
+        elif isinstance(meaning, handshake.Batch):
+            if meaning.lines and self.core.sessions[session].version == handshake.BATCHING:
+                # A batch within a batch is none of JSON-RPC's: it is refused as a line of its own.
+                self.take(session, [line for line in meaning.lines if not line.startswith(b"[")])
+            else:
+                self._door.write(session, meaning.refusal)
         elif session in self._operators:
             assert self._nursery is not None
             self._nursery.start_soon(self._answer_control, session, meaning)

@@ -17,18 +17,11 @@ from carpool_protocol.messages import Feature
 
 FEATURES: Final[tuple[Feature, ...]] = get_args(Feature)
 
-LISTS: Final[frozenset[Feature]] = frozenset(
-    {
-        "tools",
-        "tools.listChanged",
-        "prompts",
-        "prompts.listChanged",
-        "resources",
-        "resources.listChanged",
-        "completions",
-    }
-)
-"""What is announced for a server that has not told its catalog yet: empty lists are legal."""
+PERHAPS: Final[frozenset[Feature]] = frozenset(FEATURES)
+"""What is announced for a server that has not told its catalog yet: it may turn out to serve any of it, and
+an agent greets only once. Empty lists are legal; levels and subscriptions are kept until somebody can use
+them.
+"""
 
 _read = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _read_flags = msgspec.json.Decoder(dict[str, Any]).decode

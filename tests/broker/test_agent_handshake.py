@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_broker.core.effects import Greet, Reply, ReportProgress
+from carpool_broker.core.effects import Greet, Reply, ReportProgress, SayUpdated
 from carpool_broker.core.events import (
     AgentCalled,
     AgentCancelled,
@@ -15,6 +15,8 @@ from carpool_broker.core.events import (
     AgentGreeted,
     AgentListed,
     AgentPinged,
+    AgentSetLevel,
+    AgentWatched,
 )
 from carpool_broker.era import handshake
 from carpool_broker.era.handshake import ControlAsked, Unservable
@@ -143,3 +145,32 @@ def test_errors_and_progress_are_worded_with_the_agents_own_id_and_token() -> No
 )
 def test_no_bytes_of_an_agent_raise(line: bytes) -> None:
     handshake.read(ME, line.replace(b"\n", b" "))
+
+
+def test_a_batch_is_its_messages_and_a_refusal_for_whoever_may_not_send_one() -> None:
+    ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+    found = handshake.read(ME, b"[" + ping + b", " + ping + b"]")
+    assert isinstance(found, handshake.Batch)
+    assert found.lines == [ping, ping]
+    assert json.loads(found.refusal)["error"]["code"] == -32600
+    assert isinstance(handshake.read(ME, b"[%b]" % b",".join([ping] * 1001)), handshake.Unservable)
+
+
+def test_levels_and_subscriptions_are_read_and_bad_ones_refused() -> None:
+    def read(method: str, params: str) -> object:
+        return handshake.read(
+            ME, f'{{"jsonrpc":"2.0","id":7,"method":"{method}","params":{params}}}'.encode()
+        )
+
+    assert read("logging/setLevel", '{"level":"info"}') == AgentSetLevel(ME, RawJson(b"7"), "info")
+    assert read("logging/setLevel", '{"level":5}') == AgentSetLevel(ME, RawJson(b"7"), "")
+    assert read("resources/subscribe", '{"uri":"x:1"}') == AgentWatched(ME, RawJson(b"7"), "x:1", on=True)
+    assert read("resources/unsubscribe", '{"uri":"x:1"}') == AgentWatched(ME, RawJson(b"7"), "x:1", on=False)
+    assert isinstance(read("resources/subscribe", "{}"), AgentErred)
+
+
+def test_a_change_is_told_under_the_uri_that_the_agent_knows() -> None:
+    params = RawJson(b'{"uri":"file:///x","more":1}')
+    line = json.loads(handshake.updated(SayUpdated(ME, "carpool+fs+file:///x", params)))
+    assert line["method"] == "notifications/resources/updated"
+    assert line["params"] == {"uri": "carpool+fs+file:///x", "more": 1}

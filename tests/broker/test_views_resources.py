@@ -304,8 +304,8 @@ def test_what_is_announced_is_what_some_server_serves_with_changes_of_lists_that
 
 def test_a_server_that_told_nothing_yet_may_serve_any_list() -> None:
     lists = {family + flag for family in ("tools", "prompts", "resources") for flag in ("", ".listChanged")}
-    lists.add("completions")
-    assert view_of(catalog("a", features=("logging",)), servers="a b").capabilities() == lists | {"logging"}
+    lists |= {"completions", "logging", "resources.subscribe"}
+    assert view_of(catalog("a", features=("logging",)), servers="a b").capabilities() == lists
     assert Registry().retain(Scope(())).capabilities() == lists
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool_protocol.features import FEATURES, LISTS, capabilities_of, features_of
+from carpool_protocol.features import FEATURES, PERHAPS, capabilities_of, features_of
 from carpool_protocol.ids import RawJson
 from carpool_protocol.messages import Feature
 
@@ -55,11 +55,12 @@ def test_what_is_announced_is_read_back_with_the_families_of_all_options(feature
     assert read == features | {feature.partition(".")[0] for feature in features}
 
 
-def test_all_lists_are_announced_for_a_server_that_told_nothing_yet() -> None:
+def test_everything_is_announced_for_a_server_that_told_nothing_yet() -> None:
     changed = {"listChanged": True}
-    assert capabilities_of(LISTS) == {
+    assert capabilities_of(PERHAPS) == {
         "tools": changed,
         "prompts": changed,
-        "resources": changed,
+        "resources": {**changed, "subscribe": True},
         "completions": {},
+        "logging": {},
     }

@@ -19,7 +19,7 @@ from carpool_broker.core.offers import Shelf, ViewPrompt, ViewResource, ViewTool
 from carpool_broker.core.resources import Listed, UriTable
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_broker.core.view import View
-from carpool_protocol.features import LISTS
+from carpool_protocol.features import PERHAPS
 from carpool_protocol.ids import PoolKey
 from carpool_protocol.messages import Feature
 from carpool_protocol.names import Tool
@@ -185,11 +185,11 @@ def features_of_scope(scope: Scope, shelves: Mapping[PoolKey, Shelf]) -> frozens
     Lists change whenever a server comes or goes, so `listChanged` goes with every family. A scope without
     servers announces lists too: a server may be configured any time.
     """
-    found: set[Feature] = set() if scope.servers else set(LISTS)
+    found: set[Feature] = set() if scope.servers else set(PERHAPS)
     for entry in scope.servers:
         shelf = shelves.get(entry.key)
         if shelf is None:
-            found |= LISTS
+            found |= PERHAPS
         else:
             found.update(shelf.catalog.features)
             found.update(_OFFERED_AS[family] for family in FAMILIES if shelf.offers[family])

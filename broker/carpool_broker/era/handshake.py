@@ -25,7 +25,7 @@ from carpool_broker.core.events import (
     OwnEvent,
 )
 from carpool_broker.core.listing import Family
-from carpool_protocol.content import at, text_of
+from carpool_protocol.content import at, elements, text_of
 from carpool_protocol.features import capabilities_of
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
 from carpool_protocol.jsonrpc import (
@@ -63,6 +63,9 @@ LIST_CHANGED: Final = {
     family: notification_line(f"notifications/{family}/list_changed", ABSENT)
     for family in ("tools", "prompts", "resources")
 }
+BATCHING: Final = "2025-03-26"
+"""The one version with JSON-RPC batches. They must be accepted; their requests are answered one by one."""
+MAX_BATCH: Final = 1000
 CONTROL: Final = "carpool/"
 """Methods of the command line; not MCP's."""
 
@@ -81,6 +84,14 @@ class Unservable(Struct, frozen=True):
     line: bytes
 
 
+class Batch(Struct, frozen=True):
+    """Several messages in one line. In a session of `BATCHING` each is read as a line of its own."""
+
+    lines: list[bytes]
+    refusal: bytes
+    """The line that any other session gets back."""
+
+
 class _Info(Struct, frozen=True):
     name: str = ""
 
@@ -92,7 +103,7 @@ class _Initialize(Struct):
 
 _initialize = msgspec.json.Decoder(_Initialize)
 
-Meaning = OwnEvent | ControlAsked | Unservable | None
+Meaning = OwnEvent | ControlAsked | Unservable | Batch | None
 """None: nothing is to be done."""
 
 
@@ -114,6 +125,10 @@ def read(session: SessionId, line: bytes) -> Meaning:
                 return None if request is None else AgentCancelled(session, request, reason)
             return None
         case Garbage():
+            if message.why == "batch":
+                refusal = error_line(RawJson(b"null"), INVALID_REQUEST, message.text)
+                lines = elements(line.strip()) or []
+                return Batch(lines, refusal) if len(lines) <= MAX_BATCH else Unservable(refusal)
             return _read_garbage(message)
         case Result() | ErrorAnswer() | Request():
             # Nothing has been asked of this agent: an answer of its own making is dropped.

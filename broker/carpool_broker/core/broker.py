@@ -83,6 +83,9 @@ class BrokerCore:
         self.list_waits: Deadlines[tuple[SessionId, RawJson]] = Deadlines()
         self.name_waits: Deadlines[CallId] = Deadlines()
         self._nameless: dict[CallId, Owed] = {}
+        self.watch_waits: Deadlines[tuple[SessionId, RawJson]] = Deadlines()
+        self._early: dict[tuple[SessionId, RawJson], AgentWatched] = {}
+        """Subscriptions to resources of a server that may not have told its catalog yet."""
         self._wanted: set[PoolKey] = set()
         self._slow: set[PoolKey] = set()
         """Pools that a list has once waited for in vain: the next one does not (rule 18)."""
@@ -109,6 +112,8 @@ class BrokerCore:
             session = self.sessions[session_id]
             self._slow |= self._view(session).unknown
             self._answer_list(session, request, session.lists.pop(request))
+        for who in self.watch_waits.due(now):
+            self._watched(self._early.pop(who), now, patient=False)
         for call in self.name_waits.due(now):
             self._resolve(self._nameless.pop(call), now, patient=False)
         return effects
@@ -122,6 +127,7 @@ class BrokerCore:
                     self.ledger.next_deadline(),
                     self.list_waits.next_deadline(),
                     self.name_waits.next_deadline(),
+                    self.watch_waits.next_deadline(),
                 )
                 if at is not None
             ),
@@ -140,6 +146,7 @@ class BrokerCore:
                 assert (session.id, request) in self.list_waits
         unresolved = {call for call, owed in self.ledger.calls.items() if owed.stage == "unresolved"}
         assert unresolved == set(self._nameless)
+        assert all(who in self.watch_waits and who[0] in self.sessions for who in self._early)
         assert all(call in self.name_waits for call in unresolved)
 
     def _out(self, effect: AnyEffect) -> None:
@@ -228,8 +235,10 @@ class BrokerCore:
                 self._listed(session, event, now)
             case AgentCancelled():
                 self._cancelled(session, event, now)
-            case AgentSetLevel() | AgentWatched():
-                self._interested(session, event)
+            case AgentSetLevel():
+                self._set_level(session, event)
+            case AgentWatched():
+                self._watched(event, now, patient=True)
             case AgentErred():
                 self._refuse(session, event.id, event.fault, event.detail)
             case AgentLeft():
@@ -239,6 +248,8 @@ class BrokerCore:
                     self._resolved(owed)
                 self.ledger.forget(session)
                 self.interests.forget(session.id)
+                for who in [who for who in self._early if who[0] == session.id]:
+                    self._forget_early(who)
                 del self.sessions[session.id]
                 self._say_interests()
             case _:
@@ -361,31 +372,52 @@ class BrokerCore:
         elif event.id in session.lists:
             del session.lists[event.id]
             self.list_waits.disarm((session.id, event.id))
+        else:
+            self._forget_early((session.id, event.id))
 
-    def _interested(self, session: Session, event: AgentSetLevel | AgentWatched) -> None:
-        """A log level, or a subscription. Both are answered here and kept up whatever instance serves."""
+    def _set_level(self, session: Session, event: AgentSetLevel) -> None:
+        if not session.greeted:
+            self._refuse(session, event.id, "not_initialized", "")
+        elif not self.interests.set_level(session.id, event.level):
+            self._refuse(session, event.id, "bad_params", f"A level is one of {', '.join(LEVELS)}.")
+        else:
+            self._out(Reply(session.id, event.id, is_error=False, body=EMPTY_OBJECT))
+            self._say_interests()
+
+    def _watched(self, event: AgentWatched, now: float, *, patient: bool) -> None:
+        """A subscription, or its end. It is answered here and kept up whatever instance serves."""
+        session = self.sessions[event.session]
         if not session.greeted:
             self._refuse(session, event.id, "not_initialized", "")
             return
-        if isinstance(event, AgentSetLevel):
-            if not self.interests.set_level(session.id, event.level):
-                self._refuse(session, event.id, "bad_params", f"A level is one of {', '.join(LEVELS)}.")
-                return
+        view = self._view(session)
+        route = view.route(event.uri)
+        final = isinstance(route, Route) and route.by in ("listed", "named")
+        who = (session.id, event.id)
+        if patient and not final and self._unsettled(view):
+            if who not in self._early:
+                self._discover(view)
+                self._early[who] = event
+                self.watch_waits.arm(who, now, self.list_wait_s)
+            return
+        self._forget_early(who)
+        if not isinstance(route, Route):
+            self._refuse(session, event.id, "unknown_resource", "")
+            return
+        catalog = self.registry.catalog(route.key)
+        if catalog is not None and "resources.subscribe" not in catalog.features:
+            self._refuse(session, event.id, "unknown_method", f"{route.server} knows no subscriptions.")
+            return
+        if event.on:
+            self.interests.subscribe(session.id, route.server, route.uri, event.uri)
         else:
-            route = self._view(session).route(event.uri)
-            if not isinstance(route, Route):
-                self._refuse(session, event.id, "unknown_resource", "")
-                return
-            catalog = self.registry.catalog(route.key)
-            if catalog is not None and "resources.subscribe" not in catalog.features:
-                self._refuse(session, event.id, "unknown_method", f"{route.server} knows no subscriptions.")
-                return
-            if event.on:
-                self.interests.subscribe(session.id, route.server, route.uri, event.uri)
-            else:
-                self.interests.unsubscribe(session.id, route.server, route.uri)
+            self.interests.unsubscribe(session.id, route.server, route.uri)
         self._out(Reply(session.id, event.id, is_error=False, body=EMPTY_OBJECT))
         self._say_interests()
+
+    def _forget_early(self, who: tuple[SessionId, RawJson]) -> None:
+        self._early.pop(who, None)
+        self.watch_waits.disarm(who)
 
     def _updated(self, event: Updated) -> None:
         for session_id, spelled, exact in self.interests.hearers(event.key, event.uri):
@@ -441,6 +473,8 @@ class BrokerCore:
                         self._answer_list(session, request, session.lists.pop(request))
         for owed in list(self._nameless.values()):
             self._resolve(owed, now, patient=True)
+        for early in list(self._early.values()):
+            self._watched(early, now, patient=True)
 
     # --- views -----------------------------------------------------------------------------------------
 

@@ -176,11 +176,11 @@ class Control:
 
     async def _settled_view(self, session: SessionId) -> View:
         """What the session sees once every server has told its tools, or the patience for that is over."""
-        with trio.move_on_after(self._core.list_wait_s):
+        with trio.move_on_after(self._core.requests.list_wait_s):
             asked: set[PoolKey] = set()
             while True:
                 view = self._core.view_of(session)
-                missing = {key for key in view.unknown if not self._core.is_settled(key)}
+                missing = {key for key in view.unknown if not self._core.outlook.is_settled(key)}
                 if not missing:
                     break
                 for key in sorted(missing - asked):

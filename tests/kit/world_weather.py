@@ -200,7 +200,12 @@ def _nothing_is_left(world: World) -> None:
     supervisor.check()
     ledger, desk = broker.ledger, supervisor.desk
     _empty(
-        "broker's calls", ledger.calls, ledger.backstops, ledger.waits, broker.list_waits, broker.name_waits
+        "broker's calls",
+        ledger.calls,
+        ledger.backstops,
+        ledger.waits,
+        broker.requests.list_waits,
+        broker.requests.name_waits,
     )
     _empty("supervisor's calls", desk.calls, desk.idle, desk.total, desk.waits)
     for agent in world.agents.values():

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from carpool_broker.core.resources import Route, Unroutable
 from carpool_broker.core.view import BadRef, CompletionTarget, Denied, View, ViewPrompt, ViewTool
+from carpool_protocol.content import text_of
 from carpool_protocol.faults import TOOLS_CALL
 from carpool_protocol.ids import PoolKey, RawJson, ServerName
 from carpool_protocol.names import Ambiguous, Unknown
@@ -47,7 +48,8 @@ def find(view: View, method: str, subject: str) -> Target | NoTarget:
         case "resources/read":
             return _located(view, subject, view.route(subject))
         case _:
-            return _completed(view, view.completion_target(RawJson(subject.encode())))
+            ref = RawJson(subject.encode())
+            return _completed(view, ref, view.completion_target(ref))
 
 
 def _named(
@@ -77,12 +79,12 @@ def _located(view: View, uri: str, found: Route | Unroutable) -> Target | NoTarg
 
 
 def _completed(
-    view: View, found: CompletionTarget | Ambiguous | Unknown | Unroutable | BadRef
+    view: View, ref: RawJson, found: CompletionTarget | Ambiguous | Unknown | Unroutable | BadRef
 ) -> Target | NoTarget:
     suspects = tuple(sorted(view.unknown))
     match found:
         case CompletionTarget():
-            return Target(found.server, found.key, found.ref.decode())
+            return Target(found.server, found.key, found.ref.decode(), final=_is_final(view, ref))
         case BadRef():
             return NoTarget(fault="bad_params", detail=f"{found.text.capitalize()}.")
         case Ambiguous():
@@ -91,6 +93,14 @@ def _completed(
             return NoTarget(fault="unknown_prompt", detail=_perhaps(found), suspects=suspects)
         case Unroutable():
             return NoTarget(fault="unknown_resource", suspects=suspects)
+
+
+def _is_final(view: View, ref: RawJson) -> bool:
+    """Whether the reference is to something listed: only that stays true whatever others turn out to list."""
+    if text_of(ref, "type") != "ref/resource":
+        return True
+    route = view.uris.route_template(text_of(ref, "uri") or "")
+    return isinstance(route, Route) and route.by in ("listed", "named")
 
 
 def _which(found: Ambiguous) -> str:

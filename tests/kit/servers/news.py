@@ -34,7 +34,12 @@ for message in lines():
         if params["name"] == "touch":
             send({"method": "notifications/resources/updated", "params": {"uri": arguments["uri"]}})
         elif params["name"] == "log":
-            send({"method": "notifications/message", "params": {"level": arguments["level"], "data": arguments["data"]}})
+            send(
+                {
+                    "method": "notifications/message",
+                    "params": {"level": arguments["level"], "data": arguments["data"]},
+                }
+            )
         answer(message, text(json.dumps({"watched": sorted(watched), "level": level})))
     elif "id" in message:
         send({"id": message["id"], "error": {"code": -32601, "message": f"no method {method}"}})

@@ -44,10 +44,11 @@ def split_subject(method: str, params: RawJson) -> Subject | ParamsError:
     rest, meta, token = split
     found = fields(rest or EMPTY_OBJECT)
     raw = found.pop(key, b"") if found is not None else b""
-    if key == "ref":  # never what a string says: it could hold a line end, and with that another message
-        text = raw.decode(errors="replace") if raw[:1] == b"{" else None
-    else:
+    text = None
+    if key != "ref":
         text = key_text(raw)
+    elif raw[:1] == b"{":  # never what a string says: it could hold a line end, and with that another message
+        text = raw.decode(errors="replace")
     if found is None or text is None:
         return ParamsError(f"{method} needs {'an object' if key == 'ref' else 'a string'} {key}")
     if any(name.casefold() == key for name in found):  # readers that ignore case would take that one

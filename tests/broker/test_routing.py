@@ -12,7 +12,7 @@ from carpool_broker.core.registry import Registry
 from carpool_broker.core.routing import NoTarget, Target, find
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_broker.core.view import View
-from carpool_protocol.faults import KINDS
+from carpool_protocol.fault_kinds import KINDS
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
 from carpool_protocol.messages import Catalog, Feature, Offer, ResourceOffer
 

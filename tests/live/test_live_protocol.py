@@ -136,7 +136,7 @@ async def test_an_id_that_is_still_open_is_refused_and_the_first_call_goes_on(sh
 
 
 @pytest.mark.parametrize(
-    "method", ["no/such", "resources/list", "prompts/get", "carpool/status", "server/discover", ""]
+    "method", ["no/such", "tasks/list", "roots/list", "carpool/status", "server/discover", ""]
 )
 async def test_an_unknown_method_is_answered_with_32601(shared: Daemon, method: str) -> None:
     with trio.fail_after(LIMIT_S):

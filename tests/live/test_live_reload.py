@@ -26,6 +26,14 @@ def _base(shared: Daemon) -> Iterator[None]:
     yield
     shared.configure(BASE)
     assert shared.run("reload").returncode == 0
+    trio.run(shared.until, _is_base, "only the base is left, and no replacement is on its way")
+
+
+def _is_base(facts: Json) -> bool:
+    servers: Json = facts["servers"]
+    instances = [instance for server in servers.values() for instance in server["instances"]]
+    alone = all(len(server["instances"]) <= 1 for server in servers.values())
+    return servers.keys() == BASE.keys() and alone and all(each["state"] == "serving" for each in instances)
 
 
 async def test_an_added_server_appears_by_itself_and_a_removed_one_leaves(shared: Daemon) -> None:

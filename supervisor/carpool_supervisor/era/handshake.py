@@ -56,6 +56,7 @@ VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 MAX_WIRE_DIGITS: Final = 18
 """A number with more is no wire id of ours; Python refuses to read one of more than 4,300."""
 _SETTINGS: Final = (b'"carpool-level-', b'"carpool-watch-')
+MAX_DROPPED: Final = 1024
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 
@@ -103,6 +104,8 @@ class Handshake:
         self._version = VERSIONS[0]
         self._others: set[WireId] = set()
         """Open calls of methods other than `tools/call`: their results have other forms."""
+        self._dropped: dict[WireId, None] = {}
+        """The latest of these that were cancelled: they may be answered all the same."""
         self._events: list[OwnEvent] = []
         self._lines: list[bytes] = []
 
@@ -123,7 +126,11 @@ class Handshake:
 
     def cancel(self, wire: WireId, reason: str) -> bytes:
         """`notifications/cancelled`."""
-        self._others.discard(wire)
+        if wire in self._others:
+            self._others.remove(wire)
+            self._dropped[wire] = None
+            if len(self._dropped) > MAX_DROPPED:
+                del self._dropped[next(iter(self._dropped))]
         params = RawJson(b'{"requestId":%d,"reason":%s}' % (wire, quote(reason)))
         return notification_line("notifications/cancelled", params)
 
@@ -166,6 +173,8 @@ class Handshake:
     def _answered(self, wire: WireId, result: RawJson) -> None:
         if self._others and wire in self._others:
             self._others.remove(wire)
+        elif self._dropped and wire in self._dropped:
+            del self._dropped[wire]
         else:
             result, note = repair_tool_result(result)
             if not result:
@@ -369,6 +378,7 @@ class Handshake:
         else:
             self._fit = True
             self._events.append(InstanceGreeted(self._instance, catalog))
+        self._ask(self._reading.late())
 
 
 def _wire(answer_id: RawJson | None) -> WireId | None:

@@ -22,7 +22,7 @@ from carpool_protocol.messages import Feature, Offer, ResourceOffer
 MAX_OFFERS: Final = 100_000
 MAX_PAGES: Final = 10_000
 MAX_AGAIN: Final = 3
-"""A list that changes each time it is read is taken as it comes after so many times."""
+"""A list that changes whenever it is read is taken as it is after so many times, and read again later."""
 
 Family = Literal["tools", "prompts", "resources", "templates"]
 FAMILIES: Final[tuple[Family, ...]] = ("tools", "prompts", "resources", "templates")
@@ -71,6 +71,8 @@ class Reading:
         self._again_times = 0
         """How often the list that is being read has been begun anew."""
         self._todo: list[Family] = []
+        self._late: list[Family] = []
+        """Lists that were taken although they are old already."""
         self._announced: tuple[Family, ...] = ()
 
     def announce(self, features: Iterable[Feature]) -> None:
@@ -97,6 +99,11 @@ class Reading:
         self._cursors = set()
         return Page(self._now, None)
 
+    def late(self) -> Page | None:
+        """What was read has been told: the next request, if a part of it was old already."""
+        late, self._late = self._late, []
+        return self.changed(late)
+
     @property
     def family(self) -> Family | None:
         """The list that is being read."""
@@ -119,6 +126,7 @@ class Reading:
             if self._again_times < MAX_AGAIN:
                 return self._again(family), ""
             self._todo.remove(family)
+            self._late.append(family)
         if cursor is None:
             return self._done(family), ""
         endless = len(self._cursors) >= MAX_PAGES or len(self._found) > MAX_OFFERS

@@ -8,12 +8,10 @@ answered here. Source: MCP 2025-11-25, basic/lifecycle, basic/utilities, server/
 Knows nothing of: agents, deadlines, processes, which call is whose.
 """
 
-import json
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from msgspec import Struct
 
 from carpool_protocol.answers import repair_error, repair_tool_result
 from carpool_protocol.content import text_of
@@ -50,39 +48,20 @@ from carpool_supervisor.core.events import (
     ServerMisspoke,
     ServerProgressed,
 )
-from carpool_supervisor.era.reading import CHANGED, METHODS, Page, Reading, legible
+from carpool_supervisor.era.greeting import (
+    VERSIONS,
+    Initialized,
+    common_version,
+    read_error,
+    read_initialized,
+)
+from carpool_supervisor.era.reading import CHANGED, METHODS, Page, Reading
 
-VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 MAX_WIRE_DIGITS: Final = 18
 """A number with more is no wire id of ours; Python refuses to read one of more than 4,300."""
 _SETTINGS: Final = (b'"carpool-level-', b'"carpool-watch-')
 MAX_DROPPED: Final = 1024
 METHOD_NOT_FOUND: Final = -32601
-INVALID_PARAMS: Final = -32602
-
-
-class _Initialized(Struct):
-    """The fields of an InitializeResult that we use."""
-
-    protocolVersion: str  # noqa: N815 - the wire's name
-    capabilities: dict[str, msgspec.Raw] = {}
-    serverInfo: msgspec.Raw = msgspec.Raw(b"{}")  # noqa: N815 - the wire's name
-    instructions: str | None = None
-
-
-class _Supported(Struct):
-    supported: list[str] = []
-
-
-class _RpcError(Struct):
-    code: int = 0
-    message: str = ""
-    data: msgspec.Raw = msgspec.Raw(b"null")
-
-
-_initialized = msgspec.json.Decoder(_Initialized)
-_supported = msgspec.json.Decoder(_Supported)
-_rpc_error = msgspec.json.Decoder(_RpcError)
 
 
 class Handshake:
@@ -99,7 +78,7 @@ class Handshake:
         self._listing = ABSENT
         """The id of the list request that is out."""
         self._reading = Reading()
-        self._greeted: _Initialized | None = None
+        self._greeted: Initialized | None = None
         self._features: list[Feature] = []
         self._version = VERSIONS[0]
         self._others: set[WireId] = set()
@@ -283,7 +262,7 @@ class Handshake:
             self._events.append(ProbeAnswered(self._instance))
         elif answer_id.startswith(_SETTINGS):
             if isinstance(message, ErrorAnswer):
-                text = f"refused a log level or a subscription: {_error(message.error).message[:200]}"
+                text = f"refused a log level or a subscription: {read_error(message.error).message[:200]}"
                 self._events.append(ServerMisspoke(self._instance, text))
         elif answer_id == self._initialize:
             self._initialize = ABSENT
@@ -296,8 +275,8 @@ class Handshake:
 
     def _greeting_answered(self, message: Result | ErrorAnswer) -> None:
         if isinstance(message, ErrorAnswer):
-            error = _error(message.error)
-            version = _common_version(error, self._version)
+            error = read_error(message.error)
+            version = common_version(error, self._version)
             if version is not None:
                 self._lines.append(self._initialize_as(version))
                 return
@@ -305,10 +284,7 @@ class Handshake:
                 GreetingFailed(self._instance, f"refused initialize: {error.message[:200]} ({error.code})")
             )
             return
-        try:
-            greeted: _Initialized | None = _initialized.decode(message.result)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-            greeted = _lenient_initialized(message.result)
+        greeted = read_initialized(message.result)
         if greeted is None or greeted.protocolVersion not in VERSIONS:
             said = (
                 "no protocol version"
@@ -341,7 +317,7 @@ class Handshake:
     def _page_answered(self, message: Result | ErrorAnswer) -> None:
         family = self._reading.family
         if isinstance(message, ErrorAnswer):
-            error = _error(message.error)
+            error = read_error(message.error)
             wrong = f"refused {family}/list: {error.message[:200]} ({error.code})"
             page = self._reading.refused()
             if error.code == METHOD_NOT_FOUND and family == "templates":
@@ -385,42 +361,3 @@ def _wire(answer_id: RawJson | None) -> WireId | None:
     """The wire id an answer's id means; `"17"` counts as 17, as in the Python SDK."""
     digits = answer_id.strip(b'"') if answer_id else b""
     return WireId(int(digits)) if digits.isdigit() and len(digits) <= MAX_WIRE_DIGITS else None
-
-
-def _error(error: RawJson) -> _RpcError:
-    try:
-        return _rpc_error.decode(error)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return _RpcError(message="an error that is no JSON-RPC error")
-
-
-def _common_version(error: _RpcError, tried: str) -> str | None:
-    """Some servers refuse a version with -32602 and say which they know (digest 2.1)."""
-    if error.code != INVALID_PARAMS:
-        return None
-    try:
-        supported = _supported.decode(error.data).supported
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return None
-    return next((version for version in VERSIONS if version in supported and version != tried), None)
-
-
-def _lenient_initialized(result: RawJson) -> _Initialized | None:
-    """For results that msgspec refuses (lone surrogates, rule 16): the standard library reads them."""
-    try:
-        fields = json.loads(result)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(fields, dict) or not isinstance(fields.get("protocolVersion"), str):
-        return None
-    capabilities = fields.get("capabilities")
-    instructions = fields.get("instructions")
-    return _Initialized(
-        protocolVersion=fields["protocolVersion"],
-        capabilities={
-            name: msgspec.Raw(json.dumps(value).encode())
-            for name, value in (capabilities if isinstance(capabilities, dict) else {}).items()
-        },
-        serverInfo=msgspec.Raw(json.dumps(fields.get("serverInfo", {})).encode()),
-        instructions=legible(instructions) if isinstance(instructions, str) else None,
-    )

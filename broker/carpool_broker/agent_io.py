@@ -23,6 +23,9 @@ READ_BYTES = 64 * 1024
 class AgentIo:
     """One agent's socket on the ready set. `on_closed` is called once, not after `close`."""
 
+    on_lines: Callable[[list[bytes | OverlongLine]], None]
+    """May be set anew: once an agent is welcome, its lines need nobody between socket and host."""
+
     def __init__(
         self,
         sock: socket.socket,
@@ -34,7 +37,7 @@ class AgentIo:
         self._sock = sock
         self._fd = sock.fileno()
         self._ready = ready
-        self._on_lines = on_lines
+        self.on_lines = on_lines
         self._on_closed = on_closed
         self._buffer = LineBuffer(cap_bytes=LINE_CAP_BYTES)
         self._out: list[bytes] = []
@@ -120,7 +123,7 @@ class AgentIo:
             return
         lines = self._buffer.feed(data)
         if lines:
-            self._on_lines(lines)
+            self.on_lines(lines)
 
     def _writable(self) -> None:
         try:

@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 import trio
@@ -191,14 +192,11 @@ class Door:
             self._host.farewell(agent.id)
 
     def _take(self, agent: Agent, lines: list[bytes | OverlongLine]) -> None:
-        if agent.welcomed:
-            self._host.take(agent.id, lines)
-        elif agent.attach is None:
+        """Lines of an agent that is not welcome yet."""
+        if agent.attach is None:
             self._introduce(agent, lines)
         else:
             self._await_environment(agent, lines)
-        if agent.io.pending_bytes > READ_AHEAD_BYTES:
-            self._ration()
 
     def _introduce(self, agent: Agent, lines: list[bytes | OverlongLine]) -> None:
         first = lines[0]
@@ -236,6 +234,7 @@ class Door:
     def _welcome(self, agent: Agent, environment: dict[str, str]) -> None:
         assert agent.attach is not None
         agent.welcomed = True
+        agent.io.on_lines = partial(self._host.take, agent.id)
         agent.asked = []
         kept, agent.kept = agent.kept, []
         self._host.welcome(agent.id, agent.attach, environment)

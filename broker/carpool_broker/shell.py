@@ -221,10 +221,10 @@ class BrokerShell:
         """See `door.Host`."""
         burst: list[events.AnyEvent] = []
         for line in lines:
-            if isinstance(line, OverlongLine):
-                meaning = handshake.read_overlong(session, line, LINE_CAP_BYTES)
-            else:
+            if isinstance(line, bytes):
                 meaning = handshake.read(session, line)
+            else:
+                meaning = handshake.read_overlong(session, line, LINE_CAP_BYTES)
             if isinstance(meaning, events.Event):
                 burst.append(meaning)
             elif meaning is not None:

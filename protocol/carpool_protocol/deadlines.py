@@ -83,6 +83,8 @@ class Deadlines(Generic[K]):
     def next_deadline(self) -> float | None:
         """The earliest deadline, or None. Costs one look per lane."""
         earliest: float | None = None
+        if not self._lane_of:
+            return None
         for lane in self._lanes.values():
             if lane:
                 deadline = lane[next(iter(lane))]

@@ -4,8 +4,9 @@ Owns the last `size` entries `(now, event, effects)`, their rendering as JSON li
 session or instance, and the way back: a dumped journal replays through the same machine and ends in the
 same place, because time and every decision from outside came in with the events.
 
-Invariants: no payload and no secret is kept (`journal_shapes`), of a payload the length is; entries are in
-the order of events; `record` never fails on a value.
+Invariants: no secret is kept, and no payload but a small one (`journal_shapes.SMALL_BYTES`); neither is ever
+shown or dumped, of a payload its length is; entries are in the order of events; `record` never fails on a
+value.
 
 A dump that begins with `seq` 0 replays exactly. One whose first entries fell out of the ring is for
 reading.
@@ -20,11 +21,14 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from carpool_protocol.journal_shapes import Shape, Strippers, revive, shape_of, structs_in
+from carpool_protocol.journal_shapes import Keepers, Shape, Strippers, revive, shape_of, structs_in
 from carpool_protocol.machine import Machine, Ticked
 
 JOURNAL_ENTRIES: Final = 1024
 """About 250 calls. Four times as many cost each call 10 %: the ring leaves the processor's cache."""
+
+
+_strippers = Strippers()
 
 
 class Entry(Struct, frozen=True):
@@ -46,22 +50,25 @@ class Journal:
     """A bounded ring of entries. `record` is on the hot path; the rest is for when something went wrong."""
 
     def __init__(self, size: int = JOURNAL_ENTRIES) -> None:
-        self._ring: deque[tuple[float, Any, list[Any]]] = deque(maxlen=size)
+        self._ring: deque[tuple[float, Any, Sequence[Any]]] = deque(maxlen=size)
         self._recorded = 0
-        self._strippers = Strippers()
+        self._keepers = Keepers(_strippers)
 
     def __len__(self) -> int:
         return len(self._ring)
 
     def record(self, now: float, event: Any, effects: Sequence[Any]) -> None:
-        """Keep one event (a Struct) and its effects (Structs), without their payloads and secrets."""
-        strippers = self._strippers
-        strip = strippers[type(event)]
-        kept = []
+        """Keep one event and its effects (Structs; a sequence that nobody changes any more)."""
+        keepers = self._keepers
+        keep = keepers[type(event)]
+        if keep is not None:
+            event = keep(event)
         for effect in effects:
-            strip_effect = strippers[type(effect)]
-            kept.append(effect if strip_effect is None else strip_effect(effect))
-        self._ring.append((now, event if strip is None else strip(event), kept))
+            keep = keepers[type(effect)]
+            if keep is not None and keep(effect) is not effect:
+                effects = [_strippers.deep(each) for each in effects]
+                break
+        self._ring.append((now, event, effects))
         self._recorded += 1
 
     def entries(self) -> list[Entry]:
@@ -119,6 +126,10 @@ def _fields(kept: Any) -> tuple[Shape, Sequence[Any]] | None:
     if isinstance(kept, tuple) and kept and isinstance(kept[0], Shape):
         return kept[0], kept[1:]
     if isinstance(kept, Struct):
+        strip = _strippers[type(kept)]
+        if strip is not None:
+            kept = strip(kept)
+            return kept[0], kept[1:]
         shape = shape_of(type(kept))
         return shape, [getattr(kept, field) for field in shape.fields]
     return None

@@ -4,8 +4,8 @@ Owns the reading of annotations: which fields are cargo (`messages.Payload`: the
 are secret (`messages.Secret`: nothing is kept), which may hold such Structs further down, and which name a
 call, a session, an instance. Compiled once per class.
 
-Invariant: `strip` keeps no reference to a field annotated as payload or secret, nor to a Struct that has
-one.
+Invariants: what `Strippers` give keeps no reference to a field annotated as payload or secret, nor to a
+Struct that has one; what `Keepers` give may hold payloads of less than `SMALL_BYTES` together, and no secret.
 Refuses to know: rings, files, what an event means.
 """
 
@@ -86,6 +86,53 @@ class Strippers(dict[type, "Strip | None"]):
         # 4 times as long, and this runs for every event and effect.
         names = {"_shape": shape, "_deep": self.deep, "_lengths": _lengths}
         return eval(source, names)  # type: ignore[no-any-return]  # noqa: S307
+
+
+SMALL_BYTES: Final = 512
+"""A message with fewer bytes of payload stays as it is while it is in the ring, and is stripped when it is
+shown: to strip every message of every call was 5 % of each process's work."""
+
+
+class Keepers(dict[type, "Callable[[Any], Any] | None"]):
+    """Class to the function that gives what a ring may hold: the object, or it stripped. None: the object."""
+
+    def __init__(self, strippers: Strippers) -> None:
+        self._strippers = strippers
+
+    def __missing__(self, cls: type) -> "Callable[[Any], Any] | None":
+        strip = self._strippers[cls]
+        weight = None if strip is None else _weight(cls, "m")
+        if weight is None:
+            keep = strip
+        else:
+            # As in `Strippers`, and a frozen class only: nobody changes what the ring holds.
+            source = f"lambda m: m if {weight} < {SMALL_BYTES} else _strip(m)"
+            keep = eval(source, {"_strip": strip})  # noqa: S307
+        self[cls] = keep
+        return keep
+
+
+def _weight(cls: type[Struct], of: str) -> str | None:
+    """The bytes of payload in a Struct, as an expression; None where that cannot be said at a glance."""
+    shape = shape_of(cls)
+    if not cls.__struct_config__.frozen:
+        return None
+    parts = []
+    for field in shape.fields:
+        hint = _bare(shape.hints[field])
+        match shape.kinds[field]:
+            case "plain":
+                continue
+            case "length":
+                part: str | None = _PART["length"].format(f"{of}.{field}")
+            case "deep" if isinstance(hint, type) and shape.hints[field] is hint:
+                part = _weight(hint, f"{of}.{field}")
+            case _:
+                part = None
+        if part is None:
+            return None
+        parts.append(part)
+    return " + ".join(parts) or "0"
 
 
 _PART: Final[dict[FieldKind, str]] = {

@@ -126,7 +126,9 @@ _check_object = msgspec.json.Decoder(_AnyObject).decode
 _write = msgspec.json.Encoder().encode
 
 _WHITE_TO_BLANK = bytes.maketrans(b"\t\n\r", b"   ")
-_FIRST_OF_ID = frozenset(b'"-0123456789')
+# As numbers: `b"\r" in line` takes four times as long; it was a third of reading a line.
+_TAB, _LF, _CR = b"\t\n\r"
+FIRST_OF_ID = frozenset(b'"-0123456789')
 _FIRST_OF_OBJECT = b"{"[0]
 
 
@@ -139,7 +141,7 @@ def decode(line: bytes) -> Message:
             return _unreadable(line, "not_utf8")
     try:
         seen = _read_line(line)
-        if b"\r" in line or b"\t" in line or b"\n" in line:  # sound as it is, so they are white space
+        if has_white_space(line):  # sound as it is, so they are white space
             seen = _read_line(line.translate(_WHITE_TO_BLANK))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _decode_unusual(line)
@@ -160,7 +162,7 @@ def _call(raw_id: bytes, method: str, params: bytes, result: bytes, error: bytes
         return _garbage("ambiguous", raw_id, "request")
     if not raw_id:
         return Notification(method, RawJson(params))
-    if raw_id[0] not in _FIRST_OF_ID:
+    if raw_id[0] not in FIRST_OF_ID:
         return _garbage("bad_id", raw_id, "request")
     return Request(RawJson(raw_id), method, RawJson(params))
 
@@ -174,7 +176,7 @@ def _answer(raw_id: bytes, result: bytes, error: bytes) -> Message:
         result = b""
     if not raw_id or bool(result) == bool(error):
         return _garbage("bad_answer", raw_id, "answer")
-    if raw_id[0] not in _FIRST_OF_ID:
+    if raw_id[0] not in FIRST_OF_ID:
         return _garbage("bad_id", raw_id, "answer")
     if result:
         return Result(RawJson(raw_id), RawJson(result))
@@ -182,7 +184,7 @@ def _answer(raw_id: bytes, result: bytes, error: bytes) -> Message:
 
 
 def _garbage(why: Why, raw_id: bytes, kind: Literal["request", "answer", "unknown"]) -> Garbage:
-    echo = raw_id[:1] != b"" and (raw_id[0] in _FIRST_OF_ID or raw_id == b"null")
+    echo = raw_id[:1] != b"" and (raw_id[0] in FIRST_OF_ID or raw_id == b"null")
     return Garbage(why, TEXTS[why], RawJson(raw_id) if echo else None, kind)
 
 
@@ -225,6 +227,11 @@ def _decode_unusual(line: bytes) -> Message:
     if name is None:
         return _garbage("bad_method", raw_id, "request")
     return _call(raw_id, name, found.get("params", b""), result, error)
+
+
+def has_white_space(line: bytes) -> bool:
+    """Whether a sound line holds a control byte: one outside of strings, which a blank can stand for."""
+    return _CR in line or _TAB in line or _LF in line
 
 
 def quote(text: str) -> RawJson:

@@ -6,7 +6,7 @@ from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.effects import Reply, ReportProgress
 from carpool_broker.core.events import AgentCalled, SourceId
 from carpool_broker.core.ledger import Ledger
-from carpool_broker.core.session import Owed, Session
+from carpool_broker.core.session import Session
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.messages import Answered, Call, CancelCall, Failed, Policy, PoolSpec, Progressed
 
@@ -27,7 +27,7 @@ class Rig:
         self, request: str, session: SessionId = ONE, size: int = 0, token: RawJson = ABSENT
     ) -> list[Any]:
         asked = AgentCalled(session, RawJson(request.encode()), "s__t", RawJson(b" " * size), ABSENT, token)
-        owed = self.ledger.open(lambda number: Owed(number, self.sessions[session], asked))
+        owed = self.ledger.open(self.sessions[session], asked)
         owed.key, owed.server, owed.target = KEY, ServerName("s"), "t"
         self.ledger.admit(owed, self.now)
         return self.done()

@@ -12,6 +12,7 @@ from msgspec import Struct
 from carpool_protocol import ids
 from carpool_protocol.ids import CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.journal import Journal, load, replay
+from carpool_protocol.journal_shapes import SMALL_BYTES
 from carpool_protocol.machine import Ticked
 from carpool_protocol.messages import (
     Answered,
@@ -110,6 +111,38 @@ def test_neither_payloads_nor_secrets_stay_alive_in_the_ring() -> None:
     assert not any(thing is payload or thing is secret for thing in kept)
     assert b"hunter2" not in journal.dump()
     assert b"ppp" not in journal.dump()
+
+
+class Write(Struct, frozen=True):
+    """An effect that holds a message."""
+
+    wire: int
+    call: Call
+
+
+class Whispered(Struct, frozen=True):
+    line: Payload
+    secret: Secret
+
+
+def test_only_small_payloads_without_secrets_beside_them_wait_in_the_ring_to_be_stripped() -> None:
+    journal = Journal()
+    small, large, beside = b"s" * (SMALL_BYTES - 2), b"l" * SMALL_BYTES, b"b" * 4
+    secret = "hunter2-and-more"
+    journal.record(1.0, Answered(CallId(1), False, RawJson(small)), [Write(1, call(1, small))])
+    journal.record(
+        2.0, Answered(CallId(2), False, RawJson(large)), [Write(2, call(2, large)), call(3, large)]
+    )
+    journal.record(3.0, Whispered(RawJson(beside), {"TOKEN": secret}), [])
+    kept = reachable(journal._ring)
+    assert any(thing is small for thing in kept)
+    assert not any(thing is hidden for thing in kept for hidden in (large, beside, secret))
+    dump = journal.dump()
+    for hidden in (b"ssss", b"llll", b"bbbb", b"hunter2"):
+        assert hidden not in dump
+    first = journal.entries()[0]
+    assert first.event["body"] == first.effects[0]["call"]["params"] == {"bytes": len(small)}
+    assert [entry.seq for entry in journal.story(1, ids.CallId)] == [0]
 
 
 def test_the_ring_keeps_the_last_entries_and_counts_all() -> None:

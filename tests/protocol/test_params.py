@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from carpool_protocol import params as cut
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson
-from carpool_protocol.params import CallParams, ParamsError, call_params, split_call
+from carpool_protocol.jsonrpc import Request, decode
+from carpool_protocol.params import CallParams, ParamsError, call_params, split_call, split_call_line
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=10)
 json_values = st.recursive(
@@ -363,3 +364,72 @@ def test_no_bytes_raise(params: bytes) -> None:
     for split in (split_call, cut.split_meta, cut.split_cancelled, cut.split_progress, cut.list_params):
         split(RawJson(params))
     cut.rewrite_tool(RawJson(params), name="n", description_prefix="p ")
+
+
+USUAL = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"a","arguments":{"k":"\xc3\xa9"}}}'
+
+
+def test_a_usual_call_line_is_read_at_once() -> None:
+    assert split_call_line(USUAL) == (
+        b"7",
+        CallParams("a", RawJson(b'{"arguments":{"k":"\xc3\xa9"}}'), ABSENT, ABSENT),
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"{}",
+        USUAL[:-1],
+        USUAL + b"{}",
+        b"[" + USUAL + b"]",
+        USUAL.replace(b"2.0", b"1.0"),
+        USUAL.replace(b"tools/call", b"tools/list"),
+        USUAL.replace(b'"id":7,', b""),
+        USUAL.replace(b"7", b"null"),
+        USUAL.replace(b"7", b"[7]"),
+        USUAL.replace(b"7", b'7,"result":1'),
+        USUAL.replace(b"7", b'7,"error":null'),
+        USUAL.replace(b'"k":', b'"k":\r'),
+        USUAL.replace(b"\xc3", b""),
+        USUAL.replace(b"arguments", b"Name"),
+        USUAL.replace(b'"name":"a"', b'"name":7'),
+    ],
+)
+def test_any_other_line_is_left_to_decode(line: bytes) -> None:
+    assert split_call_line(line) is None
+
+
+line_pieces = st.sampled_from(
+    [b'"jsonrpc":"2.0"', b'"id":1', b'"id":"x"', b'"id":null', b'"id":{}']
+    + [b'"method":"tools/call"', b'"method":"ping"', b'"result":{}', b'"error":null', b'"other":1']
+    + [
+        b'"params":' + params
+        for params in (
+            b'{"name":"a"}',
+            b'{"name":"a","arguments":{"b":1}}',
+            b'{"name":"a","arguments":"\xff"}',
+            b'{"name":"a","arguments":[1,\r2]}',
+            b'{"name":"a","_meta":{"progressToken":3}}',
+            b'{"name":"a","_meta":[]}',
+            b'{"name":"a","more":1}',
+            b'{"name":"\xff"}',
+            b"null",
+            b"[]",
+        )
+    ]
+)
+
+
+@settings(deadline=None, max_examples=500)
+@given(st.lists(line_pieces, min_size=2, max_size=7))
+@example([b'"jsonrpc":"2.0"', b'"method":"tools/call"', b'"id":1', b'"params":{"name":"a"}'])
+def test_a_call_line_read_at_once_says_what_the_long_way_says(pieces_of_line: list[bytes]) -> None:
+    line = b"{" + b",".join(pieces_of_line) + b"}"
+    at_once = split_call_line(line)
+    if at_once is not None:
+        message = decode(line)
+        assert type(message) is Request
+        assert message.method == "tools/call"
+        assert at_once == (message.id, split_call(message.params))

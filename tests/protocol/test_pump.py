@@ -124,6 +124,21 @@ def test_the_timer_ticks_at_each_deadline(autojump_clock: trio.testing.MockClock
     trio.run(main, clock=autojump_clock)
 
 
+def test_what_a_tick_makes_the_shell_say_is_an_event(autojump_clock: trio.testing.MockClock) -> None:
+    async def main() -> None:
+        shell = Shell(clock=trio.current_time)
+        shell.on_effect = lambda what: shell.pump.feed(Asked(2)) if what.startswith("due") else None
+        async with trio.open_nursery() as nursery:
+            shell.pump.feed(Asked(1, due_s=5.0))
+            nursery.start_soon(shell.pump.run_timers)
+            await trio.sleep(6.0)
+            nursery.cancel_scope.cancel()
+        assert [entry.event["type"] for entry in shell.journal.entries()] == ["Asked", "Ticked", "Asked"]
+        assert shell.done[-1] == "event 2"
+
+    trio.run(main, clock=autojump_clock)
+
+
 async def test_no_event_pays_for_the_timer() -> None:
     shell = Shell(clock=trio.current_time)
     async with trio.open_nursery() as nursery:

@@ -10,10 +10,18 @@ import pytest
 import trio
 import trio.testing
 
+from carpool_protocol.runtime import ready as ready_module
 from carpool_protocol.runtime.ready import ReadySet
 from tests.kit.waits import until
 
 Ends = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture(autouse=True, params=["epoll", "selectors"])
+def polling(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test also with what stands in for epoll elsewhere."""
+    if request.param == "selectors":
+        monkeypatch.setattr(ready_module, "_new_poll", ready_module._Selected)
 
 
 @pytest.fixture

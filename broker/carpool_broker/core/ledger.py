@@ -16,12 +16,13 @@ from typing import Final
 
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.effects import AnyEffect, Reply, ReplyOutward, ReportProgress
+from carpool_broker.core.events import AgentCalled
 from carpool_broker.core.session import Owed, Session
 from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.fault_kinds import KINDS
 from carpool_protocol.faults import fault, fault_of, for_method
 from carpool_protocol.ids import CallId, PoolKey, RawJson, SessionId
-from carpool_protocol.link_codec import paid_size
+from carpool_protocol.link_codec import MESSAGE_BYTES
 from carpool_protocol.messages import Answered, Call, CancelCall, Failed, PoolSpec, Progressed
 
 BACKSTOP_MARGIN_S: Final = 5.0
@@ -50,13 +51,12 @@ class Ledger:
 
     # --- in --------------------------------------------------------------------------------------------
 
-    def open(self, owed_of: Callable[[CallId], Owed]) -> Owed:
+    def open(self, session: Session, asked: AgentCalled) -> Owed:
         """Enter a call into the books under a fresh number."""
         self.opened += 1
-        owed = owed_of(CallId(self.opened))
-        self.calls[owed.call] = owed
-        owed.session.owed[owed.asked.id] = owed
-        owed.session.calls += 1
+        call = CallId(self.opened)
+        owed = self.calls[call] = session.owed[asked.id] = Owed(call, session, asked)
+        session.calls += 1
         return owed
 
     def admit(self, owed: Owed, now: float) -> None:
@@ -91,7 +91,7 @@ class Ledger:
             asked.meta,
             bool(asked.token),
         )
-        self.credit_bytes = (self.credit_bytes or 0) - paid_size(call)
+        self.credit_bytes = (self.credit_bytes or 0) - owed.size_bytes - MESSAGE_BYTES
         self.backstops.arm(owed.call, now, self.backstop_s.get(owed.key, 1800.0))
         self._out(call)
 

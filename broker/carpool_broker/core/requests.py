@@ -89,7 +89,7 @@ class Requests:
         if event.id in session.owed or event.id in session.lists:
             self.refuse(session, event.id, "duplicate_request_id", "")
             return
-        owed = self._ledger.open(lambda call: Owed(call, session, event))
+        owed = self._ledger.open(session, event)
         self._resolve(owed, now, patient=True)
 
     def _resolve(self, owed: Owed, now: float, *, patient: bool) -> None:

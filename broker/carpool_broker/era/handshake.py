@@ -43,10 +43,12 @@ from carpool_protocol.jsonrpc import (
 )
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.params import (
+    CallParams,
     ParamsError,
     list_params,
     progress_line,
     split_call,
+    split_call_line,
     split_cancelled,
 )
 from carpool_protocol.subjects import SUBJECTS, split_subject
@@ -109,14 +111,13 @@ Meaning = OwnEvent | ControlAsked | Unservable | Batch | None
 
 def read(session: SessionId, line: bytes) -> Meaning:
     """What a line of this agent means."""
+    called = split_call_line(line)
+    if called is not None:
+        return _called(session, *called)
     message = decode(line)
     if type(message) is Request:
-        method = message.method
-        if method == "tools/call":
-            call = split_call(message.params)
-            if isinstance(call, ParamsError):
-                return AgentErred(session, message.id, "bad_params", call.text)
-            return AgentCalled(session, message.id, call.name, call.rest, call.meta, call.token)
+        if message.method == "tools/call":
+            return _called(session, message.id, split_call(message.params))
         return _read_request(session, message)
     match message:
         case Notification():
@@ -133,6 +134,12 @@ def read(session: SessionId, line: bytes) -> Meaning:
         case Result() | ErrorAnswer() | Request():
             # Nothing has been asked of this agent: an answer of its own making is dropped.
             return None
+
+
+def _called(session: SessionId, request: RawJson, call: CallParams | ParamsError) -> Meaning:
+    if isinstance(call, CallParams):
+        return AgentCalled(session, request, call.name, call.rest, call.meta, call.token)
+    return AgentErred(session, request, "bad_params", call.text)
 
 
 def _read_request(session: SessionId, message: Request) -> Meaning:

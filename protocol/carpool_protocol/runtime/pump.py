@@ -16,7 +16,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import trio
 
@@ -61,14 +61,14 @@ class Pump(Generic[E, F]):
         if self._busy:
             self._waiting.append(event)
             return
-        self._drain((event,))
+        self._drain((event,), self._machine.handle)
 
     def feed_all(self, events: Iterable[E]) -> None:
         """The same as `feed` for each, on one reading of the clock."""
         if self._busy:
             self._waiting.extend(events)
             return
-        self._drain(events)
+        self._drain(events, self._machine.handle)
 
     def settle(self) -> None:
         """The burst is over: have the timer sleep no longer than to the next deadline."""
@@ -95,47 +95,41 @@ class Pump(Generic[E, F]):
         return trio.current_time() + max(0.0, deadline - self._clock())
 
     def _tick(self) -> None:
-        self._busy = True
-        try:
-            now = self._clock()
-            self._step(_TICK, now)
-            self._drain_waiting(now)
-        finally:
-            self._busy = False
+        self._drain((_TICK,), self._ticked)
 
-    def _drain(self, events: Iterable[E]) -> None:
+    def _ticked(self, _: E | Ticked, now: float) -> list[F]:
+        return self._machine.tick(now)
+
+    def _drain(self, events: Iterable[E | Ticked], handle: Callable[[Any, float], list[F]]) -> None:
+        """Handle these events with `handle`, and behind each, in order, what was fed meanwhile."""
+        # One loop and no call per event: every event of every call comes through here.
+        record, perform, waiting = self._journal.record, self._perform, self._waiting
+        event: E | Ticked = _TICK
+        recorded = True
         self._busy = True
+        now = self._clock()
         try:
-            now = self._clock()
             for event in events:
-                self._step(event, now)
-                if self._waiting:
-                    self._drain_waiting(now)
-        finally:
-            self._busy = False
-
-    def _drain_waiting(self, now: float) -> None:
-        waiting = self._waiting
-        while waiting:
-            self._step(waiting.popleft(), now)
-
-    def _step(self, event: E | Ticked, now: float) -> None:
-        machine = self._machine
-        recorded = False
-        try:
-            effects = machine.tick(now) if isinstance(event, Ticked) else machine.handle(event, now)
-            self._journal.record(now, event, effects)
-            recorded = True
-            if self._check:
-                machine.check()
-            if effects:
-                self._perform(effects)
+                while True:
+                    recorded = False
+                    effects = handle(event, now)
+                    record(now, event, effects)
+                    recorded = True
+                    if self._check:
+                        self._machine.check()
+                    if effects:
+                        perform(effects)
+                    if not waiting:
+                        break
+                    event, handle = waiting.popleft(), self._machine.handle  # noqa: PLW2901 - fed meanwhile
         except Exception as exc:
             # Whatever comes out of a core or of performing is a bug of ours: `faults.Bug`, or worse.
             if not recorded:
-                self._journal.record(now, event, ())
+                record(now, event, ())
             self._dump(exc)
             raise
+        finally:
+            self._busy = False
 
     def _dump(self, exc: Exception) -> None:
         self._waiting.clear()

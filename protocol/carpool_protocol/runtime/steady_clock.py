@@ -7,6 +7,7 @@ clock every second; a gap much longer than that was no waiting of ours, and is l
 Knows nothing of: deadlines, what happens after a jump.
 """
 
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -20,7 +21,7 @@ LONGEST_GAP_S: Final = 5.0
 class SteadyClock:
     """Call it for the time in seconds."""
 
-    def __init__(self, source: Callable[[], float] = trio.current_time) -> None:
+    def __init__(self, source: Callable[[], float] = time.monotonic) -> None:
         self._source = source
         self._last = source()
         self._left_out_s = 0.0

@@ -30,6 +30,7 @@ from carpool_protocol.runtime.link import Deliver, PeeredLink, Settle
 # Plain numbers: an operation on pyzmq's flag enums costs about a microsecond, and a lone call meets ten.
 _NOBLOCK = int(zmq.NOBLOCK)
 _NOBLOCK_SNDMORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
+_EVENTS = int(zmq.EVENTS)
 _POLLIN = int(zmq.POLLIN)
 _POLLOUT = int(zmq.POLLOUT)
 _POLLIN_POLLOUT = _POLLIN | _POLLOUT
@@ -58,7 +59,9 @@ class ZmqLink(PeeredLink):
         self._address = checked_address(address)
         self._socket: zmq.Socket[bytes] | None = None
         self._nap: trio.CancelScope | None = None
-        """Set while the task waits for the descriptor."""
+        """Around all waits of the task; cancelled, and then made anew, only to wake it: a scope for each wait
+        would cost as much as the wait."""
+        self._asleep = False
 
     async def run(
         self,
@@ -104,6 +107,12 @@ class ZmqLink(PeeredLink):
     # --- the task ----------------------------------------------------------------------------------------
 
     async def _read(self, socket: "zmq.Socket[bytes]", deliver: Deliver, settle: Settle) -> None:
+        while True:
+            with trio.CancelScope() as self._nap:
+                await self._read_on(socket, deliver, settle)
+
+    async def _read_on(self, socket: "zmq.Socket[bytes]", deliver: Deliver, settle: Settle) -> None:
+        """Until the nap is cancelled."""
         descriptor: int = socket.getsockopt(zmq.FD)  # type: ignore[assignment]
         take_burst = self._take_burst_of_many if self.is_broker else self._take_burst_of_one
         woken = False
@@ -112,17 +121,19 @@ class ZmqLink(PeeredLink):
             if not take_burst(socket, deliver) and woken:
                 self._suspect()
             self._settle(settle)
-            events: int = socket.getsockopt(zmq.EVENTS)  # type: ignore[assignment]
+            events: int = socket.getsockopt(_EVENTS)  # type: ignore[assignment]
             if not events & _POLLIN_POLLOUT:
                 self._disconnected(BROKER, "the connection to the broker is gone")
             woken = False
             if events & _POLLIN or self._announced:
                 await trio.lowlevel.checkpoint()
                 continue
-            with trio.CancelScope() as self._nap:
+            self._asleep = True
+            try:
                 await trio.lowlevel.wait_readable(descriptor)
-                woken = True
-            self._nap = None
+            finally:
+                self._asleep = False
+            woken = True
 
     def _take_burst_of_one(self, socket: "zmq.Socket[bytes]", deliver: Deliver) -> int:
         """What the broker said, at most a burst of it; how many frames."""
@@ -132,6 +143,8 @@ class ZmqLink(PeeredLink):
                 data = socket.recv(_NOBLOCK)
                 count += 1
                 self._take_in(BROKER, data, deliver)
+                if not socket.getsockopt(_EVENTS) & _POLLIN:  # type: ignore[operator]
+                    break  # to be told EAGAIN costs more than twice as much
         except zmq.Again:
             pass
         return count
@@ -150,6 +163,8 @@ class ZmqLink(PeeredLink):
                     self._take_in(name, parts[1], deliver)
                 else:
                     self._take_connection(name, deliver)
+                if not socket.getsockopt(_EVENTS) & _POLLIN:  # type: ignore[operator]
+                    break  # as above
         except zmq.Again:
             pass
         return count
@@ -183,14 +198,13 @@ class ZmqLink(PeeredLink):
         return ""
 
     def _flushed(self) -> None:
-        nap = self._nap
-        if nap is not None and self._socket is not None:
-            events: int = self._socket.getsockopt(zmq.EVENTS)  # type: ignore[assignment]
+        if self._asleep and self._socket is not None:
+            events: int = self._socket.getsockopt(_EVENTS)  # type: ignore[assignment]
             if events & _POLLIN or not events & _POLLOUT or self._announced:
-                nap.cancel()
+                self._kick()
 
     def _kick(self) -> None:
-        if self._nap is not None:
+        if self._asleep and self._nap is not None:
             self._nap.cancel()
 
 

@@ -4,8 +4,8 @@ Owns the open calls: placement, waiting lines, wire ids, deadlines. Every call t
 exactly once, as `Answered`, as `Failed`, or cancelled without a word.
 
 Invariants (`check`): a wire id names at most one open call of its instance and is never reused;
-a call is either in its pool's line or in flight on one instance, with the deadlines of that; a pool
-whose line is not empty has no instance that could take the next call.
+a call is either in its pool's line or in flight on one instance, with one deadline armed: the first it
+can reach; a pool whose line is not empty has no instance that could take the next call.
 
 Knows nothing of: how instances start and end (`roster`), JSON, sessions' rights.
 """
@@ -77,8 +77,12 @@ class Desk:
         opened.instance = instance
         opened.wire = wire
         call = opened.call
-        self.idle.arm(call.call, now, opened.timeout_s)
-        self.total.arm(call.call, now, instance.pool.policy.max_total_s)
+        max_total_s = instance.pool.policy.max_total_s
+        opened.total_at = now + max_total_s
+        if opened.timeout_s <= max_total_s:  # the total limit cannot be reached without progress
+            self.idle.arm(call.call, now, opened.timeout_s)
+        else:
+            self.total.arm(call.call, now, max_total_s)
         self._out(WriteCall(instance.id, wire, call))
 
     def _wait(self, pool: Pool, opened: OpenCall, now: float) -> None:
@@ -111,13 +115,17 @@ class Desk:
             self.serve(instance.pool, now)
 
     def progressed(self, instance: Instance, wire: WireId, params: Payload, now: float) -> None:
-        """Progress restarts the idle deadline, not the total one."""
+        """Progress restarts the idle deadline, until the total one comes first."""
         opened = instance.in_flight.get(wire)
         if opened is None:
             return
-        self.idle.arm(opened.call.call, now, opened.timeout_s)
+        call = opened.call.call
+        if now + opened.timeout_s <= opened.total_at:
+            self.idle.arm(call, now, opened.timeout_s)
+        elif self.idle.disarm(call):
+            self.total.arm(call, now, opened.total_at - now)
         if opened.call.wants_progress:
-            self._out(Progressed(opened.call.call, params))
+            self._out(Progressed(call, params))
 
     def _off(self, instance: Instance, wire: WireId, now: float) -> OpenCall | None:
         opened = instance.in_flight.pop(wire, None)
@@ -131,8 +139,8 @@ class Desk:
             instance.idle_since = now
         call = opened.call.call
         del self.calls[call]
-        self.idle.disarm(call)
-        self.total.disarm(call)
+        if not self.idle.disarm(call):
+            self.total.disarm(call)
         return opened
 
     # --- a call ends without an answer -----------------------------------------------------------------
@@ -257,8 +265,7 @@ class Desk:
             else:
                 assert opened.instance.in_flight[opened.wire] is opened
                 assert opened.instance.pool is pool
-                assert call in self.idle
-                assert call in self.total
+                assert (call in self.idle) != (call in self.total), f"call {call} has not one deadline"
         in_flight = sum(len(i.in_flight) for p in self._pools.values() for i in p.instances.values())
         waiting = sum(len(p.waiting) for p in self._pools.values())
         assert in_flight + waiting == len(self.calls), "a call is nowhere or twice"

@@ -24,11 +24,13 @@ from carpool_supervisor.core.waiting import Waiting
 class OpenCall:
     """One call between its arrival and its one end."""
 
-    __slots__ = ("call", "instance", "size_bytes", "timeout_s", "wire")
+    __slots__ = ("call", "instance", "size_bytes", "timeout_s", "total_at", "wire")
 
     def __init__(self, call: Call, timeout_s: float) -> None:
         self.call = call
         self.timeout_s = timeout_s
+        self.total_at = 0.0
+        """When it has run for the longest time allowed, since it was placed."""
         self.size_bytes = len(call.params) + len(call.meta) + 256
         self.instance: Instance | None = None
         """None while it waits in line."""

@@ -136,7 +136,7 @@ class Handshake:
         out: list[bytes] = []
         self._events, self._lines = events, out
         for line in lines:
-            if isinstance(line, OverlongLine):
+            if not isinstance(line, bytes):
                 self._overlong(line)
                 continue
             message = decode(line)

@@ -29,6 +29,7 @@ from carpool_protocol.attach import (
 from carpool_protocol.attach_version import ATTACH_VERSION
 from carpool_protocol.ids import SessionId
 from carpool_protocol.lines import OverlongLine
+from carpool_protocol.runtime.pump import PIECE
 from carpool_protocol.runtime.ready import ReadySet
 
 log = logging.getLogger("carpool.broker")
@@ -92,6 +93,7 @@ class Door:
         self._count = 0
         self.agents: dict[SessionId, Agent] = {}
         self._dirty: dict[SessionId, Agent] = {}
+        self._unflushed = 0
         self._settle: Callable[[], None] = _nothing
 
     def open(self, settle: Callable[[], None]) -> None:
@@ -129,9 +131,13 @@ class Door:
         if agent is not None:
             agent.io.write(line)
             self._dirty[session] = agent
+            self._unflushed += 1
+            if self._unflushed >= PIECE:
+                self.flush()
 
     def flush(self) -> None:
         """Every agent gets its burst."""
+        self._unflushed = 0
         if self._dirty:
             dirty, self._dirty = self._dirty, {}
             for agent in dirty.values():

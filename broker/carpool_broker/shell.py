@@ -35,7 +35,7 @@ from carpool_protocol.messages import LINK_VERSION, AnyMessage, Hello, Operated,
 from carpool_protocol.peer import BROKER, LINK_WINDOW_BYTES, LinkEvent, PeerDown, PeerRefused, PeerUp
 from carpool_protocol.runtime.lifeline import Lifeline
 from carpool_protocol.runtime.link import Link
-from carpool_protocol.runtime.pump import Pump
+from carpool_protocol.runtime.pump import PIECE, Pump
 from carpool_protocol.runtime.ready import ReadySet
 from carpool_protocol.runtime.steady_clock import SteadyClock
 from carpool_protocol.runtime.zmq_link import ZmqLink
@@ -81,6 +81,8 @@ class BrokerShell:
             reload=self._reload,
         )
         self._supervisor: Hello | None = None
+        self._unflushed = 0
+        """Messages sent since the link was flushed."""
         self._sources: dict[SessionId, SourceId] = {}
         self._operators: dict[SessionId, trio.CancelScope] = {}
         self._nursery: trio.Nursery | None = None
@@ -144,6 +146,10 @@ class BrokerShell:
     def _send(self, message: effects.LinkEffect) -> None:
         if self._supervisor is not None:
             self._link.send(self._supervisor.name, message)
+            self._unflushed += 1
+            if self._unflushed >= PIECE:
+                self._unflushed = 0
+                self._link.flush()
 
     def _supervisors(self) -> list[tuple[str, int]]:
         return [] if self._supervisor is None else [(self._supervisor.name, self._supervisor.pid)]

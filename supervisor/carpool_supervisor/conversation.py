@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from carpool_protocol.ids import InstanceId, WireId
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.messages import Call
+from carpool_protocol.runtime.pump import PIECE
 from carpool_protocol.runtime.ready import ReadySet
 from carpool_supervisor.child_io import ChildIo, PipeBudget
 from carpool_supervisor.core.events import InstanceHeard, OwnEvent, StdinBlocked, StdoutClosed
@@ -50,6 +51,7 @@ class Conversation:
         self._written: deque[WireId] = deque(maxlen=REMEMBERED_LINES)
         """The wire id of each line handed to the pipe, 0 for lines that are no calls."""
         self._dirty = False
+        self._unflushed = 0
         self.io = ChildIo(
             ready,
             pipes.stdin_fd,
@@ -116,6 +118,10 @@ class Conversation:
     def _write(self, line: bytes, wire: WireId = WireId(0)) -> None:  # noqa: B008 - an int
         self._written.append(wire)
         self.io.write(line)
+        self._unflushed += 1
+        if self._unflushed >= PIECE:
+            self._unflushed = 0
+            self.io.flush()
         if not self._dirty:
             self._dirty = True
             self._on_dirty(self)

@@ -35,7 +35,7 @@ from carpool_protocol.messages import (
 from carpool_protocol.peer import BROKER, LinkEvent, PeerDown, PeerRefused, PeerUp
 from carpool_protocol.runtime.lifeline import Lifeline
 from carpool_protocol.runtime.link import Link
-from carpool_protocol.runtime.pump import Pump
+from carpool_protocol.runtime.pump import PIECE, Pump
 from carpool_protocol.runtime.ready import ReadySet
 from carpool_protocol.runtime.steady_clock import SteadyClock
 from carpool_protocol.runtime.zmq_link import ZmqLink
@@ -95,6 +95,8 @@ class SupervisorShell:
         self._stderr: dict[ServerName, StderrLog] = {}
         self._dirty: list[Conversation] = []
         self._paused = False
+        self._unflushed = 0
+        """Messages sent since the link was flushed."""
         self._stopping = False
         self._stopped = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -173,6 +175,10 @@ class SupervisorShell:
 
     def _send(self, message: effects.LinkEffect) -> None:
         self._link.send(BROKER, message)
+        self._unflushed += 1
+        if self._unflushed >= PIECE:
+            self._unflushed = 0
+            self._link.flush()
 
     # --- the link --------------------------------------------------------------------------------------
 

@@ -26,6 +26,13 @@ from carpool_protocol.machine import Machine, Ticked
 E = TypeVar("E")
 F = TypeVar("F")
 
+PIECE: Final = 32
+"""So many outputs of a burst leave together, not only at its end, so that the next process begins with them
+while this one goes on: a burst of 64 calls would otherwise pass through all processes as one lump, one after
+the other. Measured at 1 agent x 64 in flight: 32 gives a third more calls per second than whole bursts, for a
+fifth more CPU per call; 16 and 8 cost more and give less.
+"""
+
 CHECK_VARIABLE: Final = "CARPOOL_CHECK"
 """With `1` in this environment variable every invariant is checked after every event."""
 

@@ -21,7 +21,9 @@ READ_BYTES = 64 * 1024
 
 
 class AgentIo:
-    """One agent's socket on the ready set. `on_closed` is called once, not after `close`."""
+    """One agent's socket on the ready set. `on_closed` is called once, not after `close`; `on_unfinished`
+    after each read that leaves a line unfinished, and after the one that ends it.
+    """
 
     on_lines: Callable[[list[bytes | OverlongLine]], None]
     """May be set anew: once an agent is welcome, its lines need nobody between socket and host."""
@@ -33,17 +35,21 @@ class AgentIo:
         *,
         on_lines: Callable[[list[bytes | OverlongLine]], None],
         on_closed: Callable[[], None],
+        on_unfinished: Callable[[], None],
     ) -> None:
         self._sock = sock
         self._fd = sock.fileno()
         self._ready = ready
         self.on_lines = on_lines
         self._on_closed = on_closed
+        self._on_unfinished = on_unfinished
         self._buffer = LineBuffer(cap_bytes=LINE_CAP_BYTES)
         self._out: list[bytes] = []
         self._unsent = memoryview(b"")
         self._waiting_bytes = 0
         """Accepted and not yet taken by the socket."""
+        self._unfinished = False
+        """The last read brought no line end: what there is of a line counts towards the door's budget."""
         self._blocked = False
         self._held = False
         self._paused = False
@@ -122,8 +128,14 @@ class AgentIo:
             self._gone()
             return
         lines = self._buffer.feed(data)
-        if lines:
-            self.on_lines(lines)
+        if not lines:
+            self._unfinished = True
+            self._on_unfinished()
+            return
+        self.on_lines(lines)
+        if self._unfinished:
+            self._unfinished = False
+            self._on_unfinished()
 
     def _writable(self) -> None:
         try:

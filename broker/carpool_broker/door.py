@@ -190,12 +190,15 @@ class Door:
                 self._ready,
                 on_lines=lambda lines, agent=agent: self._take(agent, lines),  # type: ignore[misc]
                 on_closed=lambda agent=agent: self._left(agent),  # type: ignore[misc]
+                on_unfinished=self._ration,
             )
             self.agents[agent.id] = agent
 
     def _left(self, agent: Agent) -> None:
-        if self.agents.pop(agent.id, None) is not None and agent.welcomed:
-            self._host.farewell(agent.id)
+        if self.agents.pop(agent.id, None) is not None:
+            self._ration()
+            if agent.welcomed:
+                self._host.farewell(agent.id)
 
     def _take(self, agent: Agent, lines: list[bytes | OverlongLine]) -> None:
         """Lines of an agent that is not welcome yet."""

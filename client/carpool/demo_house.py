@@ -107,7 +107,7 @@ class House:
         troubles: list[str] = []
         if self._may_be_up:
             try:
-                self.carpool("down")
+                self._down()
             except DemoError as error:
                 troubles.append(str(error))
         for pid, command in self._settled():
@@ -118,6 +118,15 @@ class House:
         if self.base.exists():
             troubles.append(f"the directory {self.base} could not be removed")
         return troubles
+
+    def _down(self) -> None:
+        """End carpool, also one that an interrupt caught while it was starting: `down` finds it only once it
+        holds its lock, so it is asked again as long as anything runs.
+        """
+        deadline_s = time.monotonic() + COMMAND_S / 2
+        self.carpool("down")
+        while self._settled() and time.monotonic() < deadline_s:
+            self.carpool("down")
 
     def _settled(self) -> list[tuple[int, str]]:
         """What still runs after a moment's patience."""

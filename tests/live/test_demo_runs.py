@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from carpool.bench_spawn import carpool_argv
+from carpool.demo_house import House
 from carpool.demo_questions import MODULES
 
 pytest.importorskip(MODULES["time"])
@@ -86,3 +88,14 @@ def test_interrupted_demo_leaves_nothing(place: Path, moment: str) -> None:
     assert process.returncode == 130, err
     assert "Nothing is left" in out
     assert left(place) == []
+
+
+def test_a_carpool_that_an_interrupt_caught_while_it_was_starting_is_ended_too() -> None:
+    house = House()
+    house.configure()
+    house._may_be_up = True
+    command = [*carpool_argv(), "up", "--detach", "--config", str(house.base / "carpool.json")]
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, env=house.environ, stdout=quiet, stderr=quiet, process_group=0):
+        assert house.close() == []
+    assert not house.base.exists()

@@ -373,25 +373,4 @@ ToBroker = (
     | Logged
     | Updated
 )
-AnyMessage = (
-    Hello
-    | Heartbeat
-    | Credit
-    | Wanted
-    | Discover
-    | Call
-    | CancelCall
-    | Operate
-    | Survey
-    | SetLevel
-    | Watch
-    | Answered
-    | Failed
-    | Progressed
-    | Catalog
-    | PoolChanged
-    | Operated
-    | Surveyed
-    | Logged
-    | Updated
-)
+AnyMessage = ToSupervisor | ToBroker

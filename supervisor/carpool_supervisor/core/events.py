@@ -169,9 +169,8 @@ class StopWanted(Event, frozen=True):
     """The supervisor shall end: drain nothing, stop everything."""
 
 
-OwnEvent = (
-    BrokerCame
-    | InstanceSpawned
+InstanceEvent = (
+    InstanceSpawned
     | SpawnFailed
     | InstanceGreeted
     | GreetingFailed
@@ -187,8 +186,8 @@ OwnEvent = (
     | StdinBlocked
     | StdoutClosed
     | InstanceExited
-    | ClockJumped
-    | StopWanted
 )
+"""Of one instance: all of these have an `instance`."""
+OwnEvent = BrokerCame | ClockJumped | StopWanted | InstanceEvent
 LinkEvent = Wanted | Discover | Call | CancelCall | Operate | SetLevel | Watch
 AnyEvent = OwnEvent | LinkEvent

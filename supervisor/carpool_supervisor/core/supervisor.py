@@ -30,6 +30,7 @@ from carpool_supervisor.core.events import (
     CatalogRead,
     ClockJumped,
     GreetingFailed,
+    InstanceEvent,
     InstanceExited,
     InstanceGreeted,
     InstanceHeard,
@@ -170,22 +171,7 @@ class SupervisorCore:
     def _handle_instance(  # noqa: C901 - an arm per event
         self,
         instance: Instance,
-        event: InstanceSpawned
-        | SpawnFailed
-        | InstanceGreeted
-        | GreetingFailed
-        | CatalogRead
-        | ServerAnswered
-        | AnswerUnreadable
-        | ServerProgressed
-        | ServerLogged
-        | ResourceUpdated
-        | InstanceHeard
-        | ProbeAnswered
-        | ServerMisspoke
-        | StdinBlocked
-        | StdoutClosed
-        | InstanceExited,
+        event: InstanceEvent,
         now: float,
     ) -> None:
         pool = instance.pool

@@ -7,7 +7,7 @@ Knows nothing of: which server answered, where the note is shown.
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Raw, Struct
@@ -47,7 +47,7 @@ _read_error = msgspec.json.Decoder(_Error).decode
 
 _OTHER_FORMS = frozenset({"structuredContent", "toolResult", "task"})
 _INTERNAL_ERROR: Final = b"-32603"
-_NO_MESSAGE: Final = b'"the server gave an error without a message"'
+_NO_MESSAGE: Final = b'"the %b gave an error without a message"'
 _KINDS: Final = {
     b"{": "an object with neither content nor structuredContent",
     b"[": "an array",
@@ -86,14 +86,15 @@ def repair_tool_result(result: RawJson) -> tuple[RawJson, str | None]:
     return _refusal(f"the result was {_KINDS[b'{']}")
 
 
-def repair_error(error: RawJson) -> tuple[RawJson, str | None]:
+def repair_error(error: RawJson, sender: Literal["server", "agent"] = "server") -> tuple[RawJson, str | None]:
     """An error object as JSON-RPC 2.0 section 5.1 wants it, and what was wrong (None: nothing, same object).
 
-    What the server did say is kept: its message (also as a bare string), its code, its data.
+    What the sender did say is kept: its message (also as a bare string), its code, its data.
     """
     found = _read(error, _read_error)
+    no_message = _NO_MESSAGE % sender.encode()
     if found is None:
-        said = error if error[:1] == b'"' else _NO_MESSAGE
+        said = error if error[:1] == b'"' else no_message
         whole = b'{"code":%b,"message":%b}' % (_INTERNAL_ERROR, said)
         return RawJson(whole), "the error was not an object"
     code, message = found.get("code", b""), found.get("message", b"")
@@ -104,7 +105,7 @@ def repair_error(error: RawJson) -> tuple[RawJson, str | None]:
     data = b',"data":%b' % found["data"] if "data" in found else b""
     whole = b'{"code":%b,"message":%b%b}' % (
         code if sound_code else _INTERNAL_ERROR,
-        message if sound_message else _NO_MESSAGE,
+        message if sound_message else no_message,
         data,
     )
     return RawJson(whole), "the error had no integer code or no message"

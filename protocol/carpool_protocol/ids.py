@@ -24,6 +24,11 @@ CallId = NewType("CallId", int)
 WireId = NewType("WireId", int)
 """The JSON-RPC id of a call towards an instance. Unique within one instance's life, never reused."""
 
+AskId = NewType("AskId", str)
+"""What a server wants from the agent behind a call. The supervisor's, and unique beyond its life (rule 4): it
+is also the JSON-RPC id under which the agent is asked.
+"""
+
 Epoch = NewType("Epoch", str)
 """One life of a broker or of a supervisor."""
 

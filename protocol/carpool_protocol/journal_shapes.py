@@ -32,7 +32,15 @@ from carpool_protocol import ids
 FieldKind = Literal["plain", "deep", "length", "lengths", "blank"]
 """`deep`: may hold Structs. `lengths`: a list or tuple of payloads."""
 
-_ID_KINDS: Final = (ids.SessionId, ids.ServerName, ids.PoolKey, ids.InstanceId, ids.CallId, ids.WireId)
+_ID_KINDS: Final = (
+    ids.SessionId,
+    ids.ServerName,
+    ids.PoolKey,
+    ids.InstanceId,
+    ids.CallId,
+    ids.AskId,
+    ids.WireId,
+)
 
 
 class Shape:

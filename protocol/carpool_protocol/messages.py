@@ -15,9 +15,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from carpool_protocol.ids import CallId, Epoch, InstanceId, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.ids import AskId, CallId, Epoch, InstanceId, PoolKey, RawJson, ServerName, SessionId
 
-LINK_VERSION = 1
+LINK_VERSION = 2
 """What both ends say first. A peer that says another number is refused with a clear sentence."""
 
 Secret = Annotated[dict[str, str], Meta(extra={"journal": "blank"})]
@@ -33,6 +33,13 @@ Delivered = Literal["no", "maybe"]
 
 PoolState = Literal["cold", "starting", "serving", "backing_off", "given_up", "stopped", "draining"]
 """`cold`: nothing runs, starts on demand. `draining`: no longer wanted, finishes what is open."""
+
+
+Sharing = Literal["auto", "concurrent", "serial", "session"]
+"""How agents share the instances of a server (design section 3), as configured."""
+
+Mode = Literal["concurrent", "serial", "session"]
+"""How they share them now: what the supervisor made of `auto`, of its list and of evidence."""
 
 
 class Message(Struct, frozen=True, array_like=True, tag_field="t"):
@@ -71,7 +78,8 @@ class Policy(Struct, frozen=True, kw_only=True, array_like=True):
     """How a pool is run. Every default is a documented setting."""
 
     min_instances: int = 0
-    max_instances: int = 1
+    max_instances: int = 0
+    """0: as many as the sharing mode is good for (`carpool_supervisor.core.sharing.MOST_INSTANCES`)."""
     idle_s: float = 600.0
     """An instance unused this long is ended, down to `min_instances`."""
     auto_connect: bool = False
@@ -102,6 +110,13 @@ class Policy(Struct, frozen=True, kw_only=True, array_like=True):
     """An instance silent this long is probed with a ping."""
     drain_s: float = 60.0
     stderr_in_errors: bool = False
+    sharing: Sharing = "auto"
+    spares: int = 1
+    """Warm instances beyond those leased, while a pool in mode `session` is in use."""
+    ask_timeout_s: float = 600.0
+    """A question of a server that no agent answers in this time is answered with an error (rule 14)."""
+    lease_idle_s: float = 1800.0
+    """A lease ends after this long without a call (rule 15)."""
 
 
 class PoolSpec(Struct, frozen=True, kw_only=True, array_like=True):
@@ -119,6 +134,12 @@ class PoolSpec(Struct, frozen=True, kw_only=True, array_like=True):
     """The pool that this one replaces `stop_first`: nothing starts here before that one is gone."""
     stop_first: bool = False
     """It holds a port or a lock: nothing starts here before every older instance of it has ended."""
+    asking: bool = False
+    """Its instances are greeted with sampling and elicitation declared (rule 12); else with nothing."""
+    roots: list[str] | None = None
+    """File URIs that its instances are told as roots; None: roots are not declared (rule 6)."""
+    replaces: PoolKey = PoolKey("")
+    """The pool whose place this one takes after a reload: leases of that one end here (rule 15)."""
 
 
 class Wanted(Message, frozen=True, tag=10):
@@ -190,6 +211,58 @@ class Watch(Message, frozen=True, tag=17):
 
     key: PoolKey
     uris: list[str]
+
+
+class AnswerAsk(Message, frozen=True, tag=18):
+    """What the agent said to an ask, or the error that speaks for it. Once per ask; for one that is over,
+    nothing happens.
+    """
+
+    ask: AskId
+    is_error: bool
+    """`body` is a JSON-RPC error object, not a result."""
+    body: Payload
+
+
+class AskProgressed(Message, frozen=True, tag=19):
+    """The agent tells how far it is with an ask that wants to know."""
+
+    ask: AskId
+    params: Payload
+    """The notification's params without `progressToken`."""
+
+
+class SessionGone(Message, frozen=True, tag=20):
+    """The agent is gone: its leases end. Its calls are cancelled one by one, before this."""
+
+    session: SessionId
+
+
+class SessionRekeyed(Message, frozen=True, tag=23):
+    """This session is served by another pool of the same server now, because its roots are others: its lease
+    of the old one ends, and it is told so at the new one (rules 6, 15).
+    """
+
+    session: SessionId
+    old: PoolKey
+    new: PoolKey
+
+
+class Explain(Message, frozen=True, tag=21):
+    """Say which sharing mode this pool has and why. Answered with `Explained`."""
+
+    token: int
+    key: PoolKey
+
+
+class Testify(Message, frozen=True, tag=22):
+    """Something was found out about a server by trying it (`carpool check --probe`)."""
+
+    key: PoolKey
+    kind: str
+    """`probe_diverged` or `probe_agreed`."""
+    detail: str
+    """For people: tools and counts; never argument values."""
 
 
 # --- supervisor to broker --------------------------------------------------------------------------------
@@ -271,6 +344,8 @@ class Catalog(Message, frozen=True, tag=33):
     resources: list[ResourceOffer] = []
     templates: list[ResourceOffer] = []
     features: list[Feature] = []
+    asks: bool = False
+    """This server is known to ask agents."""
 
 
 class PoolChanged(Message, frozen=True, tag=34):
@@ -281,6 +356,7 @@ class PoolChanged(Message, frozen=True, tag=34):
     reason: str
     """Why, where the state is not good: for people."""
     retry_after_s: float | None = None
+    mode: Mode = "concurrent"
 
 
 class Operated(Message, frozen=True, tag=35):
@@ -305,6 +381,10 @@ class InstanceReport(Struct, frozen=True, kw_only=True, array_like=True):
     pss_bytes: int
     cpu_percent: float
     uptime_s: float
+    holder: SessionId = SessionId("")
+    """Whose lease it is; empty where it is nobody's."""
+    asks: int = 0
+    """Questions to agents that are open on it."""
 
 
 class PoolReport(Struct, frozen=True, kw_only=True, array_like=True):
@@ -319,6 +399,10 @@ class PoolReport(Struct, frozen=True, kw_only=True, array_like=True):
     last_error: str
     stderr_tail: list[str]
     instances: list[InstanceReport]
+    verified: bool = True
+    """False: nobody has looked whether it may be shared as it is."""
+    asking: bool = False
+    """It was greeted for agents that can be asked."""
 
 
 class ProcessReport(Struct, frozen=True, kw_only=True, array_like=True):
@@ -356,8 +440,67 @@ class Updated(Message, frozen=True, tag=38):
     params: Payload
 
 
+Need = Literal["sampling", "sampling.tools", "elicitation.form", "elicitation.url"]
+"""What an agent must have declared for a question. `ask_needs` reads it from the params."""
+
+
+class Asked(Message, frozen=True, tag=39):
+    """A server wants something of the agent behind this call. Answered with `AnswerAsk`."""
+
+    call: CallId
+    ask: AskId
+    method: str
+    """`sampling/createMessage` or `elicitation/create`."""
+    params: Payload
+    """As the server wrote them, without `_meta`'s `progressToken` and related task."""
+    wants_progress: bool
+    needs: list[Need] = []
+    """What these params ask for; empty: what the method alone does."""
+
+
+class AskWithdrawn(Message, frozen=True, tag=40):
+    """Nobody waits for the answer to this ask any more."""
+
+    ask: AskId
+    reason: str
+
+
+class Elicited(Message, frozen=True, tag=41):
+    """What an agent was sent to a URL for is done (MCP 2025-11-25, `notifications/elicitation/complete`)."""
+
+    session: SessionId
+    params: Payload
+
+
+class Explained(Message, frozen=True, tag=42):
+    """The answer to `Explain`."""
+
+    token: int
+    lines: list[str]
+    """For people, as `carpool why` prints them."""
+    mode: Mode
+    verified: bool
+    source: str
+
+
 ToSupervisor = (
-    Hello | Heartbeat | Credit | Wanted | Discover | Call | CancelCall | Operate | Survey | SetLevel | Watch
+    Hello
+    | Heartbeat
+    | Credit
+    | Wanted
+    | Discover
+    | Call
+    | CancelCall
+    | Operate
+    | Survey
+    | SetLevel
+    | Watch
+    | AnswerAsk
+    | AskProgressed
+    | SessionGone
+    | SessionRekeyed
+    | Explain
+    | Testify
 )
 ToBroker = (
     Hello
@@ -372,5 +515,9 @@ ToBroker = (
     | Surveyed
     | Logged
     | Updated
+    | Asked
+    | AskWithdrawn
+    | Elicited
+    | Explained
 )
 AnyMessage = ToSupervisor | ToBroker

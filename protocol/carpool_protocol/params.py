@@ -68,6 +68,9 @@ class _Call(Struct, forbid_unknown_fields=True, gc=False, rename="camel"):
     arguments: Raw = _NOTHING
     meta: Raw = field(default=_NOTHING, name="_meta")
     task: Raw = _NOTHING
+    """Left out: carpool announces no tasks, and then a call is to be served as if it were not there
+    (MCP 2025-11-25, basic/utilities/tasks, "Task Support and Handling").
+    """
     input_responses: Raw = _NOTHING
     request_state: Raw = _NOTHING
 
@@ -131,12 +134,11 @@ def split_call_line(line: bytes) -> tuple[RawJson, CallParams | ParamsError] | N
 
 def _split_seen(seen: _Call) -> CallParams | ParamsError:
     arguments = seen.arguments
-    if seen.task is seen.input_responses is seen.request_state is _NOTHING:
+    if seen.input_responses is seen.request_state is _NOTHING:
         rest = EMPTY_OBJECT if arguments is _NOTHING else RawJson(b'{"arguments":%b}' % bytes(arguments))
     else:
         rest = _join(
             (b'"arguments":', arguments),
-            (b'"task":', seen.task),
             (b'"inputResponses":', seen.input_responses),
             (b'"requestState":', seen.request_state),
         )
@@ -154,6 +156,7 @@ def _split_unusual_call(params: RawJson) -> CallParams | ParamsError:
     name = key_text(raw_name)
     if name is None:
         return _BAD_NAME
+    found.pop("task", None)
     split = _split_fields(found)
     if isinstance(split, ParamsError):
         return split

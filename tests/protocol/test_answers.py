@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from carpool_protocol.answers import repair_error, repair_tool_result
 from carpool_protocol.ids import ABSENT, RawJson
+from tests.behaviours import behaviour
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=10)
 json_values = st.recursive(
@@ -26,6 +27,7 @@ json_values = st.recursive(
 quick = settings(deadline=None, max_examples=150)
 
 
+@behaviour("answers:valid-untouched")
 @pytest.mark.parametrize(
     "result",
     [
@@ -46,6 +48,7 @@ def test_a_sound_result_comes_back_as_the_same_object(result: bytes) -> None:
     assert note is None
 
 
+@behaviour("answers:repaired")
 @pytest.mark.parametrize(
     ("result", "text", "failed"),
     [
@@ -67,6 +70,7 @@ def test_a_bare_text_becomes_text_content(result: bytes, text: str, failed: bool
     assert text not in note
 
 
+@behaviour("answers:repaired")
 @pytest.mark.parametrize(
     ("result", "what"),
     [

@@ -199,7 +199,6 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_lines() -> None
         ({"pool": 3}, "pool: must be an object, found a number"),
         ({"pool": {"max": 2.5}}, "pool.max: must be a whole number, found a number"),
         ({"pool": {"max": True}}, "pool.max: must be a whole number, found true or false"),
-        ({"pool": {"min": 3}}, "pool.min: pool.min (3) is above pool.max (1); lower one or raise the other"),
         (
             {"pool": {"min": 3, "max": 2}},
             "pool.min: pool.min (3) is above pool.max (2); lower one or raise the other",
@@ -214,14 +213,11 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_lines() -> None
             "tool_timeouts_s.a: is above max_total_s (1800), which would end the call first; raise that too",
         ),
         (
-            {"sharing": "session"},
-            'sharing: "session" is not there yet in this version; use "auto" or "concurrent"',
+            {"sharing": "concurent"},
+            'sharing: must be "auto" or "concurrent" or "serial" or "session"; did you mean "concurrent"?',
         ),
-        (
-            {"sharing": "serial"},
-            'sharing: "serial" is not there yet in this version; use "auto" or "concurrent"',
-        ),
-        ({"sharing": "concurent"}, 'sharing: must be "auto" or "concurrent"; did you mean "concurrent"?'),
+        ({"roots": "workspaces"}, 'roots: must be "workspace" or "agent"; did you mean "workspace"?'),
+        ({"roots": ["/a"]}, "roots: must be text, found a list"),
         ({"type": "http"}, 'type: "http" is not there yet in this version; use "stdio"'),
         ({"transport": "sse"}, 'transport: "sse" is not there yet in this version; use "stdio"'),
         (
@@ -237,6 +233,12 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_lines() -> None
 )
 def test_a_wrong_value_is_told_where_and_what_to_write(keys: dict[str, Any], problem: str) -> None:
     assert bad_server(**keys) == [problem]
+
+
+def test_a_pool_that_grows_as_its_mode_needs_may_have_any_least_size() -> None:
+    config = good('{"mcpServers": {"s": {"command": "x", "pool": {"min": 3}}}}')
+    (server,) = config.servers.values()
+    assert (server.policy.min_instances, server.policy.max_instances) == (3, 0)
 
 
 def test_a_remote_server_is_refused_with_one_sentence_and_not_asked_for_a_command() -> None:

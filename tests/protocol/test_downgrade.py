@@ -16,6 +16,7 @@ from carpool_protocol.downgrade import (
     tool_edit,
 )
 from carpool_protocol.ids import RawJson
+from tests.behaviours import behaviour
 
 VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"]
 AUDIO = {"type": "audio", "data": "QUJD" * 100, "mimeType": "audio/wav", "annotations": {"priority": 1}}
@@ -48,6 +49,7 @@ def kinds(version: str) -> list[str]:
 # --- results -----------------------------------------------------------------------------------------------
 
 
+@behaviour("downgrade:content")
 def test_blocks_become_text_below_the_version_that_brought_them() -> None:
     assert [kinds(version) for version in VERSIONS] == [
         ["text", "text"],
@@ -80,6 +82,7 @@ def test_the_one_block_of_a_prompts_message_is_downgraded_too() -> None:
     assert seen[1] == messages[1]
 
 
+@behaviour("downgrade:structured")
 @pytest.mark.parametrize("version", VERSIONS[:4])
 @pytest.mark.parametrize("value", [[1], "s", 1, None, True])
 def test_structured_content_that_is_no_object_goes_in_the_handshake_era(version: str, value: object) -> None:
@@ -142,6 +145,7 @@ def test_what_was_downgraded_once_stays_as_it_is(
     assert [block for block in content if block in (TEXT, EMBEDDED)] == known
 
 
+@behaviour("downgrade:content")
 def test_a_downgraded_result_is_one_that_a_strict_reader_of_its_version_takes() -> None:
     CallToolResult.model_validate(result("2024-11-05", {"content": [AUDIO, LINK], "structuredContent": 3}))
 
@@ -162,6 +166,7 @@ def seen_tool(version: str, **rest: object) -> dict[str, object]:
     return found
 
 
+@behaviour("tasks:hidden")
 def test_execution_is_for_agents_of_the_version_that_has_it() -> None:
     optional = {"taskSupport": "optional"}
     for version in VERSIONS:
@@ -169,6 +174,7 @@ def test_execution_is_for_agents_of_the_version_that_has_it() -> None:
         assert seen_tool(version, execution=optional) == expected
 
 
+@behaviour("tasks:hidden")
 def test_a_tool_that_must_be_a_task_looks_like_any_other_since_we_drive_the_task() -> None:
     for version in VERSIONS:
         assert seen_tool(version, execution={"taskSupport": "required"}) == tool()
@@ -176,6 +182,7 @@ def test_a_tool_that_must_be_a_task_looks_like_any_other_since_we_drive_the_task
     assert json.loads(downgrade_tool("2025-11-25", raw(described))) == described
 
 
+@behaviour("downgrade:structured")
 def test_an_output_schema_of_no_object_goes_in_the_handshake_era() -> None:
     sound = {"type": "object", "properties": {}}
     for version in VERSIONS:
@@ -227,6 +234,7 @@ def test_audio_in_sampling_becomes_text_for_the_version_that_has_none() -> None:
     assert downgrade_ask("2025-03-26", "sampling/createMessage", plain) is plain
 
 
+@behaviour("downgrade:asks")
 @pytest.mark.parametrize(
     "asked",
     [
@@ -275,6 +283,7 @@ def test_a_form_of_old_parts_is_the_same_object() -> None:
         assert downgrade_ask("2025-06-18", "elicitation/create", plain) is plain
 
 
+@behaviour("downgrade:asks")
 def test_a_titled_enum_is_said_in_the_older_way() -> None:
     asked = form(["c"], c=TITLED, name=PLAIN)
     expected = {"enum": ["a", "b"], "enumNames": ["A", "b"], "type": "string", "title": "T"}
@@ -291,6 +300,7 @@ def test_a_multi_select_is_left_out_unless_it_is_required() -> None:
     assert refusal.code == -32602
 
 
+@behaviour("downgrade:asks")
 def test_elicitation_by_url_and_elicitation_before_its_time_are_refused() -> None:
     by_url = ask("2025-06-18", "elicitation/create", {"mode": "url", "url": "https://x", "message": "m"})
     assert (type(by_url), by_url.code) == (Unknowable, -32602)

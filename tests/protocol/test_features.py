@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from carpool_protocol.features import FEATURES, PERHAPS, capabilities_of, features_of
 from carpool_protocol.ids import RawJson
 from carpool_protocol.messages import Feature
+from tests.behaviours import behaviour
 
 
 def test_features_are_read_from_what_a_server_announces() -> None:
@@ -55,6 +56,7 @@ def test_what_is_announced_is_read_back_with_the_families_of_all_options(feature
     assert read == features | {feature.partition(".")[0] for feature in features}
 
 
+@behaviour("features:announced")
 def test_everything_is_announced_for_a_server_that_told_nothing_yet() -> None:
     changed = {"listChanged": True}
     assert capabilities_of(PERHAPS) == {

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from carpool_protocol import jsonrpc, scan
 from carpool_protocol.ids import ABSENT, RawJson
 from carpool_protocol.jsonrpc import ErrorAnswer, Garbage, Notification, Request, Result, decode
+from tests.behaviours import behaviour
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=12)
 """Half surrogate pairs included."""
@@ -66,6 +67,7 @@ def test_a_result_may_be_any_value_even_null() -> None:
         )
 
 
+@behaviour("calls:own-ids")
 @pytest.mark.parametrize(
     "sent", [b"1", b'"1"', b"1.0", b"1e2", b"-0", b"123456789012345678901234567890", b'""']
 )
@@ -152,6 +154,7 @@ def test_a_broken_line_is_garbage_that_says_why_and_whose(
     assert found.text == jsonrpc.TEXTS[why]
 
 
+@behaviour("lines:depth-bombs")
 def test_a_depth_bomb_is_refused_and_its_call_is_known() -> None:
     line = b'{"jsonrpc":"2.0","result":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b',"id":12}'
     found = decode(line)
@@ -186,6 +189,7 @@ def test_a_method_taken_back_with_null_is_taken_back_on_both_paths() -> None:
 # --- rule 1: one line for every reader -------------------------------------------------------------------
 
 
+@behaviour("lines:no-control-bytes")
 def test_a_bare_carriage_return_in_arguments_cannot_smuggle_a_line() -> None:
     inner = b'[0,\r{"jsonrpc":"2.0","id":99,"method":"tools/call","params":{"name":"evil"}}\r,\t1]'
     message = decode(
@@ -204,6 +208,7 @@ def test_white_space_becomes_blank_on_the_slow_path_too() -> None:
     assert message == Result(RawJson(b"1"), RawJson(b'{"a": "\\ud83d", "b": 1}'))
 
 
+@behaviour("lines:no-control-bytes")
 @pytest.mark.parametrize("byte", range(0x20))
 def test_no_control_byte_comes_out_wherever_it_stood(byte: int) -> None:
     for template in (b'"a%bb"', b"[1,%b2]", b'{"a%b":1}', b'"\\ud83d%b"', b'["\\ud83d",%b1]'):
@@ -230,6 +235,7 @@ HALF_PAIRS = [
 ]
 
 
+@behaviour("lines:lone-surrogates")
 @pytest.mark.parametrize("value", HALF_PAIRS)
 def test_half_surrogate_pairs_pass_byte_for_byte(value: bytes) -> None:
     assert decode(b'{"jsonrpc":"2.0","result": %b ,"id":1}' % value) == Result(RawJson(b"1"), RawJson(value))

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from carpool_protocol.ids import RawJson
 from carpool_protocol.lines import LineBuffer, OverlongLine
+from tests.behaviours import behaviour
 
 quick = settings(deadline=None, max_examples=150)
 
@@ -40,6 +41,7 @@ def test_a_line_of_exactly_the_cap_is_a_line() -> None:
     assert fed([b"x" * 4, b"x" * 6, b"\n"], cap_bytes=10) == [b"x" * 10]
 
 
+@behaviour("lines:over-the-cap")
 def test_a_line_over_the_cap_says_whose_it_was_and_its_neighbours_are_unharmed() -> None:
     long = b'{"result":"' + b"x" * 100 + b'","jsonrpc":"2.0","id":"z"}'
     expected = [b"before", OverlongLine(id=RawJson(b'"z"'), is_answer=True, size_bytes=len(long)), b"after"]

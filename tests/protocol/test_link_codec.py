@@ -26,6 +26,7 @@ from carpool_protocol.messages import (
     Hello,
     Progressed,
 )
+from tests.behaviours import behaviour
 
 
 def call(number: int, size_bytes: int, meta_bytes: int = 0) -> Call:
@@ -87,6 +88,7 @@ def test_many_small_messages_are_cut_by_their_real_size() -> None:
     assert [m for data in frames for m in decoded(data).messages] == messages
 
 
+@behaviour("link:free-messages")
 @pytest.mark.parametrize(
     ("message", "size"),
     [

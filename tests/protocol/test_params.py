@@ -11,6 +11,7 @@ from carpool_protocol import params as cut
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson
 from carpool_protocol.jsonrpc import Request, decode
 from carpool_protocol.params import CallParams, ParamsError, call_params, split_call, split_call_line
+from tests.behaviours import behaviour
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=10)
 json_values = st.recursive(
@@ -53,7 +54,6 @@ def test_what_is_absent_stays_absent() -> None:
 def test_every_field_of_the_specification_and_unknown_ones_survive() -> None:
     rest: dict[str, Any] = {
         "arguments": None,
-        "task": {"ttl": 1},
         "inputResponses": {"a": {}},
         "requestState": "s",
     }
@@ -61,6 +61,14 @@ def test_every_field_of_the_specification_and_unknown_ones_survive() -> None:
         split = split_call(raw({"name": "a", **rest, **more}))
         assert isinstance(split, CallParams)
         assert json.loads(split.rest) == {**rest, **more}
+
+
+@behaviour("tasks:hidden")
+@pytest.mark.parametrize("more", [{}, {"new": 1}])
+def test_a_call_that_wants_to_be_a_task_is_an_ordinary_call(more: dict[str, Any]) -> None:
+    split = split_call(raw({"name": "a", "arguments": {"task": 1}, "task": {"ttl": 1}, **more}))
+    assert isinstance(split, CallParams)
+    assert json.loads(split.rest) == {"arguments": {"task": 1}, **more}
 
 
 @pytest.mark.parametrize(

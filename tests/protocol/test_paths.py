@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from carpool_protocol import paths
+from tests.behaviours import behaviour
 
 
 def test_the_runtime_directory_is_the_one_asked_for() -> None:
@@ -22,6 +23,7 @@ def test_a_missing_xdg_directory_falls_back_to_one_per_user() -> None:
     assert paths.runtime_dir(environ, 7) == "/tmp/carpool-7"
 
 
+@behaviour("numbers:socket-path")
 @pytest.mark.parametrize(("extra", "stays"), [(0, True), (1, False)])
 def test_a_directory_too_long_for_a_socket_is_replaced_and_says_so(extra: int, stays: bool) -> None:
     wished = "/" + "d" * (paths.SOCKET_PATH_BYTES - len("/agents.sock") - 1 + extra)

@@ -16,8 +16,8 @@ from carpool_protocol.config.problems import KeyPath
 from carpool_protocol.ids import ServerName
 from carpool_protocol.messages import Policy
 
-Sharing = Literal["auto", "concurrent"]
 Replace = Literal["greet_first", "stop_first"]
+Roots = Literal["workspace", "agent"]
 
 
 class SessionBounds(Struct, frozen=True, kw_only=True):
@@ -39,8 +39,9 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     cwd: str
     transport: Literal["stdio"]
     disabled: bool
-    sharing: Sharing
     replace: Replace
+    roots: Roots | None
+    """`None`: roots are not declared to the server (rule 6)."""
     tools_allow: tuple[str, ...]
     tools_deny: tuple[str, ...]
     tools_prefix: str | None

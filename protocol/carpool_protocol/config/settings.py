@@ -193,12 +193,22 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         key="sharing",
-        field="sharing",
+        field="policy.sharing",
         kind="text",
-        default="auto",
-        choices=("auto", "concurrent"),
-        later=("serial", "session"),
-        text="How agents share an instance. `concurrent`: many calls at once. `auto`: carpool decides.",
+        default=_P.sharing,
+        choices=("auto", "concurrent", "serial", "session"),
+        text="How agents share the server. `concurrent`: many calls at once on an instance. `serial`: one "
+        "call that can ask at a time on an instance. `session`: each agent has an instance of its own. "
+        "`auto`: carpool decides; `carpool why SERVER` tells what and why.",
+    ),
+    Setting(
+        key="roots",
+        field="roots",
+        kind="text",
+        choices=("workspace", "agent"),
+        text="Which directories the server is told as MCP roots. `workspace`: the workspace of the agent's "
+        "session. `agent`: those that the agent itself names, else its workspace. Agents with other roots "
+        "have an instance of their own. Without this setting roots are not declared to the server.",
     ),
     _count(
         "pool.min",
@@ -210,7 +220,24 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         high=4096,
     ),
     _count(
-        "pool.max", "policy.max_instances", _P.max_instances, "instances", "Instances at most.", high=4096
+        "pool.max",
+        "policy.max_instances",
+        _P.max_instances,
+        "instances",
+        "Instances at most. 0: as the sharing mode needs them (1 for `concurrent`, 4 for `serial`, 32 for "
+        "`session`).",
+        low=0,
+        high=4096,
+    ),
+    _count(
+        "pool.spares",
+        "policy.spares",
+        _P.spares,
+        "instances",
+        "Warm instances beyond those that agents hold, while a server shared as `session` is in use, so that "
+        "the next agent need not wait.",
+        low=0,
+        high=4096,
     ),
     _count(
         "pool.scale_up_at",
@@ -235,6 +262,19 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     _seconds(
         "max_total_s", "policy.max_total_s", _P.max_total_s, "A call ends after this long, progress or not."
+    ),
+    _seconds(
+        "ask_timeout_s",
+        "policy.ask_timeout_s",
+        _P.ask_timeout_s,
+        "A question of the server (sampling, elicitation) that its agent has not answered in this time is "
+        "answered with an error. Meanwhile `timeout_s` of its call stands still.",
+    ),
+    _seconds(
+        "lease_idle_s",
+        "policy.lease_idle_s",
+        _P.lease_idle_s,
+        "An instance that one agent holds (`session`) is taken back after this long without a call.",
     ),
     _seconds("wait_s", "policy.wait_s", _P.wait_s, "The longest a call waits for an instance."),
     _count(
@@ -342,32 +382,3 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
     ),
 )
 """Settings of one server: the object under `mcpServers` → NAME."""
-
-_OTHER_SHAPE: Final = 'write the servers as "mcpServers": { NAME: { … } }; other shapes are not read yet'
-_REMOTE: Final = "remote servers are not there yet in this version; a server needs a `command`"
-
-FILE_LATER: Final[dict[str, str]] = {
-    "profiles": "profiles are not there yet in this version; take them out",
-    "include": "including other files is not there yet in this version; write the servers here",
-    "workspaces": "settings per workspace are not there yet in this version; take them out",
-    "servers": _OTHER_SHAPE,
-    "mcp": _OTHER_SHAPE,
-}
-"""Keys that later versions or other programs know and this version refuses, each with its sentence."""
-
-SERVER_LATER: Final[dict[str, str]] = {
-    "url": _REMOTE,
-    "serverUrl": _REMOTE,
-    "headers": _REMOTE,
-    "python": "servers made of a Python module are not there yet in this version; a server needs a `command`",
-    "limits": "limits of memory, calls and age are not there yet in this version; take them out",
-    "roots": "roots are not there yet in this version; take them out",
-    "tools_file": "offline tool lists are not there yet in this version; take it out",
-    "environment": "the key is called `env` here",
-    "enabled": "the key is called `disabled` here, with the opposite value",
-    "timeout": "the key is called `timeout_s` here, in seconds",
-}
-"""The same for the keys of a server."""
-
-IGNORED_KEYS: Final = frozenset({"$schema"})
-"""Keys of the file that editors write and nobody here reads."""

@@ -16,14 +16,8 @@ from carpool_protocol.config.jsonc import JsonValue, parse
 from carpool_protocol.config.kinds import Refusal, kind_of, read_value
 from carpool_protocol.config.model import Config, ServerConfig, SessionBounds
 from carpool_protocol.config.problems import ConfigProblem, KeyPath, did_you_mean, render_path
-from carpool_protocol.config.settings import (
-    FILE_LATER,
-    FILE_SETTINGS,
-    IGNORED_KEYS,
-    SERVER_LATER,
-    SERVER_SETTINGS,
-    Setting,
-)
+from carpool_protocol.config.refused import FILE_LATER, IGNORED_KEYS, SERVER_LATER
+from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, Setting
 from carpool_protocol.ids import ServerName
 from carpool_protocol.messages import Policy
 from carpool_protocol.names import check_server_name
@@ -172,7 +166,7 @@ class _Reading:
         """The rules between settings of one server: each pair must be in order."""
         for low, high in _ORDERED:
             least, most = fields[_SERVER_KEYS[low].field], fields[_SERVER_KEYS[high].field]
-            if least > most:
+            if least > most and (high, most) != ("pool.max", 0):  # 0: as many as are needed
                 # Only one of the two may be written; the problem belongs there.
                 keys = [tuple(key.split(".")) for key in (low, high)]
                 at = next((each for key in keys if (each := (*path, *key)) in self.lines), path)

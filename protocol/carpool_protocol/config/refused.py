@@ -1,0 +1,37 @@
+"""Keys that a configuration may well hold and that no setting is made of.
+
+Owns the sentence for each key that later versions or other programs know and this version refuses, and the
+keys that are passed over.
+
+Knows nothing of: settings, values.
+"""
+
+from typing import Final
+
+_OTHER_SHAPE: Final = 'write the servers as "mcpServers": { NAME: { … } }; other shapes are not read yet'
+_REMOTE: Final = "remote servers are not there yet in this version; a server needs a `command`"
+
+FILE_LATER: Final[dict[str, str]] = {
+    "profiles": "profiles are not there yet in this version; take them out",
+    "include": "including other files is not there yet in this version; write the servers here",
+    "workspaces": "settings per workspace are not there yet in this version; take them out",
+    "servers": _OTHER_SHAPE,
+    "mcp": _OTHER_SHAPE,
+}
+"""Keys that later versions or other programs know and this version refuses, each with its sentence."""
+
+SERVER_LATER: Final[dict[str, str]] = {
+    "url": _REMOTE,
+    "serverUrl": _REMOTE,
+    "headers": _REMOTE,
+    "python": "servers made of a Python module are not there yet in this version; a server needs a `command`",
+    "limits": "limits of memory, calls and age are not there yet in this version; take them out",
+    "tools_file": "offline tool lists are not there yet in this version; take it out",
+    "environment": "the key is called `env` here",
+    "enabled": "the key is called `disabled` here, with the opposite value",
+    "timeout": "the key is called `timeout_s` here, in seconds",
+}
+"""The same for the keys of a server."""
+
+IGNORED_KEYS: Final = frozenset({"$schema"})
+"""Keys of the file that editors write and nobody here reads."""

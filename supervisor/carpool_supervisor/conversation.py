@@ -9,7 +9,7 @@ Knows nothing of: why it runs, which call is whose, when it shall end.
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from carpool_protocol.ids import InstanceId, WireId
+from carpool_protocol.ids import InstanceId, RawJson, WireId
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.messages import Call
 from carpool_protocol.runtime.pump import PIECE
@@ -74,6 +74,14 @@ class Conversation:
     def cancel(self, wire: WireId, reason: str) -> None:
         """Write a cancel."""
         self._write(self._adapter.cancel(wire, reason))
+
+    def answer_ask(self, ask: RawJson, *, is_error: bool, body: RawJson) -> None:
+        """Answer a request of the server's."""
+        self._write(self._adapter.answer_ask(ask, is_error=is_error, body=body))
+
+    def ask_progress(self, token: RawJson, params: RawJson) -> None:
+        """Tell the server how far a request of its own is."""
+        self._write(self._adapter.ask_progress(token, params))
 
     def level(self, level: str) -> None:
         """Write a log level."""

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Final
 
 import trio
 
@@ -20,15 +21,21 @@ from carpool_protocol.ids import Epoch, InstanceId, PoolKey, ServerName
 from carpool_protocol.journal import Journal
 from carpool_protocol.messages import (
     LINK_VERSION,
+    AnswerAsk,
+    AskProgressed,
     Call,
     CancelCall,
     Credit,
     Discover,
+    Explain,
     Hello,
     Operate,
     PoolSpec,
+    SessionGone,
+    SessionRekeyed,
     SetLevel,
     Survey,
+    Testify,
     Wanted,
     Watch,
 )
@@ -42,19 +49,29 @@ from carpool_protocol.runtime.zmq_link import ZmqLink
 from carpool_supervisor.child_io import PipeBudget
 from carpool_supervisor.conversation import Conversation
 from carpool_supervisor.core import effects, events
+from carpool_supervisor.core.sharing import EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
+from carpool_supervisor.core.trace import LIFE_BYTES
 from carpool_supervisor.endings import exit_text
+from carpool_supervisor.era.asking import Declared
 from carpool_supervisor.era.handshake import Handshake
+from carpool_supervisor.knowledge import Knowledge, explained
 from carpool_supervisor.spawn_request import SpawnRefusedError
 from carpool_supervisor.spawner import Spawner
 from carpool_supervisor.stderr_log import StderrLog
 from carpool_supervisor.survey import Surveyor
+from carpool_supervisor.verdicts import verdicts_file
 
 log = logging.getLogger("carpool.supervisor")
 
 HELD_HIGH_BYTES = 64 * 1024 * 1024
 HELD_LOW_BYTES = 16 * 1024 * 1024
 """While so much waits for the broker, no more is read from servers; they wait in turn (rule 10)."""
+
+_TESTIFIED: Final[dict[str, EvidenceKind]] = {
+    "probe_diverged": "probe_diverged",
+    "probe_agreed": "probe_agreed",
+}
 
 
 class SupervisorShell:
@@ -80,9 +97,12 @@ class SupervisorShell:
             on_lost=self._spawner_lost,
         )
         self._spawner_gone = trio.Event()
+        self._broker = Epoch("")
+        """The life of the broker that greeted last."""
         self._later: dict[InstanceId, effects.Spawn] | None = None
         """Between two spawners: what is to be started by the next one."""
-        self.core = SupervisorCore()
+        self._life = os.urandom(LIFE_BYTES)
+        self.core = SupervisorCore(self._life)
         self._clock = SteadyClock()
         dump_to = self._logs / f"journal-supervisor-{name}.jsonl"
         self._pump: Pump[events.AnyEvent, effects.AnyEffect] = Pump(
@@ -90,6 +110,7 @@ class SupervisorShell:
         )
         self._budget = PipeBudget()
         self._surveyor = Surveyor()
+        self._knowledge = Knowledge(verdicts_file(paths.state_dir(os.environ, runtime_dir)))
         self._specs: dict[PoolKey, PoolSpec] = {}
         self._conversations: dict[InstanceId, Conversation] = {}
         self._stderr: dict[ServerName, StderrLog] = {}
@@ -106,11 +127,14 @@ class SupervisorShell:
             effects.Spawn: self._spawn,
             effects.WriteLevel: self._write_level,
             effects.WriteWatch: self._write_watch,
+            effects.WriteAskAnswer: self._write_ask_answer,
+            effects.WriteAskProgress: self._write_ask_progress,
             effects.KeepLog: self._keep_log,
             effects.Probe: self._probe,
             effects.CloseStdin: self._close_stdin,
             effects.SignalGroup: self._signal,
             effects.Forget: self._forget,
+            effects.Observe: self._observe,
             effects.Note: self._note,
         }
 
@@ -119,6 +143,8 @@ class SupervisorShell:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             await self._spawner.start()
+            await self._knowledge.load()
+            nursery.start_soon(self._knowledge.run)
             nursery.start_soon(self._ready.run, self._settle)
             nursery.start_soon(self._pump.run_timers)
             nursery.start_soon(self._clock.watch, self._jumped)
@@ -131,6 +157,7 @@ class SupervisorShell:
             await self._stopped.wait()
             with trio.CancelScope(shield=True):
                 await self._spawner.close()
+                await self._knowledge.flush()
             nursery.cancel_scope.cancel()
         for stderr in self._stderr.values():
             stderr.close()
@@ -191,27 +218,62 @@ class SupervisorShell:
             if burst:
                 self._pump.feed_all(burst)
                 burst = []
-            match message:
-                case PeerUp():
-                    log.info("broker came (pid %d, carpool %s)", message.hello.pid, message.hello.release)
-                    self._pump.feed(events.BrokerCame())
-                case PeerDown():
-                    log.warning("broker went: %s", message.why)
-                case PeerRefused():
-                    log.error("%s", message.text)
-                case Survey():
-                    self._survey(message)
-                case Wanted():
-                    self._specs = {spec.key: spec for spec in message.pools}
-                    self._pump.feed(message)
-                case Discover() | Operate() | SetLevel() | Watch():
-                    self._pump.feed(message)
-                case Credit():
-                    pass  # the link itself has taken it
-                case _:
-                    log.error("the broker said what only a supervisor says: %s", type(message).__name__)
+            self._hear(message)
         if burst:
             self._pump.feed_all(burst)
+
+    def _hear(self, message: LinkEvent) -> None:
+        match message:
+            case PeerUp():
+                log.info("broker came (pid %d, carpool %s)", message.hello.pid, message.hello.release)
+                self._pump.feed(events.BrokerCame(same=message.hello.epoch == self._broker))
+                self._broker = message.hello.epoch
+            case PeerDown():
+                log.warning("broker went: %s", message.why)
+            case PeerRefused():
+                log.error("%s", message.text)
+            case Survey():
+                self._survey(message)
+            case Wanted():
+                self._want(message)
+            case Explain():
+                self._link.send(BROKER, explained(self.core.pools, message))
+            case Testify():
+                self._testify(message)
+            case (
+                Discover()
+                | Operate()
+                | SetLevel()
+                | Watch()
+                | AnswerAsk()
+                | AskProgressed()
+                | SessionGone()
+                | SessionRekeyed()
+            ):
+                self._pump.feed(message)
+            case Credit():
+                pass  # the link itself has taken it
+            case _:
+                log.error("the broker said what only a supervisor says: %s", type(message).__name__)
+
+    def _want(self, wanted: Wanted) -> None:
+        known = self._specs
+        self._specs = {spec.key: spec for spec in wanted.pools}
+        self._pump.feed(wanted)
+        # Before any call can be placed: the mode holds from the first one on.
+        self._feed([self._knowledge.about(spec) for key, spec in self._specs.items() if key not in known])
+
+    def _testify(self, message: Testify) -> None:
+        kind = _TESTIFIED.get(message.kind)
+        if kind is None:
+            log.error("the broker brought evidence of a kind that only a supervisor can see")
+        else:
+            self._observe(effects.Observe(message.key, kind, message.detail))
+
+    def _observe(self, effect: effects.Observe) -> None:
+        spec = self._specs.get(effect.key)
+        if spec is not None:
+            self._feed(self._knowledge.observe(spec, effect.kind, effect.detail, self._specs.values()))
 
     def _survey(self, asked: Survey) -> None:
         assert self._nursery is not None
@@ -242,7 +304,17 @@ class SupervisorShell:
             return
         self._conversations[instance] = Conversation(
             instance,
-            Handshake(instance, spec.key, self._release),
+            Handshake(
+                instance,
+                spec.key,
+                self._release,
+                Declared(
+                    asking=spec.asking,
+                    roots=None if spec.roots is None else tuple(spec.roots),
+                    life=self._life,
+                ),
+                max_total_s=spec.policy.max_total_s,
+            ),
             pipes,
             ready=self._ready,
             budget=self._budget,
@@ -280,6 +352,13 @@ class SupervisorShell:
 
     def _write_cancel(self, effect: effects.WriteCancel) -> None:
         self._conversations[effect.instance].cancel(effect.wire, effect.reason)
+
+    def _write_ask_answer(self, effect: effects.WriteAskAnswer) -> None:
+        conversation = self._conversations[effect.instance]
+        conversation.answer_ask(effect.id, is_error=effect.is_error, body=effect.body)
+
+    def _write_ask_progress(self, effect: effects.WriteAskProgress) -> None:
+        self._conversations[effect.instance].ask_progress(effect.token, effect.params)
 
     def _write_level(self, effect: effects.WriteLevel) -> None:
         self._conversations[effect.instance].level(effect.level)

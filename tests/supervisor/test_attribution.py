@@ -5,7 +5,7 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol.ids import ABSENT, CallId, RawJson, SessionId
+from carpool_protocol.ids import ABSENT, RawJson, SessionId, WireId
 from carpool_supervisor.core.attribution import (
     CAN_ASK,
     AskFacts,
@@ -17,6 +17,7 @@ from carpool_supervisor.core.attribution import (
     facts_of,
 )
 from carpool_supervisor.core.trace import TraceKey, key_of, mint, with_traceparent
+from tests.behaviours import behaviour
 
 LIFE = b"0123456789abcdef"
 A, B = SessionId("s1"), SessionId("s2")
@@ -35,7 +36,7 @@ def call(
     over: bool = False,
     trace: TraceKey | None = None,
 ) -> InFlight:
-    return InFlight(CallId(number), session, can_ask, trace or key(number), over, wants_logs=True)
+    return InFlight(WireId(number), session, can_ask, trace or key(number), over, wants_logs=True)
 
 
 def traced(number: int, *, ours: bool = True) -> AskFacts:
@@ -46,22 +47,26 @@ def test_the_methods_that_can_ask_are_those_of_the_specification() -> None:
     assert {"tools/call", "prompts/get", "resources/read", "completion/complete"} == CAN_ASK
 
 
+@behaviour("asks:attribution:only-call")
 def test_the_only_call_that_can_ask_is_asked() -> None:
     found = attribute(ASK, [call(1), call(2, B, can_ask=False)], {})
-    assert found == Attributed(A, CallId(1), exact=True, by="only call")
+    assert found == Attributed(A, (WireId(1),), by="only call")
 
 
-def test_several_calls_of_one_session_give_its_newest() -> None:
+@behaviour("asks:attribution:only-session")
+def test_it_may_be_about_any_of_several_calls_of_one_session() -> None:
     found = attribute(ASK, [call(4), call(9), call(7)], {})
-    assert found == Attributed(A, CallId(9), exact=False, by="only session")
+    assert found == Attributed(A, (WireId(9), WireId(7), WireId(4)), by="only session")
 
 
+@behaviour("asks:attribution:refused")
 def test_calls_of_two_sessions_are_refused_as_evidence() -> None:
     found = attribute(ASK, [call(1), call(2, B)], {})
     assert found == Refused("ambiguous")
     assert found.is_evidence
 
 
+@behaviour("asks:attribution:outside-calls")
 def test_an_ask_outside_any_call_is_refused_without_evidence() -> None:
     for candidates in ([], [call(1, can_ask=False)]):
         found = attribute(ASK, candidates, {})
@@ -76,14 +81,16 @@ def test_roots_and_unknown_methods_are_never_passed_on() -> None:
         assert not found.is_evidence
 
 
+@behaviour("asks:attribution:traceparent")
 def test_the_context_of_a_call_coming_back_is_certain_among_many() -> None:
     many = [call(1), call(2, B), call(3)]
-    assert attribute(traced(2), many, {}) == Attributed(B, CallId(2), exact=True, by="trace")
+    assert attribute(traced(2), many, {}) == Attributed(B, (WireId(2),), by="trace")
 
 
+@behaviour("asks:attribution:traceparent")
 def test_a_server_with_its_own_tracer_is_known_by_the_trace_id() -> None:
     ask = AskFacts("elicitation/create", trace=TraceKey(key(2).trace, "f" * 16), ours=True)
-    assert attribute(ask, [call(1), call(2, B)], {}) == Attributed(B, CallId(2), exact=True, by="trace")
+    assert attribute(ask, [call(1), call(2, B)], {}) == Attributed(B, (WireId(2),), by="trace")
 
 
 def test_two_sessions_under_one_trace_id_are_told_apart_by_span_only() -> None:
@@ -91,7 +98,7 @@ def test_two_sessions_under_one_trace_id_are_told_apart_by_span_only() -> None:
     one, two = TraceKey(shared, "1" * 16), TraceKey(shared, "2" * 16)
     many = [call(1, A, trace=one), call(2, B, trace=two)]
     assert attribute(AskFacts("elicitation/create", trace=two), many, {}) == Attributed(
-        B, CallId(2), exact=True, by="trace"
+        B, (WireId(2),), by="trace"
     )
     other_span = AskFacts("elicitation/create", trace=TraceKey(shared, "3" * 16))
     assert attribute(other_span, many, {}) == Refused("ambiguous")
@@ -101,53 +108,70 @@ def test_a_question_of_an_answered_call_does_not_go_to_the_only_call_that_is_lef
     assert attribute(traced(1), [call(2, B)], {}) == Refused("no call")
 
 
+def test_a_question_of_an_answered_call_does_not_go_to_another_agent_of_the_same_trace() -> None:
+    agents = RawJson(b'{"traceparent":"00-%b-%b-01"}' % (b"a" * 32, b"b" * 16))
+    sent, _ = with_traceparent(agents, LIFE, 1)
+    _, other = with_traceparent(agents, LIFE, 2)
+    ask = facts_of("elicitation/create", sent, LIFE)
+    assert attribute(ask, [call(2, B, trace=other)], {}) == Refused("no call")
+
+
 def test_a_context_that_is_not_ours_says_nothing() -> None:
-    assert attribute(traced(1, ours=False), [call(2, B)], {}) == Attributed(
-        B, CallId(2), exact=True, by="only call"
-    )
+    assert attribute(traced(1, ours=False), [call(2, B)], {}) == Attributed(B, (WireId(2),), by="only call")
 
 
+@behaviour("asks:attribution:task")
 def test_a_task_names_its_call_before_all_else() -> None:
     ask = AskFacts("elicitation/create", related_task="T", trace=key(1), ours=True)
-    assert attribute(ask, [call(1), call(2, B)], {"T": CallId(2)}) == Attributed(
-        B, CallId(2), exact=True, by="task"
-    )
+    assert attribute(ask, [call(1), call(2, B)], {"T": WireId(2)}) == Attributed(B, (WireId(2),), by="task")
 
 
+@behaviour("asks:attribution:task")
 def test_a_task_nobody_knows_is_nobodys() -> None:
     ask = AskFacts("elicitation/create", related_task="T")
     assert attribute(ask, [call(1)], {}) == Refused("no call")
-    assert attribute(ask, [call(1)], {"T": CallId(8)}) == Refused("no call")
+    assert attribute(ask, [call(1)], {"T": WireId(8)}) == Refused("no call")
 
 
+@behaviour("asks:in-flight:after-cancel")
 def test_after_a_cancel_the_next_agent_is_not_asked() -> None:
     cancelled, next_one = call(1, A, over=True), call(2, B)
-    assert attribute(ASK, [cancelled, next_one], {}) == Refused("ambiguous")
-    assert attribute(traced(2), [cancelled, next_one], {}) == Attributed(B, CallId(2), exact=True, by="trace")
+    assert attribute(ASK, [cancelled, next_one], {}) == Refused("ambiguous", tainted=True)
+    assert attribute(ASK, [cancelled, next_one], {}, held=True) == Refused("ambiguous", tainted=True)
+    assert attribute(traced(2), [cancelled, next_one], {}) == Attributed(B, (WireId(2),), by="trace")
 
 
 def test_a_question_of_a_cancelled_call_is_refused_without_evidence() -> None:
     cancelled = call(1, A, over=True)
-    for ask in (ASK, traced(1), AskFacts("elicitation/create", related_task="T")):
-        found = attribute(ask, [cancelled], {"T": CallId(1)})
-        assert found == Refused("over")
-        assert not found.is_evidence
+    for held in (False, True):
+        for ask in (ASK, traced(1), AskFacts("elicitation/create", related_task="T")):
+            found = attribute(ask, [cancelled], {"T": WireId(1)}, held=held)
+            assert found == Refused("over", tainted=ask is ASK), "one that says whose it is taints nothing"
+            assert not found.is_evidence
     assert attribute(traced(1), [cancelled, call(2, B)], {}) == Refused("over")
-    assert attribute(ASK, [cancelled, call(2, A)], {}) == Refused("over"), (
-        "tainted: no guess, one session or not"
+    assert attribute(ASK, [cancelled, call(2, A)], {}) == Refused("over", tainted=True), (
+        "no guess, one session or not: another instance can answer"
+    )
+
+
+@behaviour("asks:in-flight:after-cancel")
+def test_an_instance_that_one_session_holds_goes_on_asking_it_after_a_cancel() -> None:
+    candidates = [call(1, A, over=True), call(2, A), call(3, A)]
+    assert attribute(ASK, candidates, {}, held=True) == Attributed(
+        A, (WireId(3), WireId(2)), by="only session"
     )
 
 
 def test_a_cancelled_list_request_taints_nothing() -> None:
     assert attribute(ASK, [call(1, A, can_ask=False, over=True), call(2, B)], {}) == Attributed(
-        B, CallId(2), exact=True, by="only call"
+        B, (WireId(2),), by="only call"
     )
 
 
 def test_the_facts_are_read_from_the_meta_of_the_request() -> None:
     meta = {"io.modelcontextprotocol/related-task": {"taskId": "T"}, "traceparent": mint(LIFE, 3)}
     found = facts_of("elicitation/create", RawJson(json.dumps(meta).encode()), LIFE)
-    assert found == AskFacts("elicitation/create", "T", key(3), ours=True)
+    assert found == AskFacts("elicitation/create", "T", key(3), ours=True, whole=True)
     theirs = RawJson(b'{"traceparent":"00-%b-%b-01"}' % (b"a" * 32, b"b" * 16))
     assert facts_of("x", theirs, LIFE) == AskFacts("x", None, key_of(theirs), ours=False)
 
@@ -180,8 +204,9 @@ def test_a_log_message_reaches_the_only_session_in_flight() -> None:
     assert attribute_log([call(1), call(2, over=True)]) == A
 
 
+@behaviour("logging:one-session")
 def test_a_log_message_that_may_be_anothers_is_for_operators() -> None:
-    silent = InFlight(CallId(2), B, can_ask=True, wants_logs=False)
+    silent = InFlight(WireId(2), B, can_ask=True, wants_logs=False)
     assert attribute_log([]) is None
     assert attribute_log([call(1), call(2, B)]) is None
     assert attribute_log([call(1), silent]) is None, "the line may be of the call that wants no logs"
@@ -191,7 +216,7 @@ def test_a_log_message_that_may_be_anothers_is_for_operators() -> None:
 
 
 def test_in_the_stateless_era_calls_that_set_no_level_do_not_count() -> None:
-    silent = InFlight(CallId(2), B, can_ask=True, wants_logs=False, may_log=False)
+    silent = InFlight(WireId(2), B, can_ask=True, wants_logs=False, may_log=False)
     assert attribute_log([call(1), silent]) == A
 
 
@@ -203,7 +228,7 @@ keys = st.builds(lambda trace, span: TraceKey(trace, span[:16]), ids, ids)
 flights = st.lists(
     st.builds(
         InFlight,
-        st.integers(1, 6).map(CallId),
+        st.integers(1, 6).map(WireId),
         sessions,
         st.booleans(),
         st.none() | keys,
@@ -211,7 +236,7 @@ flights = st.lists(
         st.booleans(),
     ),
     max_size=6,
-    unique_by=lambda each: each.call,
+    unique_by=lambda each: each.wire,
 )
 asks = st.builds(
     AskFacts,
@@ -220,36 +245,38 @@ asks = st.builds(
     st.none() | keys,
     st.booleans(),
 )
-task_tables = st.dictionaries(st.sampled_from(["T", "U"]), st.integers(1, 6).map(CallId), max_size=2)
+task_tables = st.dictionaries(st.sampled_from(["T", "U"]), st.integers(1, 6).map(WireId), max_size=2)
 
 
 @given(asks, flights, task_tables)
 @settings(deadline=None, max_examples=150)
-def test_who_is_asked_has_a_live_call_there(
-    ask: AskFacts, candidates: list[InFlight], tasks: dict[str, CallId]
+def test_who_is_asked_has_only_live_calls_there(
+    ask: AskFacts, candidates: list[InFlight], tasks: dict[str, WireId]
 ) -> None:
     found = attribute(ask, candidates, tasks)
     if isinstance(found, Attributed):
-        assert any(
-            each.call == found.call and each.session == found.session and not each.over for each in candidates
-        )
+        live = {each.wire for each in candidates if each.session == found.session and not each.over}
+        assert found.wires
+        assert set(found.wires) <= live
+        assert list(found.wires) == sorted(set(found.wires), reverse=True)
 
 
-@given(asks, flights, task_tables)
+@behaviour("asks:attribution:refused")
+@given(asks, flights, task_tables, st.booleans())
 @settings(deadline=None, max_examples=150)
 def test_without_a_task_or_a_context_nobody_is_asked_while_another_may_be_meant(
-    ask: AskFacts, candidates: list[InFlight], tasks: dict[str, CallId]
+    ask: AskFacts, candidates: list[InFlight], tasks: dict[str, WireId], held: bool
 ) -> None:
-    found = attribute(ask, candidates, tasks)
+    found = attribute(ask, candidates, tasks, held=held)
     if isinstance(found, Attributed) and found.by in {"only call", "only session"}:
         assert {each.session for each in candidates if each.can_ask} == {found.session}
-        assert not any(each.over for each in candidates if each.can_ask)
+        assert held or not any(each.over for each in candidates if each.can_ask)
 
 
 @given(asks, flights, task_tables, sessions)
 @settings(deadline=None, max_examples=250)
 def test_taking_other_sessions_away_never_changes_who_is_asked(
-    ask: AskFacts, candidates: list[InFlight], tasks: dict[str, CallId], gone: SessionId
+    ask: AskFacts, candidates: list[InFlight], tasks: dict[str, WireId], gone: SessionId
 ) -> None:
     before = attribute(ask, candidates, tasks)
     after = attribute(ask, [each for each in candidates if each.session != gone], tasks)
@@ -258,18 +285,20 @@ def test_taking_other_sessions_away_never_changes_who_is_asked(
         assert after.session == before.session
 
 
+@behaviour("asks:trace:unforgeable")
 @given(flights, keys, st.data())
 @settings(deadline=None, max_examples=150)
 def test_a_forged_equal_context_can_only_cost_an_answer(
     candidates: list[InFlight], context: TraceKey, data: st.DataObject
 ) -> None:
     """Whatever other agents claim as their trace, the context of a call gives its own session or nobody."""
-    owner = InFlight(CallId(99), SessionId("owner"), can_ask=True, trace=context)
+    owner = InFlight(WireId(99), SessionId("owner"), can_ask=True, trace=context)
     ask = AskFacts("elicitation/create", trace=context, ours=True)
     found = attribute(ask, data.draw(st.permutations([*candidates, owner])), {})
     assert found == Refused("ambiguous") or (isinstance(found, Attributed) and found.session == "owner")
 
 
+@behaviour("logging:one-session")
 @given(flights, sessions)
 @settings(deadline=None)
 def test_a_log_message_never_reaches_an_agent_beside_another(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.runtime.ready import ReadySet
 from carpool_supervisor.child_io import RAISED_PIPE_BYTES, ChildIo, PipeBudget
+from tests.behaviours import behaviour
 from tests.kit.leaks import no_leaks
 from tests.kit.waits import until
 
@@ -241,6 +242,7 @@ def test_draining_ends_though_somebody_else_holds_the_pipe_open() -> None:
         assert (one.lines, one.closed) == ([b"last words"], 0)
 
 
+@behaviour("pipes:raised-for-few")
 @pytest.mark.skipif(not hasattr(fcntl, "F_GETPIPE_SZ"), reason="pipe sizes are Linux's")
 async def test_only_senders_of_long_lines_get_larger_pipes_and_only_so_many() -> None:
     budget = PipeBudget(limit=1)

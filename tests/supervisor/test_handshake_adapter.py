@@ -21,6 +21,7 @@ from carpool_supervisor.core.events import (
     ServerProgressed,
 )
 from carpool_supervisor.era.handshake import Handshake
+from tests.behaviours import behaviour
 
 ME = InstanceId(1)
 
@@ -81,6 +82,7 @@ def test_the_greeting_is_initialize_initialized_and_all_pages_of_tools() -> None
     assert json.loads(greeted.catalog.tools[0].definition) == {"name": "a", "new": 1}
 
 
+@behaviour("versions:negotiated-apart")
 def test_an_older_version_that_we_know_is_accepted_and_an_unknown_one_is_not() -> None:
     (greeted,), _ = Talk().accept("2024-11-05")
     assert greeted.catalog.protocol_version == "2024-11-05"
@@ -143,6 +145,7 @@ def test_a_call_goes_out_under_its_wire_id_with_its_params_untouched() -> None:
     assert "_meta" not in json.loads(talk.adapter.call(WireId(8), call()))["params"]
 
 
+@behaviour("progress:by-token")
 def test_answers_errors_and_progress_are_known_by_their_wire_id() -> None:
     talk = Talk()
     talk.fit("t")
@@ -173,6 +176,7 @@ def test_an_answer_without_content_is_repaired_and_noted_only_for_tool_calls() -
     assert json.loads(events[2].body) == {"messages": []}
 
 
+@behaviour("ping:answered-here")
 def test_a_ping_is_answered_and_any_other_request_is_refused_at_once() -> None:
     talk = Talk()
     _, out = talk.say(line(id="p", method="ping"), line(id=1, method="roots/list"))
@@ -199,6 +203,7 @@ def test_a_changed_list_is_read_again_and_a_change_while_reading_once_more() -> 
     assert [offer.name for offer in read.catalog.tools] == ["new"]
 
 
+@behaviour("lines:over-the-cap")
 def test_an_unreadable_or_overlong_answer_ends_its_call() -> None:
     talk = Talk()
     talk.fit("t")

@@ -5,6 +5,7 @@ import pytest
 from carpool_protocol.ids import ABSENT, CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.messages import (
     Call,
+    CancelCall,
     Catalog,
     Feature,
     Logged,
@@ -26,6 +27,7 @@ from carpool_supervisor.core.events import (
     ServerLogged,
 )
 from carpool_supervisor.core.supervisor import SupervisorCore
+from tests.behaviours import behaviour
 
 KEY = PoolKey("s:1")
 FIRST, SECOND = InstanceId(1), InstanceId(2)
@@ -36,7 +38,7 @@ class House:
     """A supervisor core with one pool."""
 
     def __init__(self, *features: Feature) -> None:
-        self.core = SupervisorCore()
+        self.core = SupervisorCore(b"l" * 16)
         self.features = list(features)
         self.now = 0.0
         self.do(BrokerCame())
@@ -88,6 +90,7 @@ def test_a_server_that_announces_neither_is_never_asked_for_it() -> None:
     assert heard(house.do(Watch(KEY, ["x:2"]))) == []
 
 
+@behaviour("subscriptions:renewed")
 def test_after_a_restart_every_watched_resource_counts_as_changed() -> None:
     house = House("resources.subscribe")
     house.do(Watch(KEY, ["x:1", "x:2"]))
@@ -106,6 +109,7 @@ def test_a_change_goes_to_the_broker_with_the_pool_it_is_of() -> None:
     assert heard(house.do(ResourceUpdated(FIRST, "x:1", params))) == [Updated(KEY, "x:1", params)]
 
 
+@behaviour("logging:one-session")
 @pytest.mark.parametrize(
     ("sessions", "whose"), [((), None), (("a",), "a"), (("a", "a"), "a"), (("a", "b"), None)]
 )
@@ -119,6 +123,26 @@ def test_a_log_message_is_an_agents_only_if_all_that_is_in_flight_is_its_own(
     told = heard(house.do(ServerLogged(FIRST, "info", PARAMS)))
     expected = KeepLog(FIRST, "info", PARAMS) if whose is None else Logged(SessionId(whose), "info", PARAMS)
     assert told == [expected]
+
+
+@behaviour("logging:one-session")
+def test_a_cancelled_call_of_the_same_agent_keeps_no_log_message_from_it_while_another_is_live() -> None:
+    house = House("logging")
+    house.greet(FIRST)
+    house.call(1, "a")
+    house.do(CancelCall(CallId(1), "no longer wanted"))
+    assert heard(house.do(ServerLogged(FIRST, "info", PARAMS))) == [KeepLog(FIRST, "info", PARAMS)]
+    house.call(2, "a")
+    assert heard(house.do(ServerLogged(FIRST, "info", PARAMS))) == [Logged(SessionId("a"), "info", PARAMS)]
+
+
+def test_a_log_message_of_an_earlier_brokers_call_does_not_reach_the_namesake_of_its_session() -> None:
+    house = House("logging")
+    house.greet(FIRST)
+    house.call(1, "a")
+    house.do(BrokerCame())
+    house.call(1, "a")
+    assert heard(house.do(ServerLogged(FIRST, "info", PARAMS))) == [KeepLog(FIRST, "info", PARAMS)]
 
 
 def test_a_call_that_ended_for_its_agent_but_may_still_run_keeps_log_messages_from_everybody() -> None:

@@ -6,6 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from carpool_protocol.ids import InstanceId, PoolKey, SessionId
 from carpool_supervisor.core.leases import CAUSES, Cause, Ended, Held, Leases, StateLost, Waits
+from tests.behaviours import behaviour
 
 A, B, C = SessionId("s1"), SessionId("s2"), SessionId("s3")
 WEB, EDIT = PoolKey("web"), PoolKey("edit")
@@ -23,10 +24,11 @@ def leased(*, used: bool = True) -> Leases:
     return table
 
 
+@behaviour("lease:exclusive", "lease:spares")
 def test_a_spare_is_leased_at_once_and_stays_its_holders() -> None:
     table = leased()
     assert table.ask(A, WEB, 1.0) == Held(I1, fresh=False)
-    assert table.ask(B, WEB, 1.0) == Waits(0)
+    assert table.ask(B, WEB, 1.0) == Waits()
     assert table.holder(I1) == A
     assert table.held(A, WEB) == I1
     table.check()
@@ -34,9 +36,10 @@ def test_a_spare_is_leased_at_once_and_stays_its_holders() -> None:
 
 def test_who_waits_longest_gets_the_next_instance() -> None:
     table = Leases()
-    assert table.ask(A, WEB, 0.0) == Waits(0)
-    assert table.ask(B, WEB, 0.0) == Waits(1)
-    assert table.ask(A, WEB, 0.0) == Waits(0), "asking again keeps the place"
+    assert table.ask(A, WEB, 0.0) == Waits()
+    assert table.ask(B, WEB, 0.0) == Waits()
+    assert table.ask(A, WEB, 0.0) == Waits()
+    assert table.waiting(WEB) == (A, B), "asking again keeps the place"
     assert table.offer(I1, WEB, 1.0) == A
     assert table.ask(A, WEB, 1.0) == Held(I1, fresh=False)
     assert table.waiting(WEB) == (B,)
@@ -50,14 +53,7 @@ def test_who_stopped_waiting_gets_nothing() -> None:
     assert table.spares(WEB) == 1
 
 
-def test_a_released_instance_is_ended_and_nothing_counts_as_lost() -> None:
-    table = leased()
-    assert table.release(A, WEB) == Ended(I1, A, WEB)
-    assert table.release(A, WEB) is None
-    assert table.spares(WEB) == 0
-    assert table.ask(A, WEB, 1.0) == Waits(0)
-
-
+@behaviour("lease:with-holder")
 def test_a_lease_dies_with_its_holder_and_so_does_its_place_in_line() -> None:
     table = leased()
     table.ask(A, EDIT, 1.0)
@@ -67,19 +63,21 @@ def test_a_lease_dies_with_its_holder_and_so_does_its_place_in_line() -> None:
     table.check()
 
 
+@behaviour("lease:returned-ended", "lease:next-in-line")
 def test_the_next_in_line_is_served_by_a_new_instance_not_by_the_returned_one() -> None:
     table = leased()
-    assert table.ask(B, WEB, 1.0) == Waits(0)
+    assert table.ask(B, WEB, 1.0) == Waits()
     table.session_ended(A)
     assert table.waiting(WEB) == (B,)
     assert table.offer(I2, WEB, 2.0) == B
 
 
+@behaviour("lease:crash:one-state-lost")
 def test_a_crash_gives_one_state_lost_with_its_cause_and_then_a_fresh_instance() -> None:
     table = leased()
     assert table.lose(I1, "crash") == Ended(I1, A, WEB)
     assert table.ask(A, WEB, 1.0) == StateLost("crash")
-    assert table.ask(A, WEB, 1.0) == Waits(0)
+    assert table.ask(A, WEB, 1.0) == Waits()
     assert table.offer(I2, WEB, 2.0) == A
     assert table.ask(A, WEB, 2.0) == Held(I2, fresh=False)
 
@@ -95,18 +93,19 @@ def test_a_warm_spare_does_not_hide_the_loss() -> None:
 def test_a_lease_that_no_call_ever_used_holds_no_state_to_lose() -> None:
     table = leased(used=False)
     table.lose(I1, "crash")
-    assert table.ask(A, WEB, 1.0) == Waits(0)
+    assert table.ask(A, WEB, 1.0) == Waits()
 
 
 def test_a_loss_concerns_its_session_and_its_pool_only() -> None:
     table = leased()
     table.lose(I1, "crash")
-    assert table.ask(B, WEB, 1.0) == Waits(0)
-    assert table.ask(A, EDIT, 1.0) == Waits(0)
+    assert table.ask(B, WEB, 1.0) == Waits()
+    assert table.ask(A, EDIT, 1.0) == Waits()
     table.session_ended(A)
-    assert table.ask(A, WEB, 1.0) == Waits(1), "a session that is gone is told nothing"
+    assert table.ask(A, WEB, 1.0) == Waits(), "a session that is gone is told nothing"
 
 
+@behaviour("lease:idle")
 def test_an_idle_lease_ends_at_its_limit_and_its_holder_is_told() -> None:
     table = leased()
     assert table.next_deadline() == 1800.0
@@ -116,6 +115,7 @@ def test_an_idle_lease_ends_at_its_limit_and_its_holder_is_told() -> None:
     assert table.next_deadline() is None
 
 
+@behaviour("lease:idle")
 def test_a_lease_in_use_is_never_idle_however_long_it_takes() -> None:
     table = leased()
     table.began(I1)
@@ -130,26 +130,30 @@ def test_a_spare_that_dies_is_forgotten() -> None:
     table = Leases()
     table.offer(I1, WEB, 0.0)
     assert table.lose(I1, "crash") is None
-    assert table.ask(A, WEB, 0.0) == Waits(0)
+    assert table.ask(A, WEB, 0.0) == Waits()
 
 
+@behaviour("lease:reload")
 def test_after_a_reload_the_loss_is_told_at_the_new_pool() -> None:
     table = leased()
     table.offer(I2, WEB, 0.0)
     table.ask(B, WEB, 0.0)
     table.began(I2)
     table.lose(I2, "crash")
-    assert table.replaced(WEB, EDIT, "reload") == [Ended(I1, A, WEB)]
-    assert table.ask(A, EDIT, 1.0) == StateLost("reload")
+    table.replaced(WEB, [EDIT])
     assert table.ask(B, EDIT, 1.0) == StateLost("crash")
-    assert table.ask(A, EDIT, 1.0) == Waits(0)
+    assert table.held(A, WEB) == I1, "it lasts as long as its instance drains"
+    assert table.lose(I1, "reload", EDIT) == Ended(I1, A, WEB)
+    assert table.ask(A, EDIT, 1.0) == StateLost("reload")
+    assert table.ask(A, EDIT, 1.0) == Waits()
 
 
+@behaviour("lease:supervisor-restart")
 def test_a_new_supervisor_tells_of_leases_of_the_old_one() -> None:
     table = Leases()
     table.lost_before(A, WEB, "supervisor")
     assert table.ask(A, WEB, 0.0) == StateLost("supervisor")
-    assert table.ask(A, WEB, 0.0) == Waits(0)
+    assert table.ask(A, WEB, 0.0) == Waits()
 
 
 def test_a_server_that_is_configured_no_more_leaves_nothing_behind() -> None:
@@ -158,31 +162,68 @@ def test_a_server_that_is_configured_no_more_leaves_nothing_behind() -> None:
     table.lost_before(C, WEB, "crash")
     assert table.pool_gone(WEB) == [Ended(I1, A, WEB)]
     assert table.waiting(WEB) == ()
-    assert table.ask(C, WEB, 0.0) == Waits(0)
+    assert table.ask(C, WEB, 0.0) == Waits()
 
 
+@behaviour("wait:cap-yields-lease")
 def test_who_waits_with_an_idle_lease_in_hand_gives_way_first() -> None:
     table = leased()
     table.offer(I2, WEB, 0.0)
     table.ask(B, WEB, 0.0)
-    assert table.yielding() is None, "nobody waits"
-    table.ask(C, EDIT, 1.0)
-    assert table.yielding() is None, "who waits holds nothing, and who holds does not wait"
-    table.ask(B, EDIT, 2.0)
-    assert table.yielding() == I2
+    assert table.yielding(()) is None, "nobody waits"
+    assert table.yielding({C}) is None, "who waits holds nothing, and who holds does not wait"
+    assert table.yielding({B, C}) == I2
     table.began(I2)
-    assert table.yielding() is None, "it is in use"
+    assert table.yielding({B, C}) is None, "it is in use"
 
 
 def test_of_two_that_wait_for_each_other_the_longest_idle_gives_way() -> None:
     table = leased()
     table.offer(I2, EDIT, 5.0)
     table.ask(B, EDIT, 5.0)
-    table.ask(A, EDIT, 6.0)
-    table.ask(B, WEB, 6.0)
-    assert table.yielding() == I1
+    assert table.yielding({A, B}) == I1
     table.lose(I1, "needed")
     assert table.ask(A, WEB, 7.0) == StateLost("needed")
+
+
+def test_a_lease_of_which_no_call_was_delivered_holds_no_state_to_lose() -> None:
+    table = leased()
+    table.unused(I1)
+    table.lose(I1, "crash")
+    assert table.ask(A, WEB, 1.0) == Waits()
+
+
+@behaviour("lease:idle")
+def test_each_pool_has_its_own_idle_limit() -> None:
+    table = Leases()
+    table.limits[WEB] = 5.0
+    for instance, pool in ((I1, WEB), (I2, EDIT)):
+        table.offer(instance, pool, 0.0)
+        table.ask(A, pool, 0.0)
+    assert table.overdue(5.0) == [Ended(I1, A, WEB)]
+    assert table.next_deadline() == 1800.0
+
+
+def test_a_pool_that_leases_no_more_has_neither_spares_nor_a_line() -> None:
+    table = leased()
+    table.offer(I2, WEB, 0.0)
+    table.ask(B, EDIT, 0.0)
+    table.withdraw(WEB)
+    table.withdraw(EDIT)
+    assert (table.spares(WEB), table.in_line(EDIT), table.knows(I2)) == (0, 0, False)
+    assert table.holder(I1) == A, "what is leased stays so"
+
+
+def test_when_no_session_is_left_all_leases_marks_and_places_are_gone() -> None:
+    table = leased()
+    table.offer(I2, WEB, 0.0)
+    table.ask(B, WEB, 0.0)
+    table.began(I2)
+    table.lose(I2, "crash")
+    table.ask(C, EDIT, 0.0)
+    assert table.all_gone() == [Ended(I1, A, WEB)]
+    assert not table.open(WEB)
+    assert table.in_line(EDIT) == 0
 
 
 def test_an_instance_offered_twice_counts_once() -> None:
@@ -219,7 +260,8 @@ class LeaseMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = Leases(idle_s=100.0)
+        self.table = Leases()
+        self.table.limits = {WEB: 100.0, EDIT: 100.0}
         self.now = 0.0
         self.next_id = 1
         self.holds: dict[tuple[SessionId, PoolKey], InstanceId] = {}
@@ -251,7 +293,7 @@ class LeaseMachine(RuleBasedStateMachine):
             self.take(session, pool, found.instance)
         else:
             assert isinstance(found, Waits)
-            assert self.table.waiting(pool)[found.ahead] == session
+            assert session in self.table.waiting(pool)
 
     def take(self, session: SessionId, pool: PoolKey, instance: InstanceId) -> None:
         assert instance not in self.dead, "a returned instance was leased again"
@@ -285,10 +327,6 @@ class LeaseMachine(RuleBasedStateMachine):
         if not self.flying[instance]:
             del self.flying[instance]
 
-    @rule(session=sessions, pool=pools)
-    def release(self, session: SessionId, pool: PoolKey) -> None:
-        self.over(self.table.release(session, pool), None)
-
     @rule(number=st.integers(1, 12), cause=causes)
     def lose(self, number: int, cause: Cause) -> None:
         if number >= self.next_id:
@@ -319,7 +357,8 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule()
     def make_room(self) -> None:
-        instance = self.table.yielding()
+        waiting = {session for pool in (WEB, EDIT) for session in self.table.waiting(pool)}
+        instance = self.table.yielding(waiting)
         if instance is not None:
             holder = self.table.holder(instance)
             assert holder is not None
@@ -335,12 +374,12 @@ class LeaseMachine(RuleBasedStateMachine):
         for key, cause in marks.items():
             del self.owed[key]
             self.owed[key[0], new] = cause
-        for ended in self.table.replaced(old, new, "reload"):
-            assert ended.pool == old
-            used = ended.instance in self.used
-            self.over(ended, None)
-            if used:
-                self.owed[ended.session, new] = "reload"
+        self.table.replaced(old, [new])
+        for (session, pool), instance in list(self.holds.items()):
+            if pool == old and instance not in self.flying:
+                self.over(self.table.lose(instance, "reload", new), None)
+                if instance in self.used:
+                    self.owed[session, new] = "reload"
 
     @invariant()
     def agrees(self) -> None:
@@ -351,4 +390,6 @@ class LeaseMachine(RuleBasedStateMachine):
 
 
 LeaseMachine.TestCase.settings = settings(deadline=None, max_examples=100, stateful_step_count=30)
-TestLeaseMachine = LeaseMachine.TestCase
+TestLeaseMachine = behaviour("lease:exclusive", "lease:returned-ended", "lease:crash:one-state-lost")(
+    LeaseMachine.TestCase
+)

@@ -12,6 +12,7 @@ from carpool_supervisor.core.events import CatalogRead, GreetingFailed, Instance
 from carpool_supervisor.era import reading
 from carpool_supervisor.era.handshake import Handshake
 from carpool_supervisor.era.reading import CHANGED, FAMILIES, Family, Page, Reading
+from tests.behaviours import behaviour
 
 MEMBERS: dict[Family, tuple[str, str]] = {
     "tools": ("tools", "name"),
@@ -64,6 +65,7 @@ def test_a_server_that_announces_nothing_is_asked_nothing() -> None:
     assert one.changed(FAMILIES) is None
 
 
+@behaviour("pages:servers-drained")
 def test_pages_are_put_together_in_their_order() -> None:
     one, asked = begun("tools")
     assert asked == Page("tools", None)
@@ -84,6 +86,7 @@ def test_a_name_offered_twice_counts_once_the_first_time() -> None:
     ]
 
 
+@behaviour("pages:servers-drained")
 def test_pages_that_do_not_end_are_cut_off_and_the_next_list_is_read() -> None:
     one, _ = begun("tools", "prompts")
     one.take(page("tools", "a", cursor="x"))
@@ -93,6 +96,7 @@ def test_pages_that_do_not_end_are_cut_off_and_the_next_list_is_read() -> None:
     assert tools_of(one) == ["a", "b"]
 
 
+@behaviour("pages:servers-drained")
 @pytest.mark.parametrize("limit", ["MAX_PAGES", "MAX_OFFERS"])
 def test_pages_with_ever_new_cursors_are_cut_off_too(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, limit, 5)

@@ -5,12 +5,14 @@ from hypothesis import strategies as st
 
 from carpool_protocol.messages import Policy
 from carpool_supervisor.core.restart import FRESH, RestartState, after_failure, after_operator
+from tests.behaviours import behaviour
 
 POLICY = Policy(give_up_after=5, first_delay_s=0.5, max_delay_s=30.0, healthy_after_s=60.0)
 JITTER = st.floats(0, 1, exclude_max=True)
 FAILURES = st.integers(0, 2000)
 
 
+@behaviour("numbers:back-off")
 def test_the_delay_doubles_from_half_a_second_between_half_and_whole() -> None:
     state, delays = FRESH, []
     for _ in range(4):
@@ -20,6 +22,7 @@ def test_the_delay_doubles_from_half_a_second_between_half_and_whole() -> None:
     assert state == RestartState(4, given_up=False, restarts=4)
 
 
+@behaviour("silence:breaker")
 def test_the_fifth_failure_in_a_row_gives_up_and_is_no_restart() -> None:
     state, _ = after_failure(POLICY, RestartState(4, restarts=9), lived_s=1.0, jitter=0.5)
     assert state == RestartState(5, given_up=True, restarts=9)
@@ -55,6 +58,7 @@ def test_more_failures_never_wait_less_at_equal_jitter(failures: int, jitter: fl
     assert later >= sooner
 
 
+@behaviour("numbers:healthy")
 @settings(deadline=None)
 @given(FAILURES, JITTER, st.floats(60, 1e9))
 def test_a_healthy_life_makes_it_the_first_failure_again(

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from carpool_protocol.messages import Mode
+from carpool_protocol.messages import Sharing as Configured
 from carpool_supervisor.core.sharing import (
     MODES,
     STRICTNESS,
-    Configured,
     Evidence,
     EvidenceKind,
     admits,
@@ -18,8 +19,9 @@ from carpool_supervisor.core.sharing import (
     launch_identity,
     state_in_names,
 )
-from carpool_supervisor.core.well_known import Entry, Mode, WellKnown, program_of, read
+from carpool_supervisor.core.well_known import Entry, WellKnown, program_of, read
 from carpool_supervisor.shipped import well_known
+from tests.behaviours import behaviour
 
 BROWSER = Entry(
     title="Browser", npm=("@x/browser",), mode="session", why="One page.", note="Add -i.", source="x/y"
@@ -34,9 +36,29 @@ def seen(kind: EvidenceKind, first: str = "2026-11-21T10:00:00.000Z", times: int
 # --- the decision ------------------------------------------------------------------------------------------
 
 
+@behaviour("modes:auto:order")
 def test_the_config_stands_against_everything() -> None:
     verdict = decide("concurrent", BROWSER, ["browser_click"], [seen("probe_diverged")])
     assert (verdict.mode, verdict.source, verdict.verified) == ("concurrent", "config", True)
+
+
+@behaviour("modes:auto:order")
+@pytest.mark.parametrize("order", [1, -1])
+def test_that_a_server_asks_neither_loosens_nor_hides_other_evidence(order: int) -> None:
+    kinds: list[tuple[EvidenceKind, Mode, bool]] = [
+        ("probe_agreed", "concurrent", True),
+        ("asked_ambiguously", "serial", True),
+        ("probe_diverged", "session", True),
+    ]
+    for kind, mode, verified in kinds:
+        verdict = decide("auto", None, [], [seen("asks"), seen(kind)][::order])
+        assert (verdict.mode, verdict.verified) == (mode, verified)
+
+
+def test_that_a_server_asks_alone_changes_no_verdict_and_is_told() -> None:
+    assert decide("auto", BROWSER, [], [seen("asks")]) == decide("auto", BROWSER, [], [])
+    assert decide("auto", None, [], [seen("asks")]) == decide("auto", None, [], [])
+    assert "It asks agents" in why("auto", None, [seen("asks")])
 
 
 def test_the_list_stands_against_tool_names() -> None:
@@ -45,17 +67,20 @@ def test_the_list_stands_against_tool_names() -> None:
     assert "Source: x/z" in verdict.reasons
 
 
+@behaviour("modes:auto:order")
 def test_tool_names_that_speak_of_state_start_a_server_as_session() -> None:
     verdict = decide("auto", None, ["help", "browser_click"], [])
     assert (verdict.mode, verdict.source, verdict.verified) == ("session", "tool names", False)
     assert "browser_click" in verdict.reasons[0]
 
 
+@behaviour("modes:auto:unverified")
 def test_a_server_nobody_knows_is_concurrent_and_unverified() -> None:
     verdict = decide("auto", None, ["search"], [])
     assert (verdict.mode, verdict.source, verdict.verified) == ("concurrent", "assumed", False)
 
 
+@behaviour("asks:evidence")
 def test_an_ambiguous_ask_makes_a_server_serial_since_then() -> None:
     for entry in (None, WEATHER):
         verdict = decide("auto", entry, [], [seen("asked_ambiguously")])
@@ -75,6 +100,7 @@ def test_evidence_never_loosens_what_the_list_or_the_names_say() -> None:
     assert decide("auto", None, ["browser_click"], [seen("probe_agreed")]).mode == "session"
 
 
+@behaviour("modes:auto:unverified")
 def test_a_probe_that_agreed_verifies_an_assumption() -> None:
     verdict = decide("auto", None, [], [seen("probe_agreed")])
     assert (verdict.mode, verdict.verified, verdict.source) == ("concurrent", True, "evidence")
@@ -84,6 +110,7 @@ kinds = st.sampled_from(["asked_ambiguously", "probe_diverged", "probe_agreed"])
 pieces = st.lists(st.builds(seen, kinds), max_size=3)
 
 
+@behaviour("modes:auto:order")
 @given(st.sampled_from([None, BROWSER, WEATHER]), st.sampled_from([[], ["browser_x"]]), pieces, pieces)
 @settings(deadline=None)
 def test_more_evidence_never_gives_a_looser_mode(
@@ -156,6 +183,7 @@ def why(configured: Configured, entry: Entry | None, evidence: list[Evidence]) -
     return "\n".join(explain("web", verdict, configured=configured, entry=entry, evidence=evidence))
 
 
+@behaviour("modes:why")
 def test_why_says_mode_since_evidence_and_how_to_change_it() -> None:
     text = why("auto", WEATHER, [seen("asked_ambiguously", times=3)])
     assert "web is shared as serial (verified)" in text
@@ -271,6 +299,7 @@ def test_an_identity_holds_no_argument() -> None:
 # --- the shipped list --------------------------------------------------------------------------------------
 
 
+@behaviour("modes:list-sourced")
 def test_the_shipped_list_is_large_and_every_entry_is_sourced() -> None:
     entries = well_known().entries
     assert len(entries) >= 30

@@ -18,6 +18,7 @@ from carpool_supervisor import marks
 from carpool_supervisor.endings import exit_text
 from carpool_supervisor.spawn_request import SpawnRefusedError
 from carpool_supervisor.spawner import LOST
+from tests.behaviours import behaviour
 from tests.kit.leaks import command_line, marked, open_fds, zombies_of
 from tests.kit.spawning import Garage, end_everything, garage, server_argv
 from tests.kit.waits import until
@@ -170,6 +171,7 @@ async def test_what_an_instance_leaves_behind_is_ended_after_it_and_nobody_elses
         await until(lambda: not zombies_of(one.spawner.pid), "no zombie is left")
 
 
+@behaviour("children:end-with-us")
 @linux_only
 async def test_when_the_supervisor_is_killed_everything_ends_also_the_deaf_and_the_grandchildren() -> None:
     with _supervisor(_HOLDS) as victim, _ended_after(_line(victim)) as runtime_id:
@@ -179,6 +181,7 @@ async def test_when_the_supervisor_is_killed_everything_ends_also_the_deaf_and_t
         await until(lambda: not marked(runtime_id), "everything has ended")
 
 
+@behaviour("children:end-with-us", "children:sweep")
 @linux_only
 async def test_when_supervisor_and_spawner_are_killed_together_the_sweep_ends_what_is_left() -> None:
     with _supervisor(_HOLDS) as victim, _ended_after(_line(victim)) as runtime_id:
@@ -234,6 +237,7 @@ async def test_fifty_spawns_leave_no_descriptor_and_no_zombie_on_either_side() -
         assert set(open_fds()) - ours == piped
 
 
+@behaviour("children:outlive-threads")
 def test_a_child_lives_on_when_threads_of_the_supervisor_end(held: subprocess.Popen[bytes]) -> None:
     """trio's idle worker threads end after 10 s; a parent-death signal of theirs would fire (rule 2)."""
     assert _line(held) == "after 15 s: alive"

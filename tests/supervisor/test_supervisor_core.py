@@ -39,6 +39,7 @@ from carpool_supervisor.core.effects import (
     WriteCancel,
 )
 from carpool_supervisor.core.supervisor import SupervisorCore
+from tests.behaviours import behaviour
 
 KEY, OTHER = PoolKey("git:1"), PoolKey("time:1")
 ONE, TWO = InstanceId(1), InstanceId(2)
@@ -70,7 +71,7 @@ class Rig:
     """A core with a clock, and what it wants done less what only tells."""
 
     def __init__(self, *specs: PoolSpec, cap: int = 64, greeting: int = 3) -> None:
-        self.core = SupervisorCore()
+        self.core = SupervisorCore(b"l" * 16)
         self.now = 100.0
         self.feed(Wanted(list(specs), cap, greeting))
 
@@ -125,6 +126,7 @@ def test_a_second_answer_and_one_to_an_unknown_id_are_dropped() -> None:
     assert rig.core.desk.unknown_answers == 2
 
 
+@behaviour("failure:death-ends-calls", "calls:honest-delivery")
 def test_calls_in_flight_on_an_instance_that_dies_end_once_as_maybe() -> None:
     rig = serving()
     for number in (1, 2):
@@ -137,6 +139,7 @@ def test_calls_in_flight_on_an_instance_that_dies_end_once_as_maybe() -> None:
     assert effects[0] == Forget(ONE)
 
 
+@behaviour("calls:honest-delivery")
 def test_a_call_that_was_never_written_runs_on_the_next_instance() -> None:
     rig = serving()
     for number in (1, 2, 3):
@@ -159,6 +162,7 @@ def test_a_call_that_was_never_written_to_a_stopped_server_ends_at_once() -> Non
     ]
 
 
+@behaviour("silence:timeouts-kill-nobody")
 def test_a_silent_call_is_cancelled_upstream_and_its_instance_stays() -> None:
     rig = serving(timeout_s=10.0, probe_s=100.0)
     rig.feed(call(1))
@@ -171,6 +175,7 @@ def test_a_silent_call_is_cancelled_upstream_and_its_instance_stays() -> None:
     assert rig.feed(call(2)) == [WriteCall(ONE, WireId(2), call(2))]
 
 
+@behaviour("numbers:call-limits")
 def test_progress_restarts_the_idle_limit_but_not_the_total_one() -> None:
     rig = serving(timeout_s=10.0, max_total_s=25.0, probe_s=100.0)
     rig.feed(call(1))
@@ -180,6 +185,7 @@ def test_progress_restarts_the_idle_limit_but_not_the_total_one() -> None:
     assert [e.fault for e in rig.wait(8.0) if isinstance(e, Failed)] == ["ran_too_long"]
 
 
+@behaviour("cancel:reaches-server")
 def test_a_cancel_in_line_is_silent_and_one_in_flight_goes_upstream() -> None:
     rig = serving(max_in_flight=1)
     rig.feed(call(1))
@@ -196,6 +202,7 @@ def test_a_call_to_nobody_is_refused_as_not_delivered() -> None:
     assert (failed.fault, failed.delivered) == ("draining", "no")
 
 
+@behaviour("silence:breaker")
 def test_failures_back_off_then_give_up_and_then_every_call_is_refused_at_once() -> None:
     rig = Rig(spec(give_up_after=2, first_delay_s=1.0))
     rig.feed(call(1))
@@ -215,6 +222,7 @@ def test_failures_back_off_then_give_up_and_then_every_call_is_refused_at_once()
     assert rig.feed(operate(1, "start"))[0] == Spawn(InstanceId(3), KEY, ServerName("git"), 3)
 
 
+@behaviour("numbers:stop-ladder")
 def test_the_ladder_to_an_end_is_stdin_then_term_then_kill_again_and_again() -> None:
     rig = serving()
     assert rig.feed(operate(1, "stop")) == [CloseStdin(ONE)]
@@ -224,6 +232,7 @@ def test_the_ladder_to_an_end_is_stdin_then_term_then_kill_again_and_again() -> 
     assert rig.exit() == [Forget(ONE), Operated(1, ok=True, text="stopped")]
 
 
+@behaviour("silence:probed-then-replaced")
 def test_a_silent_instance_is_probed_then_shunned_then_ended() -> None:
     rig = serving(probe_s=4.0, timeout_s=8.0)
     assert rig.wait(5.0) == [Probe(ONE)]
@@ -255,6 +264,7 @@ def test_a_closed_stdout_is_given_a_second_to_become_an_exit() -> None:
     assert [type(e) for e in rig.wait(1.0)] == [SignalGroup, Failed]
 
 
+@behaviour("children:cold-starts-staggered")
 def test_no_more_servers_greet_at_once_than_allowed_and_a_stuck_one_gives_its_turn_back() -> None:
     specs = [spec(PoolKey(f"s{i}:1"), auto_connect=True) for i in range(5)]
     rig = Rig(*specs, greeting=3)
@@ -269,6 +279,7 @@ def test_one_that_refuses_the_greeting_gives_its_turn_back_at_once() -> None:
     assert effects == [SignalGroup(ONE, "TERM"), Spawn(TWO, OTHER, ServerName("time"), 1)]
 
 
+@behaviour("wait:cap")
 def test_at_the_cap_the_idle_instance_of_another_pool_makes_room_but_not_one_with_work() -> None:
     rig = Rig(spec(), spec(OTHER), cap=1)
     rig.feed(call(1))
@@ -298,6 +309,16 @@ def test_a_pool_in_between_that_never_started_still_stands_for_the_one_before_it
     assert rig.exit() == [Forget(ONE), Spawn(TWO, three, ServerName("git"), 1)]
 
 
+def test_two_pools_that_replaced_each_other_back_and_forth_are_both_gone_in_the_end() -> None:
+    rig = serving()
+    two, three = PoolKey("git:2"), PoolKey("git:3")
+    rig.feed(Wanted([spec(two, after=KEY)]))
+    rig.feed(Wanted([spec(KEY, after=two)]))
+    rig.feed(Wanted([spec(three, after=KEY)]))
+    rig.exit()
+    assert list(rig.core.pools) == [three]
+
+
 def test_a_pool_that_is_wanted_again_while_it_ends_says_everything_again() -> None:
     rig = serving()
     rig.feed(Wanted([]))
@@ -320,6 +341,7 @@ def test_a_new_broker_ends_what_the_old_one_had_open_without_a_word() -> None:
     assert not rig.core.desk.calls
 
 
+@behaviour("silence:clock-jump")
 def test_every_serving_instance_is_probed_after_the_clock_jumped() -> None:
     rig = serving()
     assert rig.feed(ev.ClockJumped()) == [Probe(ONE)]
@@ -351,6 +373,7 @@ def test_the_end_of_the_supervisor_stops_everything_and_starts_nothing() -> None
     assert rig.core.quiet
 
 
+@behaviour("stderr:not-for-everybody")
 def test_last_words_go_only_to_agents_of_an_instance_that_served_nobody() -> None:
     rig = serving()
     rig.feed(call(1))

@@ -2,9 +2,11 @@
 
 from typing import Any, Literal
 
+import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec.structs import replace
 
 from carpool_protocol.ids import (
     ABSENT,
@@ -29,19 +31,34 @@ from carpool_protocol.messages import (
     Policy,
     PoolSpec,
     Progressed,
+    SessionGone,
+    Sharing,
+    ToolOffer,
     Wanted,
 )
 from carpool_supervisor.core import effects as ef
 from carpool_supervisor.core import events as ev
+from carpool_supervisor.core.sharing import Evidence, EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
+from tests.behaviours import behaviour
 
 POLICY = Policy(
     max_instances=2, idle_s=20.0, first_start_s=8.0, start_s=4.0, timeout_s=5.0, max_total_s=15.0, wait_s=6.0,
     max_waiting_calls=3, max_in_flight=2, scale_up_at=1, give_up_after=3, healthy_after_s=10.0, probe_s=3.0,
+    lease_idle_s=12.0, drain_s=6.0,
 )  # fmt: skip
 LONGEST_S = POLICY.wait_s + POLICY.max_total_s
-KEYS = st.sampled_from([PoolKey("a:1"), PoolKey("a:2"), PoolKey("b:1")])
-SESSIONS = st.sampled_from([SessionId("s1"), SessionId("s2")])
+KEYS = st.sampled_from([PoolKey(f"{server}:{version}") for server in "abcd" for version in (1, 2)])
+"""Servers `a` and `b` are shared as each rule says, `c` always as `session`, `d` always as `serial`."""
+SESSIONS = st.sampled_from([SessionId("s1"), SessionId("s2"), SessionId("s3")])
+SERVERS = st.sampled_from("aabbcccddd")
+VERSIONS = st.tuples(*[st.sampled_from([1, 1, 1, 2, 2, 2, 0])] * 4)
+RARE = [
+    "spawn_failed", "greeting_failed", "stdout_closed", "a_dead_one_speaks", "broker_came", "clock_jumped",
+]  # fmt: skip
+LEAST = st.sampled_from([0, 0, 0, 1])
+MODES: st.SearchStrategy[Sharing] = st.sampled_from(["auto", "concurrent", "serial", "session"])
+FIXED: dict[str, Sharing] = {"c": "session", "d": "serial"}
 PICK = st.integers(0, 50)
 
 
@@ -54,22 +71,30 @@ class Process:
         self.has_greeted = False
         self.open: dict[WireId, CallId] = {}
         self.wires: set[WireId] = set()
+        self.running: dict[WireId, CallId] = {}
+        """Written and not answered: in flight in rule 5's sense."""
+        self.served: set[SessionId] = set()
         self.stdin_closed = False
 
 
 class SupervisorMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.core = SupervisorCore()
+        self.core = SupervisorCore(b"l" * 16)
         self.now = 50.0
         self.calls = 0
         self.words = 0
         self.owed: dict[CallId, float] = {}
+        self.whose: dict[CallId, SessionId] = {}
+        self.versions = {server: PoolKey(f"{server}:1") for server in "abcd"}
+        """Which pool of each server was wanted last."""
+        self.told: dict[CallId, float] = {}
+        """The last progress that each agent heard of its call."""
         self.written: set[CallId] = set()
         self.asked: set[int] = set()
         self.processes: dict[InstanceId, Process] = {}
         self.dead: list[InstanceId] = []
-        self.feed(Wanted([spec(PoolKey("a:1")), spec(PoolKey("b:1"))], 3, 2))
+        self.feed(Wanted([spec(PoolKey(f"{server}:1")) for server in "abcd"], 3, 2))
 
     def feed(self, event: Any) -> None:
         self.perform(self.core.handle(event, self.now))
@@ -85,7 +110,7 @@ class SupervisorMachine(RuleBasedStateMachine):
                     assert asked_at is not None, "failed twice or after its end"
                     assert effect.delivered == "no" or effect.call in self.written, "never written, maybe run"
                 case Progressed():
-                    assert effect.call in self.owed
+                    self.heard_progress(effect)
                 case Operated():
                     self.asked.remove(effect.token)
                 case ef.Spawn():
@@ -98,7 +123,12 @@ class SupervisorMachine(RuleBasedStateMachine):
                     assert not process.stdin_closed
                     assert effect.wire not in process.wires, "a wire id is used again"
                     process.wires.add(effect.wire)
-                    process.open[effect.wire] = effect.call.call
+                    self.agrees_with_the_mode(process)
+                    process.open[effect.wire] = process.running[effect.wire] = effect.call.call
+                    process.served.add(effect.call.session)
+                    assert process.key[0] != "c" or len(process.served) == 1, (
+                        "a leased instance had two agents"
+                    )
                     self.written.add(effect.call.call)
                 case ef.WriteCancel() | ef.Probe():
                     assert not self.processes[effect.instance].stdin_closed
@@ -112,31 +142,63 @@ class SupervisorMachine(RuleBasedStateMachine):
                 case _:
                     pass
 
+    def heard_progress(self, effect: Progressed) -> None:
+        assert effect.call in self.owed
+        progress = msgspec.json.decode(effect.params).get("progress")
+        if progress is not None:
+            assert self.told.get(effect.call, -1e9) < progress < 0, "progress went back"
+            self.told[effect.call] = progress
+
+    def agrees_with_the_mode(self, process: Process) -> None:
+        assert process.key[0] != "d" or not process.running, "two calls that can ask in one lane"
+
     def process(self, pick: int, *, up: bool = True) -> tuple[InstanceId, Process] | None:
         able = [(i, p) for i, p in self.processes.items() if p.is_up == up]
         return able[pick % len(able)] if able else None
 
     # --- the broker ---------------------------------------------------------------------------------------
 
-    @rule(
-        keys=st.lists(KEYS, unique=True),
-        cap=st.integers(2, 4),
-        least=st.integers(0, 1),
-        after=st.booleans(),
-    )
-    def wanted(self, keys: list[PoolKey], cap: int, least: int, after: bool) -> None:
-        old = PoolKey("a:1")
-        specs = [
-            spec(key, least=least, after=old if after and key == "a:2" and old not in keys else "")
-            for key in keys
+    @rule(versions=VERSIONS, cap=st.integers(2, 6), least=LEAST, after=st.booleans(), sharing=MODES)
+    def wanted(self, versions: tuple[int, ...], cap: int, least: int, after: bool, sharing: Sharing) -> None:
+        keys = [
+            PoolKey(f"{server}:{version}")
+            for server, version in zip("abcd", versions, strict=True)
+            if version
         ]
+        self.versions.update({key[0]: key for key in keys})
+        specs = []
+        for key in keys:
+            old = PoolKey(f"{key[0]}:{3 - int(key[2])}")
+            replaces = "" if old in keys else old
+            first = old if after and key == "a:2" and replaces else ""
+            specs.append(spec(key, least=least, after=first, replaces=replaces, sharing=sharing))
         self.feed(Wanted(specs, cap, 2))
 
-    @rule(key=KEYS, session=SESSIONS, size=st.sampled_from([0, 10, 3000]))
-    def call(self, key: PoolKey, session: SessionId, size: int) -> None:
+    @rule(
+        key=KEYS,
+        kinds=st.lists(
+            st.sampled_from(["asked_ambiguously", "probe_diverged", "probe_agreed", "asks"]), unique=True
+        ),
+    )
+    def known(self, key: PoolKey, kinds: list[EvidenceKind]) -> None:
+        evidence = tuple(Evidence(kind=kind, first="", last="") for kind in kinds)
+        self.feed(ev.PoolKnown(key, None, evidence))
+
+    @rule(session=SESSIONS)
+    def session_gone(self, session: SessionId) -> None:
+        for call in [call for call in self.owed if self.whose[call] == session]:
+            del self.owed[call]
+            self.feed(CancelCall(call, "the agent is gone"))
+        self.feed(SessionGone(session))
+        assert not any(self.core.leases.held(session, key) for key in self.core.pools)
+
+    @rule(server=SERVERS, session=SESSIONS, size=st.sampled_from([0, 0, 10, 3000]))
+    def call(self, server: str, session: SessionId, size: int) -> None:
+        key = self.versions[server]
         self.calls += 1
         call = CallId(self.calls)
         self.owed[call] = self.now
+        self.whose[call] = session
         params = RawJson(b" " * size)
         self.feed(Call(call, key, session, "tools/call", "t", params, ABSENT, wants_progress=True))
 
@@ -146,21 +208,20 @@ class SupervisorMachine(RuleBasedStateMachine):
         self.owed.pop(call, None)
         self.feed(CancelCall(call, "no longer wanted"))
 
-    @rule(key=KEYS)
-    def discover(self, key: PoolKey) -> None:
-        self.feed(Discover(key))
+    @rule(server=SERVERS)
+    def discover(self, server: str) -> None:
+        self.feed(Discover(self.versions[server]))
 
-    @rule(key=KEYS, verb=st.sampled_from(["start", "stop", "restart"]))
+    @rule(key=KEYS, verb=st.sampled_from(["start", "start", "start", "stop", "restart"]))
     def operate(self, key: PoolKey, verb: Literal["start", "stop", "restart"]) -> None:
         self.words += 1
         self.asked.add(self.words)
         self.feed(Operate(self.words, key, verb))
 
-    @rule()
-    def broker_came(self) -> None:
+    def broker_came(self, pick: int) -> None:
         self.owed.clear()
         self.asked.clear()
-        self.feed(ev.BrokerCame())
+        self.feed(ev.BrokerCame(same=pick % 2 == 1))
 
     # --- processes ----------------------------------------------------------------------------------------
 
@@ -171,21 +232,31 @@ class SupervisorMachine(RuleBasedStateMachine):
             found[1].is_up = True
             self.feed(ev.InstanceSpawned(found[0], 99))
 
-    @rule(pick=PICK)
+    @rule(pick=PICK, what=st.sampled_from(RARE))
+    def something_rare(self, pick: int, what: str) -> None:
+        getattr(self, what)(pick)
+
     def spawn_failed(self, pick: int) -> None:
         found = self.process(pick, up=False)
         if found:
             self.feed(ev.SpawnFailed(found[0], "could not be started", 0.5))
+
+    @rule(pick=PICK)
+    def comes_up(self, pick: int) -> None:
+        """What processes do nearly always."""
+        self.spawned(pick)
+        for number in range(len(self.processes)):
+            self.greeted(number, 0)
 
     @rule(pick=PICK, tools=st.integers(0, 1))
     def greeted(self, pick: int, tools: int) -> None:
         found = self.process(pick)
         if found and not found[1].has_greeted:
             found[1].has_greeted = True
-            told = Catalog(found[1].key, [], "x" * tools, EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25")
+            offers = [ToolOffer("browser_click", EMPTY_OBJECT)] if tools else []
+            told = Catalog(found[1].key, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25")
             self.feed(ev.InstanceGreeted(found[0], told))
 
-    @rule(pick=PICK)
     def greeting_failed(self, pick: int) -> None:
         found = self.process(pick)
         if found and not found[1].has_greeted:
@@ -197,12 +268,28 @@ class SupervisorMachine(RuleBasedStateMachine):
         if found:
             open_wires = sorted(found[1].open)
             said = open_wires[wire] if wire < len(open_wires) else WireId(wire + 90)
+            if kind != "progress":
+                found[1].running.pop(said, None)
             if kind == "progress":
                 self.feed(ev.ServerProgressed(found[0], said, EMPTY_OBJECT))
             elif kind == "answer":
                 self.feed(ev.ServerAnswered(found[0], said, is_error=False, body=EMPTY_OBJECT))
             else:
                 self.feed(ev.AnswerUnreadable(found[0], said, "bad_answer", "It was nonsense."))
+
+    @rule(pick=PICK, all_of_them=st.booleans())
+    def answers(self, pick: int, all_of_them: bool) -> None:
+        """What servers do nearly always."""
+        for number in range(len(self.processes)) if all_of_them else [pick]:
+            found = self.process(number)
+            for wire in list(found[1].running) if found else ():
+                assert found
+                self.says(number, sorted(found[1].open).index(wire), "answer")
+
+    @rule(server=SERVERS)
+    def everybody_calls(self, server: str) -> None:
+        for session in ("s1", "s2", "s3"):
+            self.call(server, SessionId(session), 0)
 
     @rule(pick=PICK, count=st.integers(0, 3))
     def exits(self, pick: int, count: int) -> None:
@@ -212,6 +299,7 @@ class SupervisorMachine(RuleBasedStateMachine):
             unwritten = tuple(wires[len(wires) - count :]) if count else ()
             for wire in unwritten:  # the shell knows that these never left it
                 self.written.discard(found[1].open[wire])
+                found[1].running.pop(wire, None)
             self.feed(ev.InstanceExited(found[0], "was killed by SIGKILL", unwritten, "", 0.5))
 
     @rule(pick=PICK, blocked=st.booleans())
@@ -220,13 +308,11 @@ class SupervisorMachine(RuleBasedStateMachine):
         if found:
             self.feed(ev.StdinBlocked(found[0], blocked))
 
-    @rule(pick=PICK)
     def stdout_closed(self, pick: int) -> None:
         found = self.process(pick)
         if found:
             self.feed(ev.StdoutClosed(found[0]))
 
-    @rule(pick=PICK)
     def a_dead_one_speaks(self, pick: int) -> None:
         if self.dead:
             instance = self.dead[pick % len(self.dead)]
@@ -237,8 +323,7 @@ class SupervisorMachine(RuleBasedStateMachine):
                 == []
             )
 
-    @rule()
-    def clock_jumped(self) -> None:
+    def clock_jumped(self, pick: int) -> None:
         self.feed(ev.ClockJumped())
 
     @rule(pick=PICK)
@@ -265,7 +350,7 @@ class SupervisorMachine(RuleBasedStateMachine):
         self.core.check()
         assert set(self.core.desk.calls) == set(self.owed)
         assert set(self.core.roster.instances) == set(self.processes)
-        assert len(self.processes) <= 5
+        assert len(self.processes) <= 7
         waiting = {token for pool in self.core.pools.values() for token, _, _ in pool.operations}
         assert waiting == self.asked, "an operator was forgotten"
 
@@ -283,8 +368,10 @@ class SupervisorMachine(RuleBasedStateMachine):
         assert self.core.next_deadline() is None
 
 
-def spec(key: PoolKey, *, least: int = 0, after: str = "") -> PoolSpec:
-    policy = Policy(**{f: getattr(POLICY, f) for f in POLICY.__struct_fields__} | {"min_instances": least})
+def spec(
+    key: PoolKey, *, least: int = 0, after: str = "", replaces: str = "", sharing: Sharing = "auto"
+) -> PoolSpec:
+    policy = replace(POLICY, min_instances=least, sharing=FIXED.get(key[0], sharing))
     return PoolSpec(
         key=key,
         server=ServerName(key[0]),
@@ -293,10 +380,11 @@ def spec(key: PoolKey, *, least: int = 0, after: str = "") -> PoolSpec:
         cwd="/",
         policy=policy,
         start_after=PoolKey(after),
+        replaces=PoolKey(replaces),
     )
 
 
 SupervisorMachine.TestCase.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-TestSupervisorMachine = SupervisorMachine.TestCase
+TestSupervisorMachine = behaviour("calls:one-answer", "modes:concurrent")(SupervisorMachine.TestCase)

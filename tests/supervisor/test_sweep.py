@@ -11,6 +11,7 @@ import pytest
 
 from carpool_supervisor import marks
 from carpool_supervisor.sweep import end_marked, sweep
+from tests.behaviours import behaviour
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc; elsewhere see test_vitals")
 
@@ -36,6 +37,7 @@ def runtime_id() -> str:
     return f"test-{uuid.uuid4().hex[:12]}"
 
 
+@behaviour("children:sweep")
 def test_survivors_are_ended_also_the_deaf_and_others_are_left_alone(runtime_id: str) -> None:
     with (
         survivor(DEAF, runtime_id) as deaf,
@@ -67,6 +69,7 @@ def test_who_started_the_sweep_is_spared_though_it_carries_the_mark(runtime_id: 
     assert subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode == 40
 
 
+@behaviour("children:sweep")
 def test_a_pid_that_no_longer_carries_the_mark_is_not_signalled(runtime_id: str) -> None:
     with survivor(POLITE, runtime_id) as other:
         assert not marks.signal_marked(other.pid, 9, marks.RUNTIME, lambda value: value == "somebody-elses")

@@ -18,6 +18,7 @@ from carpool_supervisor.core.trace import (
     parse,
     with_traceparent,
 )
+from tests.behaviours import behaviour
 
 LIFE = b"0123456789abcdef"
 OTHER_LIFE = b"fedcba9876543210"
@@ -45,6 +46,7 @@ def test_what_is_minted_is_legal_deterministic_and_recognised(number: int) -> No
     assert not issued(LIFE, TraceKey("c" * 32, "c" * 16))
 
 
+@behaviour("asks:trace:fresh")
 def test_no_two_calls_of_a_life_share_a_trace_or_a_span() -> None:
     made = [parse(mint(LIFE, number)) for number in (*range(20_000), MAX_NUMBERS - 1)]
     assert len({each.trace for each in made if each}) == len(made)
@@ -56,6 +58,7 @@ def test_neither_id_is_ever_all_zero() -> None:
         assert parse(mint(LIFE, number)) is not None
 
 
+@behaviour("asks:trace:agents-own")
 def test_an_agents_own_trace_is_kept_and_the_span_is_ours() -> None:
     text, kept = hop(AGENTS.replace("-01", "-00"), LIFE, 7)
     assert kept
@@ -129,6 +132,7 @@ def test_everything_else_in_the_meta_stays(members: dict[str, object], number: i
         msgspec.json.decode(sent)
 
 
+@behaviour("asks:trace:unforgeable")
 def test_a_context_hidden_behind_escapes_does_not_overrule_ours() -> None:
     meta = RawJson(b'{"tracep\\u0061rent":"' + AGENTS.encode() + b'","x":{"traceparent":"mine"}}')
     sent, key = with_traceparent(meta, LIFE, 5)

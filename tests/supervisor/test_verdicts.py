@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from carpool_supervisor import verdicts
 from carpool_supervisor.core.sharing import Evidence, EvidenceKind
 from carpool_supervisor.verdicts import EMPTY, Verdicts, evidence_of, load, merged, record, save
+from tests.behaviours import behaviour
 
 T1, T2, T3 = "2026-11-21T10:00:00.000Z", "2026-11-21T11:00:00.000Z", "2026-11-22T09:00:00.000Z"
 ASKED = record(EMPTY, "web npm:x", "asked_ambiguously", T1, "sampling/createMessage")
@@ -21,6 +22,7 @@ def path(tmp_path: Path) -> str:
     return verdicts.verdicts_file(str(tmp_path / "state"))
 
 
+@behaviour("modes:verdicts-kept")
 def test_what_was_seen_survives_a_restart(path: str) -> None:
     assert save(path, ASKED) == (ASKED, "")
     assert load(path) == (ASKED, "")

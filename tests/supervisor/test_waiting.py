@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from carpool_protocol.ids import CallId, SessionId
 from carpool_supervisor.core.waiting import Waiting
+from tests.behaviours import behaviour
 
 A, B, C = SessionId("a"), SessionId("b"), SessionId("c")
 
@@ -22,10 +23,12 @@ def drained(waiting: Waiting) -> list[int]:
     return [waiting.pop() for _ in range(len(waiting))]
 
 
+@behaviour("wait:fair")
 def test_sessions_take_turns_and_each_keeps_its_own_order() -> None:
     assert drained(line((A, 1), (A, 2), (A, 3), (B, 4), (C, 5), (B, 6))) == [1, 4, 5, 2, 6, 3]
 
 
+@behaviour("wait:fair")
 def test_a_thousand_calls_of_one_session_delay_another_by_one_turn() -> None:
     waiting = line(*((A, n) for n in range(1000)), max_calls=2000, max_bytes=100_000)
     assert waiting.pop() == 0
@@ -68,6 +71,25 @@ def test_a_call_taken_out_of_the_middle_leaves_the_rest_in_order() -> None:
     assert drained(waiting) == [1, 3]
 
 
+@behaviour("wait:fair")
+def test_a_session_that_may_go_is_served_out_of_turn_and_then_waits_for_its_next() -> None:
+    waiting = line((A, 1), (A, 2), (B, 3), (C, 4))
+    assert waiting.sessions() == [A, B, C]
+    assert (waiting.head(B), waiting.pop_for(B)) == (3, 3)
+    assert not waiting.has(B)
+    assert waiting.pop_for(A) == 1
+    assert waiting.sessions() == [C, A]
+    assert (waiting.of(A), waiting.of(B)) == ([2], [])
+    waiting.check()
+
+
+def test_what_is_ahead_of_a_call_is_what_goes_before_it() -> None:
+    calls = ((A, 1), (A, 2), (A, 3), (B, 4), (C, 5), (B, 6))
+    whose = {number: session for session, number in calls}
+    for place, number in enumerate(drained(line(*calls))):
+        assert line(*calls).ahead(whose[number], CallId(number)) == place
+
+
 def test_an_empty_line_is_false_and_clears_to_nothing() -> None:
     waiting = line((A, 1), (B, 2))
     assert waiting
@@ -76,6 +98,7 @@ def test_an_empty_line_is_false_and_clears_to_nothing() -> None:
     assert waiting.clear() == []
 
 
+@behaviour("wait:bounded")
 @settings(deadline=None)
 @given(
     st.lists(

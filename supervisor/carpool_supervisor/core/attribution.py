@@ -17,9 +17,9 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from carpool_protocol.ids import CallId, RawJson, SessionId
+from carpool_protocol.ids import RawJson, SessionId, WireId
 from carpool_protocol.scan import fields, key_text
-from carpool_supervisor.core.trace import TraceKey, issued, key_of
+from carpool_supervisor.core.trace import TraceKey, issued, issued_span, key_of
 
 CAN_ASK: Final = frozenset({"tools/call", "prompts/get", "resources/read", "completion/complete"})
 """The methods during which a server may ask (spec digest 4.3)."""
@@ -42,8 +42,10 @@ belong to several agents. `over`: a call that has ended for its agent may have a
 class InFlight(Struct, frozen=True):
     """One call that was written to the instance and is not answered."""
 
-    call: CallId
-    """Grows with time: the greatest is the newest."""
+    wire: WireId
+    """Grows with time: the greatest is the newest. Unlike a call id it is never used again on the instance,
+    also after another broker came.
+    """
     session: SessionId
     can_ask: bool
     """Its method is in `CAN_ASK`."""
@@ -66,15 +68,20 @@ class AskFacts(Struct, frozen=True):
     trace: TraceKey | None = None
     ours: bool = False
     """This life made that trace context: so it belongs to one of our calls, in flight or not."""
+    whole: bool = False
+    """Its span is ours too, so it is the very context of one call. Agents may share a trace id: without that
+    call, it is not about another call of that trace.
+    """
 
 
 class Attributed(Struct, frozen=True):
     """Exactly this session is asked."""
 
     session: SessionId
-    call: CallId
-    """The call it is about or, where only the session is certain, that session's newest."""
-    exact: bool
+    wires: tuple[WireId, ...]
+    """The live calls it may be about, the newest first: one, or several of that session where nothing tells
+    them apart.
+    """
     by: Rung
 
 
@@ -82,6 +89,10 @@ class Refused(Struct, frozen=True):
     """Nobody is asked; the server gets an error at once."""
 
     reason: Reason
+    tainted: bool = False
+    """It was refused for a call that is over and may still ask: so will every question be that does not say
+    whose it is, until that call is answered.
+    """
 
     @property
     def is_evidence(self) -> bool:
@@ -96,7 +107,9 @@ def facts_of(method: str, meta: RawJson, life: bytes) -> AskFacts:
     if not meta:
         return AskFacts(method)
     trace = key_of(meta)
-    return AskFacts(method, _task_of(meta), trace, trace is not None and issued(life, trace))
+    if trace is None:
+        return AskFacts(method, _task_of(meta))
+    return AskFacts(method, _task_of(meta), trace, issued(life, trace), issued_span(life, trace))
 
 
 def _task_of(meta: RawJson) -> str | None:
@@ -105,19 +118,21 @@ def _task_of(meta: RawJson) -> str | None:
 
 
 def attribute(
-    ask: AskFacts, candidates: Sequence[InFlight], tasks: Mapping[str, CallId]
+    ask: AskFacts, candidates: Sequence[InFlight], tasks: Mapping[str, WireId], *, held: bool = False
 ) -> Attributed | Refused:
     """Who is asked, by the ladder. `candidates`: everything in flight on the asking instance, in rule 5's
-    sense. `tasks`: the call behind each task of that instance.
+    sense. `tasks`: the call behind each task of that instance. `held`: the instance is one session's for as
+    long as it lives, so that session's own calls that are over do not taint it: no other agent can be meant,
+    and to replace it would cost the session its state.
     """
     if ask.method not in ON_LADDER:
         return Refused("not for agents")
     if ask.related_task is not None:
         # A task we do not know cannot be anybody's on a lower rung: it may have outlived its call.
-        call = tasks.get(ask.related_task)
-        return _settle([each for each in candidates if each.call == call], "task") or Refused("no call")
+        wire = tasks.get(ask.related_task)
+        return _settle([each for each in candidates if each.wire == wire], "task") or Refused("no call")
     if ask.trace is not None:
-        found = _by_trace(ask.trace, candidates)
+        found = _by_trace(ask.trace, candidates, whole=ask.whole)
         if found is not None:
             return found
         if ask.ours:  # the call was answered, and what it left running asks: nobody else's question
@@ -126,19 +141,20 @@ def attribute(
     if not askers:
         return Refused("no call")
     if all(each.over for each in askers):
-        return Refused("over")
-    if any(each.over for each in askers):  # tainted (rule 5)
-        return Refused("ambiguous" if len({each.session for each in askers}) > 1 else "over")
+        return Refused("over", tainted=True)
+    several = len({each.session for each in askers}) > 1
+    if any(each.over for each in askers) and (several or not held):  # rule 5
+        return Refused("ambiguous" if several else "over", tainted=True)
     return _settle(askers, "only call" if len(askers) == 1 else "only session") or Refused("ambiguous")
 
 
-def _by_trace(trace: TraceKey, candidates: Sequence[InFlight]) -> Attributed | Refused | None:
+def _by_trace(trace: TraceKey, candidates: Sequence[InFlight], *, whole: bool) -> Attributed | Refused | None:
     """The call with this very context; else the calls of this trace, if they are one session's (a server
     with a tracer of its own keeps the trace id and changes the span id).
     """
     same = [each for each in candidates if each.trace is not None and each.trace.trace == trace.trace]
     exact = [each for each in same if each.trace == trace]
-    if not same:
+    if not same or (whole and not exact):
         return None
     return _settle(exact if len(exact) == 1 else same, "trace") or Refused("ambiguous")
 
@@ -152,8 +168,8 @@ def _settle(matches: Sequence[InFlight], by: Rung) -> Attributed | Refused | Non
     live = [each for each in matches if not each.over]
     if not live:
         return Refused("over")
-    newest = max(live, key=lambda each: each.call)
-    return Attributed(newest.session, newest.call, len(matches) == 1, by)
+    wires = sorted((each.wire for each in live), reverse=True)
+    return Attributed(live[0].session, tuple(wires), by)
 
 
 def attribute_log(candidates: Sequence[InFlight]) -> SessionId | None:

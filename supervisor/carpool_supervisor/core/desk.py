@@ -5,20 +5,33 @@ exactly once, as `Answered`, as `Failed`, or cancelled without a word.
 
 Invariants (`check`): a wire id names at most one open call of its instance and is never reused;
 a call is either in its pool's line or in flight on one instance, with one deadline armed: the first it
-can reach; a pool whose line is not empty has no instance that could take the next call.
+can reach; nobody waits who could go; a leased instance runs its holder's calls only.
 
-Knows nothing of: how instances start and end (`roster`), JSON, sessions' rights.
+Knows nothing of: how instances start and end (`roster`), which one may take a call where they are not all
+alike (`placement`), what those in line are told (`patience`), JSON, sessions' rights.
 """
 
 from collections.abc import Callable, Iterable
 from typing import Literal
 
 from carpool_protocol.deadlines import Deadlines
-from carpool_protocol.ids import CallId, WireId
+from carpool_protocol.ids import CallId, SessionId, WireId
 from carpool_protocol.messages import Answered, Call, Failed, Payload, Progressed
+from carpool_supervisor.core.asks import Asks
+from carpool_supervisor.core.attribution import CAN_ASK
 from carpool_supervisor.core.effects import AnyEffect, WriteCall, WriteCancel
+from carpool_supervisor.core.leases import Leases, StateLost
 from carpool_supervisor.core.lifecycle import State
-from carpool_supervisor.core.pool import Calls, Instance, OpenCall, Pool, Pools, timeout_of
+from carpool_supervisor.core.patience import Patience
+from carpool_supervisor.core.placement import could_go, find
+from carpool_supervisor.core.pool import Calls, Instance, Lingering, OpenCall, Pool, Pools, timeout_of
+from carpool_supervisor.core.refusals import (
+    GONE_POOL,
+    no_entry,
+    state_lost_text,
+    timeout_text,
+    waited_text,
+)
 
 MAX_LINGERING = 1024
 """Calls per instance that ended for the agent but not for the server; older ones are forgotten, and
@@ -28,13 +41,15 @@ their late answers dropped as unknown."""
 class Desk:
     """All open calls of the supervisor."""
 
-    def __init__(self, pools: Pools, out: Callable[[AnyEffect], None]) -> None:
+    def __init__(self, pools: Pools, asks: Asks, leases: Leases, out: Callable[[AnyEffect], None]) -> None:
         self._pools = pools
+        self._asks = asks
+        self._leases = leases
         self._out = out
         self.calls: Calls = {}
         self.idle: Deadlines[CallId] = Deadlines()
         self.total: Deadlines[CallId] = Deadlines()
-        self.waits: Deadlines[CallId] = Deadlines()
+        self.waits = Patience(pools, leases, out)
         self.late_answers = 0
         self.unknown_answers = 0
 
@@ -50,24 +65,70 @@ class Desk:
             return None
         opened = OpenCall(call, timeout_of(pool.policy, call))
         self.calls[call.call] = opened
-        instance = None if pool.waiting else pool.pick()
+        if pool.plain:
+            instance = None if pool.waiting else pool.pick()
+        elif not pool.waiting.has(call.session) and self._goes(pool, opened, now):
+            return pool
+        else:
+            instance = None
         if instance is None:
             self._wait(pool, opened, now)
             return pool
         self._place(opened, instance, now)
         policy = pool.policy
-        busy = len(instance.in_flight) > policy.scale_up_at and len(pool.serving) < policy.max_instances
+        busy = len(instance.in_flight) > policy.scale_up_at and len(pool.serving) < pool.most
         return pool if busy else None
 
     def serve(self, pool: Pool, now: float) -> None:
         """Place what waits, as far as instances can take it."""
+        if not pool.plain:
+            self._serve_each(pool, now)
+            return
         while pool.waiting:
             instance = pool.pick()
             if instance is None:
                 return
             call = pool.waiting.pop()
-            self.waits.disarm(call)
+            self.waits.end(call)
             self._place(self.calls[call], instance, now)
+
+    def freed(self, instance: Instance, now: float) -> None:
+        """This instance takes calls again, or its holder has lost it: who waited for that goes on, also where
+        its pool was replaced.
+        """
+        self.serve(instance.pool, now)
+        self.serve_heirs(instance.pool, now)
+
+    def serve_heirs(self, pool: Pool, now: float) -> None:
+        """The lines of the pools that stand in the place of this one."""
+        for heir in self._pools.values():
+            if pool.key in heir.older:
+                self.serve(heir, now)
+
+    def _serve_each(self, pool: Pool, now: float) -> None:
+        """Sessions take turns, but one that cannot go holds up no other."""
+        moved = True
+        while moved:
+            moved = False
+            for session in pool.waiting.sessions():
+                call = pool.waiting.head(session)
+                if self._goes(pool, self.calls[call], now):
+                    pool.waiting.pop_for(session)
+                    self.waits.end(call)
+                    self._left_line(pool, session)
+                    moved = True
+
+    def _goes(self, pool: Pool, opened: OpenCall, now: float) -> bool:
+        """Run this call, or end it because the state that it counts on is gone. False: it has to wait."""
+        found = find(opened.call, pool, self._pools, self._leases, now)
+        if found is None:
+            return False
+        if isinstance(found, StateLost):
+            del self.calls[opened.call.call]
+            self._out(Failed(opened.call.call, "state_lost", "no", state_lost_text(found.cause)))
+        else:
+            self._place(opened, found, now)
+        return True
 
     def _place(self, opened: OpenCall, instance: Instance, now: float) -> None:
         wire = WireId(instance.next_wire)
@@ -76,6 +137,8 @@ class Desk:
         instance.in_flight[wire] = opened
         opened.instance = instance
         opened.wire = wire
+        if not instance.pool.plain:
+            self._leases.began(instance.id)
         call = opened.call
         max_total_s = instance.pool.policy.max_total_s
         opened.total_at = now + max_total_s
@@ -83,15 +146,20 @@ class Desk:
             self.idle.arm(call.call, now, opened.timeout_s)
         else:
             self.total.arm(call.call, now, max_total_s)
+        if instance.pool.asking and call.method in CAN_ASK:
+            # A plain server was told of nothing to ask for: its calls need no context and stay as cheap.
+            call, opened.trace = self._asks.trace(call)
         self._out(WriteCall(instance.id, wire, call))
 
     def _wait(self, pool: Pool, opened: OpenCall, now: float) -> None:
         call = opened.call
-        self.waits.arm(call.call, now, pool.policy.wait_s)
         for dropped in pool.waiting.add(call.session, call.call, opened.size_bytes):
-            self.waits.disarm(dropped)
-            del self.calls[dropped]
+            self.waits.end(dropped)
+            session = self.calls.pop(dropped).call.session
             self._out(Failed(dropped, "waiting_line_full", "no", "", 1.0))
+            self._left_line(pool, session)
+        if call.call in self.calls:
+            self.waits.begin(opened, pool, now)
 
     # --- the server speaks -----------------------------------------------------------------------------
 
@@ -100,32 +168,50 @@ class Desk:
     ) -> bool:
         """The server's answer. False when it belongs to no open call: late, double, or made up."""
         opened = self._off(instance, wire, now)
-        if opened is None:
-            return False
-        self._out(Answered(opened.call.call, is_error, body))
-        if instance.pool.waiting:
+        if opened is not None:
+            self._out(Answered(opened.call.call, is_error, body))
+        if not instance.pool.plain:  # a late answer too frees a lane
+            self.freed(instance, now)
+        elif instance.pool.waiting:
             self.serve(instance.pool, now)
-        return True
+        return opened is not None
 
     def unreadable(self, instance: Instance, wire: WireId, fault: str, text: str, now: float) -> None:
         """The server's answer breaks the protocol: its call ends at once (rule 17)."""
         opened = self._off(instance, wire, now)
         if opened is not None:
             self._out(Failed(opened.call.call, fault, "maybe", text))
-            self.serve(instance.pool, now)
+        self.serve(instance.pool, now)
 
     def progressed(self, instance: Instance, wire: WireId, params: Payload, now: float) -> None:
         """Progress restarts the idle deadline, until the total one comes first."""
         opened = instance.in_flight.get(wire)
         if opened is None:
             return
+        if not opened.asks:
+            self._restart_idle(opened, now)
+        if opened.call.wants_progress:
+            self._out(Progressed(opened.call.call, params))
+
+    def _restart_idle(self, opened: OpenCall, now: float) -> None:
         call = opened.call.call
         if now + opened.timeout_s <= opened.total_at:
+            self.total.disarm(call)
             self.idle.arm(call, now, opened.timeout_s)
         elif self.idle.disarm(call):
             self.total.arm(call, now, opened.total_at - now)
-        if opened.call.wants_progress:
-            self._out(Progressed(call, params))
+
+    def ask_opened(self, opened: OpenCall, now: float) -> None:
+        """Its agent is asked: the idle deadline stands still, the total one does not (rule 14)."""
+        opened.asks += 1
+        if self.idle.disarm(opened.call.call):
+            self.total.arm(opened.call.call, now, opened.total_at - now)
+
+    def ask_closed(self, opened: OpenCall, now: float) -> None:
+        """One question less is open: after the last one the server has its whole idle time again."""
+        opened.asks -= 1
+        if not opened.asks:
+            self._restart_idle(opened, now)
 
     def _off(self, instance: Instance, wire: WireId, now: float) -> OpenCall | None:
         opened = instance.in_flight.pop(wire, None)
@@ -137,10 +223,14 @@ class Desk:
             return None
         if not instance.in_flight:
             instance.idle_since = now
+        if not instance.pool.plain:
+            self._leases.ended(instance.id, now)
         call = opened.call.call
         del self.calls[call]
         if not self.idle.disarm(call):
             self.total.disarm(call)
+        if opened.asks:
+            self._asks.call_ended(opened)
         return opened
 
     # --- a call ends without an answer -----------------------------------------------------------------
@@ -150,23 +240,22 @@ class Desk:
         opened = self.calls.get(call)
         if opened is None:
             return None
-        pool = self._pools[opened.call.key]
         if opened.instance is None:
-            self._leave_line(pool, opened)
+            self._leave_line(self._pools[opened.call.key], opened)
             return None
+        pool = opened.instance.pool
         self._linger(opened, reason, now)
         self.serve(pool, now)
         return pool
 
     def overdue(self, now: float) -> list[Pool]:
         """End the calls whose deadline has passed. Returns the pools that lost a call in flight."""
-        for call in self.waits.due(now):
+        for call in self.waits.over(now):
             opened = self.calls[call]
             pool = self._pools[opened.call.key]
             self._leave_line(pool, opened)
-            why = "" if pool.serving else f" {last_error(pool)}"
-            text = f"The limit is {pool.policy.wait_s:g} s.{why}"
-            self._out(Failed(call, "waited_too_long", "no", text, 5.0))
+            self._out(Failed(call, "waited_too_long", "no", waited_text(pool), 5.0))
+        self.waits.tell(self.calls, now)
         touched: dict[str, Pool] = {}
         expired: tuple[tuple[Deadlines[CallId], Literal["timed_out", "ran_too_long"]], ...] = (
             (self.idle, "timed_out"),
@@ -175,7 +264,8 @@ class Desk:
         for deadlines, slug in expired:
             for call in deadlines.due(now):
                 opened = self.calls[call]
-                pool = self._pools[opened.call.key]
+                assert opened.instance is not None
+                pool = opened.instance.pool
                 self._linger(opened, "timed out", now)
                 self._out(Failed(call, slug, "maybe", timeout_text(slug, pool, opened)))
                 touched[pool.key] = pool
@@ -187,8 +277,8 @@ class Desk:
         self, instance: Instance, unwritten: Iterable[WireId], slug: str, text: str, now: float
     ) -> None:
         """No answer can come from this instance any more: its calls end, or wait again if never delivered."""
+        self._asks.instance_lost(instance)
         again = set(unwritten)
-        pool = instance.pool
         undelivered: list[OpenCall] = []
         for wire in list(instance.in_flight):
             opened = self._off(instance, wire, now)
@@ -199,25 +289,36 @@ class Desk:
             else:
                 self._out(Failed(opened.call.call, slug, "maybe", text))
         instance.lingering.clear()
-        refusal = no_entry(pool)
-        if refusal is not None:  # nobody is going to serve that line any more
-            slug, text, retry_after_s = refusal
-            for opened in undelivered:
-                self._out(Failed(opened.call.call, slug, "no", text, retry_after_s))
-            return
         for opened in reversed(undelivered):
-            opened.instance = None
-            self.calls[opened.call.call] = opened
-            self.waits.arm(opened.call.call, now, pool.policy.wait_s)
-            pool.waiting.put_back(opened.call.session, opened.call.call, opened.size_bytes)
-        if undelivered:
-            self.serve(pool, now)
+            self._back_to_line(opened, now)
+        for key in {opened.call.key for opened in undelivered} & self._pools.keys():
+            self.serve(self._pools[key], now)
+
+    def _back_to_line(self, opened: OpenCall, now: float) -> None:
+        """It was never delivered: it is the next of its session again."""
+        call = opened.call
+        pool = self._pools.get(call.key)  # after a reload not always that of the instance it was placed on
+        refusal = no_entry(pool)
+        if pool is None or refusal is not None:  # nobody is going to serve that line any more
+            slug, text, retry_after_s = refusal or GONE_POOL
+            self._out(Failed(call.call, slug, "no", text, retry_after_s))
+            return
+        opened.instance = None
+        self.calls[call.call] = opened
+        pool.waiting.put_back(call.session, call.call, opened.size_bytes)
+        self.waits.begin(opened, pool, now)
 
     def fail_waiting(self, pool: Pool, slug: str, text: str, retry_after_s: float | None = None) -> None:
         """Nobody will serve this line: each call in it ends, not delivered."""
-        for call in pool.waiting.clear():
-            self.waits.disarm(call)
-            del self.calls[call]
+        for session in pool.waiting.sessions():
+            self.fail_waiting_of(session, pool, slug, text, retry_after_s)
+
+    def fail_waiting_of(
+        self, session: SessionId, pool: Pool, slug: str, text: str, retry_after_s: float | None = None
+    ) -> None:
+        """The same for the calls of one session."""
+        for call in pool.waiting.of(session):
+            self._leave_line(pool, self.calls[call])
             self._out(Failed(call, slug, "no", text, retry_after_s))
 
     def abandon_all(self, now: float) -> None:
@@ -227,19 +328,30 @@ class Desk:
                 self._leave_line(self._pools[opened.call.key], opened)
             else:
                 self._linger(opened, "the agent is gone", now)
+        for pool in self._pools.values():
+            for instance in pool.instances.values():
+                instance.disown()
 
     def _leave_line(self, pool: Pool, opened: OpenCall) -> None:
         call = opened.call.call
         pool.waiting.remove(opened.call.session, call)
-        self.waits.disarm(call)
+        self.waits.end(call)
         del self.calls[call]
+        self._left_line(pool, opened.call.session)
+
+    def _left_line(self, pool: Pool, session: SessionId) -> None:
+        if not pool.plain and not pool.waiting.has(session):
+            self._leases.stop_waiting(session, pool.key)
 
     def _linger(self, opened: OpenCall, reason: str, now: float) -> None:
         instance = opened.instance
         assert instance is not None
         wire = opened.wire
         self._off(instance, wire, now)
-        instance.lingering[wire] = now + opened.timeout_s
+        call = opened.call
+        instance.lingering[wire] = Lingering(
+            call.call, call.session, call.method in CAN_ASK, opened.trace, now, now + opened.timeout_s
+        )
         if len(instance.lingering) > MAX_LINGERING:
             del instance.lingering[next(iter(instance.lingering))]
         if instance.state in (State.SERVING, State.DRAINING):
@@ -259,49 +371,22 @@ class Desk:
     def check(self) -> None:
         """Assert every invariant."""
         for call, opened in self.calls.items():
-            pool = self._pools[opened.call.key]
             if opened.instance is None:
                 assert call in self.waits, f"call {call} waits without a limit"
             else:
                 assert opened.instance.in_flight[opened.wire] is opened
-                assert opened.instance.pool is pool
+                holder = self._leases.holder(opened.instance.id)
+                assert holder in (None, opened.call.session), f"call {call} runs on another's instance"
                 assert (call in self.idle) != (call in self.total), f"call {call} has not one deadline"
         in_flight = sum(len(i.in_flight) for p in self._pools.values() for i in p.instances.values())
         waiting = sum(len(p.waiting) for p in self._pools.values())
         assert in_flight + waiting == len(self.calls), "a call is nowhere or twice"
         for pool in self._pools.values():
             pool.waiting.check()
-            assert not (pool.waiting and pool.pick()), f"{pool.key} has a line and room"
-
-
-GONE_POOL = ("draining", "Its configuration has just changed.", 0.5)
-
-
-def no_entry(pool: Pool | None) -> tuple[str, str, float | None] | None:
-    """Why no call may enter this pool now: (fault, detail, retry_after_s), or None."""
-    if pool is None or not pool.wanted:
-        return GONE_POOL
-    if pool.stopped:
-        return ("stopped", "", None)
-    if pool.restart.given_up and not pool.serving:
-        return ("given_up", last_error(pool), None)
-    return None
-
-
-def last_error(pool: Pool) -> str:
-    """What went wrong last, as a sentence, or nothing."""
-    return f"Its last error: {pool.last_error}." if pool.last_error else ""
-
-
-def given_up_text(pool: Pool) -> str:
-    """For the operator: why nothing starts any more."""
-    failures = "a failure" if pool.restart.failures == 1 else f"{pool.restart.failures} failures in a row"
-    return (
-        f"not restarted by itself after {failures}. {last_error(pool)}"
-        f" See `carpool logs {pool.server}`; `carpool start {pool.server}` tries again."
-    )
-
-
-def timeout_text(slug: Literal["timed_out", "ran_too_long"], pool: Pool, opened: OpenCall) -> str:
-    """The limit that was reached."""
-    return f"The limit is {opened.timeout_s if slug == 'timed_out' else pool.policy.max_total_s:g} s."
+            if pool.plain:
+                assert not (pool.waiting and pool.pick()), f"{pool.key} has a line and room"
+                continue
+            for session in pool.waiting.sessions():
+                head = self.calls[pool.waiting.head(session)].call
+                assert not could_go(head, pool, self._pools, self._leases), f"{session} waits and could go"
+        self.waits.check(self.calls)

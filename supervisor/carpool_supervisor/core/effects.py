@@ -10,11 +10,14 @@ from typing import Literal
 
 from msgspec import Struct
 
-from carpool_protocol.ids import InstanceId, PoolKey, ServerName, WireId
+from carpool_protocol.ids import InstanceId, PoolKey, RawJson, ServerName, WireId
 from carpool_protocol.messages import (
     Answered,
+    Asked,
+    AskWithdrawn,
     Call,
     Catalog,
+    Elicited,
     Failed,
     Logged,
     Operated,
@@ -23,6 +26,7 @@ from carpool_protocol.messages import (
     Progressed,
     Updated,
 )
+from carpool_supervisor.core.sharing import EvidenceKind
 
 
 class Effect(Struct, frozen=True, tag=True):
@@ -52,6 +56,35 @@ class WriteCancel(Effect, frozen=True):
     instance: InstanceId
     wire: WireId
     reason: str
+
+
+class WriteAskAnswer(Effect, frozen=True):
+    """Answer a request of the server."""
+
+    instance: InstanceId
+    id: RawJson
+    """The server's own request id, byte for byte."""
+    is_error: bool
+    """`body` is a JSON-RPC error object, not a result."""
+    body: Payload
+
+
+class WriteAskProgress(Effect, frozen=True):
+    """Tell the server how far its agent is with a request of the server's."""
+
+    instance: InstanceId
+    token: RawJson
+    """The server's own progress token."""
+    params: Payload
+    """The notification's params without `progressToken`."""
+
+
+class Observe(Effect, frozen=True):
+    """Keep a piece of evidence about the program of this pool; `PoolKnown` follows."""
+
+    key: PoolKey
+    kind: EvidenceKind
+    detail: str
 
 
 class Probe(Effect, frozen=True):
@@ -116,11 +149,26 @@ OwnEffect = (
     | WriteLevel
     | WriteWatch
     | KeepLog
+    | WriteAskAnswer
+    | WriteAskProgress
+    | Observe
     | Probe
     | CloseStdin
     | SignalGroup
     | Forget
     | Note
 )
-LinkEffect = Answered | Failed | Progressed | Catalog | PoolChanged | Operated | Logged | Updated
+LinkEffect = (
+    Answered
+    | Failed
+    | Progressed
+    | Catalog
+    | PoolChanged
+    | Operated
+    | Logged
+    | Updated
+    | Asked
+    | AskWithdrawn
+    | Elicited
+)
 AnyEffect = OwnEffect | LinkEffect

@@ -11,18 +11,26 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from carpool_protocol.ids import InstanceId, WireId
+from carpool_protocol.ids import InstanceId, PoolKey, RawJson, WireId
 from carpool_protocol.messages import (
+    AnswerAsk,
+    AskProgressed,
     Call,
     CancelCall,
     Catalog,
     Discover,
+    Need,
     Operate,
     Payload,
+    SessionGone,
+    SessionRekeyed,
     SetLevel,
     Wanted,
     Watch,
 )
+from carpool_supervisor.core.attribution import AskFacts
+from carpool_supervisor.core.sharing import Evidence
+from carpool_supervisor.core.well_known import Entry
 
 Text = Annotated[str, Meta(extra={"journal": "length"})]
 """Text that a server wrote: of it a journal keeps the length only."""
@@ -33,7 +41,10 @@ class Event(Struct, frozen=True, tag=True):
 
 
 class BrokerCame(Event, frozen=True):
-    """A broker greeted with an epoch not seen before: what an older one had open is nobody's now."""
+    """A broker greeted, for the first time or again: what was open before is nobody's now."""
+
+    same: bool = False
+    """The one that was there before: the link was cut, and its sessions live on."""
 
 
 class InstanceSpawned(Event, frozen=True):
@@ -100,6 +111,55 @@ class ServerProgressed(Event, frozen=True):
     params: Payload
 
 
+class ServerAsked(Event, frozen=True):
+    """The server sent a request that only an agent can answer (`attribution.ON_LADDER`)."""
+
+    instance: InstanceId
+    id: RawJson
+    """The server's own request id, byte for byte."""
+    params: Payload
+    """Without `_meta`'s `progressToken` and related task."""
+    facts: AskFacts
+    token: RawJson
+    """The server's progress token for it; absent when it wants none."""
+    elicitation: str = ""
+    """The `elicitationId` of one in url mode."""
+    needs: tuple[Need, ...] = ()
+    """What its agent must have declared (`ask_needs`)."""
+
+
+class ServerWithdrew(Event, frozen=True):
+    """The server cancelled a request of its own."""
+
+    instance: InstanceId
+    id: RawJson
+    reason: str
+
+
+class UrlsOffered(Event, frozen=True):
+    """The answer that follows sends its agent to URLs first (-32042): their elicitation ids."""
+
+    instance: InstanceId
+    wire: WireId
+    elicitations: tuple[str, ...]
+
+
+class ElicitationEnded(Event, frozen=True):
+    """`notifications/elicitation/complete`."""
+
+    instance: InstanceId
+    elicitation: str
+    params: Payload
+
+
+class TaskBegan(Event, frozen=True):
+    """The server runs this call as a task of its own, which the adapter drives to its end."""
+
+    instance: InstanceId
+    wire: WireId
+    task: str
+
+
 class ServerLogged(Event, frozen=True):
     """`notifications/message`: it names no call in either era."""
 
@@ -161,6 +221,16 @@ class InstanceExited(Event, frozen=True):
     jitter: float
 
 
+class PoolKnown(Event, frozen=True):
+    """What is known about the program of a pool: told after each `Wanted` for pools that are new, and again
+    when there is more evidence.
+    """
+
+    key: PoolKey
+    entry: Entry | None
+    evidence: tuple[Evidence, ...]
+
+
 class ClockJumped(Event, frozen=True):
     """The machine slept: every instance is probed before it is used."""
 
@@ -179,6 +249,11 @@ InstanceEvent = (
     | AnswerUnreadable
     | ServerProgressed
     | ServerLogged
+    | ServerAsked
+    | ServerWithdrew
+    | UrlsOffered
+    | ElicitationEnded
+    | TaskBegan
     | ResourceUpdated
     | InstanceHeard
     | ProbeAnswered
@@ -188,6 +263,18 @@ InstanceEvent = (
     | InstanceExited
 )
 """Of one instance: all of these have an `instance`."""
-OwnEvent = BrokerCame | ClockJumped | StopWanted | InstanceEvent
-LinkEvent = Wanted | Discover | Call | CancelCall | Operate | SetLevel | Watch
+OwnEvent = BrokerCame | PoolKnown | ClockJumped | StopWanted | InstanceEvent
+LinkEvent = (
+    Wanted
+    | Discover
+    | Call
+    | CancelCall
+    | Operate
+    | SetLevel
+    | Watch
+    | AnswerAsk
+    | AskProgressed
+    | SessionGone
+    | SessionRekeyed
+)
 AnyEvent = OwnEvent | LinkEvent

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from carpool_protocol.ids import RawJson
+from carpool_protocol.ids import RawJson, SessionId
 from carpool_protocol.messages import Logged, SetLevel, Updated, Watch
 from carpool_supervisor.core.effects import AnyEffect, KeepLog, WriteLevel, WriteWatch
 from carpool_supervisor.core.events import ResourceUpdated, ServerLogged
@@ -52,12 +52,21 @@ def greeted(instance: Instance, out: Out) -> None:
 
 
 def logged(instance: Instance, event: ServerLogged, out: Out) -> None:
-    """Whose log message is it?"""
-    sessions = {opened.call.session for opened in instance.in_flight.values()}
-    if len(sessions) == 1 and not instance.lingering:
-        out(Logged(sessions.pop(), event.level, event.params))
-    else:
+    """Whose log message is it? That of the one session whose calls are in flight, if nothing of another may
+    still run and at least one of them is live (`attribution.attribute_log`, without its lists: servers log
+    much).
+    """
+    whose: SessionId | None = None
+    for opened in instance.in_flight.values():
+        if whose is None:
+            whose = opened.call.session
+        elif opened.call.session != whose:
+            whose = None
+            break
+    if whose is None or any(each.session != whose for each in instance.lingering.values()):
         out(KeepLog(instance.id, event.level, event.params))
+    else:
+        out(Logged(whose, event.level, event.params))
 
 
 def updated(instance: Instance, event: ResourceUpdated, out: Out) -> None:

@@ -4,16 +4,17 @@ A lease is a session's exclusive hold on an instance of a pool in mode `session`
 with its holder, or after `idle_s` without a call; there is no total limit. An instance that was leased is
 ended, never leased again: no MCP method resets a server. A lease that ends underneath its holder, after it
 had been used, leaves a mark: the next call of that session on that pool is not executed but told
-`StateLost`, once. So every call asks right before it is written, also one that has waited.
+`StateLost`, once. So every call asks right before it is written, also one that has waited. A lease of a
+pool that is replaced lasts as long as its instance drains; what is lost then is told at the new pool.
 
 Invariants (`check`): an instance has one holder at most and a session one instance of a pool at most;
 nobody waits for a pool whose lease it holds; while anybody waits in a pool it has no spare; exactly the
-leases with nothing in flight have an idle deadline.
+leases with nothing open for their holder have an idle deadline.
 Knows nothing of: processes, calls (but how many are in flight), clocks. Says what to do as values.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -23,7 +24,7 @@ from carpool_protocol.ids import InstanceId, PoolKey, SessionId
 
 IDLE_S: Final = 1800.0
 
-Cause = Literal["crash", "idle", "reload", "restart", "needed", "supervisor"]
+Cause = Literal["crash", "idle", "reload", "restart", "needed", "room", "link", "roots", "supervisor"]
 
 CAUSES: Final[Mapping[Cause, str]] = {
     "crash": "its process ended by itself",
@@ -31,7 +32,10 @@ CAUSES: Final[Mapping[Cause, str]] = {
     "reload": "its configuration was changed",
     "restart": "an operator restarted or stopped it",
     "needed": "this session waited for another server, and its idle instance had to make room",
+    "roots": "the roots of this session are others now, and servers are told of roots when they start",
+    "link": "the parts of carpool had lost touch with each other",
     "supervisor": "the part of carpool that runs the servers was restarted",
+    "room": "another server had no instance at all, and this one had gone unused for the longest time",
 }
 """For the agent: why the state is gone, as a clause after "because"."""
 
@@ -52,9 +56,6 @@ class StateLost(Struct, frozen=True):
 
 class Waits(Struct, frozen=True):
     """No instance is free: the call waits, and the pool should grow."""
-
-    ahead: int
-    """Sessions that come first."""
 
 
 class Ended(Struct, frozen=True):
@@ -77,17 +78,27 @@ class _Lease:
         """A call ran on it, so there may be state to lose."""
 
 
+class _Loss:
+    """What a session is told once, at whichever pool it asks first."""
+
+    __slots__ = ("cause",)
+
+    def __init__(self, cause: Cause) -> None:
+        self.cause = cause
+
+
 class Leases:
     """All leases of one supervisor."""
 
-    def __init__(self, idle_s: float = IDLE_S) -> None:
-        self.idle_s = idle_s
+    def __init__(self) -> None:
+        self.limits: dict[PoolKey, float] = {}
+        """How long a lease of this pool may go unused, in seconds; else `IDLE_S`."""
         self._by_instance: dict[InstanceId, _Lease] = {}
         self._held: dict[tuple[SessionId, PoolKey], _Lease] = {}
         self._spares: dict[PoolKey, OrderedDict[InstanceId, None]] = {}
         self._pool_of_spare: dict[InstanceId, PoolKey] = {}
         self._waiting: dict[PoolKey, OrderedDict[SessionId, None]] = {}
-        self._lost: dict[tuple[SessionId, PoolKey], Cause] = {}
+        self._lost: dict[tuple[SessionId, PoolKey], _Loss] = {}
         self._idle: Deadlines[InstanceId] = Deadlines()
 
     # --- a session comes -------------------------------------------------------------------------------
@@ -95,9 +106,11 @@ class Leases:
     def ask(self, session: SessionId, pool: PoolKey, now: float) -> Held | StateLost | Waits:
         """A call of this session is there. Asking again while it waits keeps its place."""
         key = (session, pool)
-        cause = self._lost.pop(key, None) if self._lost else None
-        if cause is not None:
-            return StateLost(cause)
+        loss = self._lost.get(key) if self._lost else None
+        if loss is not None:
+            for told in [other for other, each in self._lost.items() if each is loss]:
+                del self._lost[told]
+            return StateLost(loss.cause)
         lease = self._held.get(key)
         if lease is not None:
             return Held(lease.instance, fresh=False)
@@ -107,9 +120,8 @@ class Leases:
             del self._pool_of_spare[instance]
             self._begin(instance, pool, session, now)
             return Held(instance, fresh=True)
-        line = self._waiting.setdefault(pool, OrderedDict())
-        line.setdefault(session, None)
-        return Waits(list(line).index(session))
+        self._waiting.setdefault(pool, OrderedDict()).setdefault(session, None)
+        return Waits()
 
     def stop_waiting(self, session: SessionId, pool: PoolKey) -> None:
         """Its last waiting call has ended."""
@@ -128,12 +140,14 @@ class Leases:
             self._idle.disarm(instance)
 
     def ended(self, instance: InstanceId, now: float) -> None:
-        """A call that began is no longer in flight (rule 5's sense)."""
+        """A call that began is over for its agent. (Rule 5's sense would not do: a conforming server never
+        answers what was cancelled, so one cancel would make a lease last for ever.)
+        """
         lease = self._by_instance.get(instance)
         if lease is not None and lease.in_flight:
             lease.in_flight -= 1
             if not lease.in_flight:
-                self._idle.arm(instance, now, self.idle_s)
+                self._arm(lease, now)
 
     # --- an instance comes -----------------------------------------------------------------------------
 
@@ -157,14 +171,12 @@ class Leases:
         lease = _Lease(instance, pool, session)
         self._by_instance[instance] = lease
         self._held[session, pool] = lease
-        self._idle.arm(instance, now, self.idle_s)
+        self._arm(lease, now)
+
+    def _arm(self, lease: _Lease, now: float) -> None:
+        self._idle.arm(lease.instance, now, self.limits.get(lease.pool, IDLE_S))
 
     # --- a lease ends ----------------------------------------------------------------------------------
-
-    def release(self, session: SessionId, pool: PoolKey) -> Ended | None:
-        """The session gives it back: nothing is lost."""
-        lease = self._held.get((session, pool))
-        return None if lease is None else self._end(lease)
 
     def session_ended(self, session: SessionId) -> list[Ended]:
         """The holder is gone, and its leases, marks and places in line with it."""
@@ -174,53 +186,81 @@ class Leases:
             del self._lost[key]
         return [self._end(lease) for lease in self._of(session)]
 
-    def lose(self, instance: InstanceId, cause: Cause) -> Ended | None:
-        """The instance has died or must end. None when nobody held it (a spare is forgotten)."""
+    def all_gone(self) -> list[Ended]:
+        """No session is left."""
+        sessions = {session for session, _ in (*self._held, *self._lost)}
+        sessions.update(session for line in self._waiting.values() for session in line)
+        return [ended for session in sorted(sessions) for ended in self.session_ended(session)]
+
+    def all_lost(self, cause: Cause) -> list[Ended]:
+        """Sessions live on, but nobody knows any more which."""
+        return [ended for each in list(self._by_instance) if (ended := self.lose(each, cause)) is not None]
+
+    def unused(self, instance: InstanceId) -> None:
+        """No call that began was delivered: there is no state to lose."""
         lease = self._by_instance.get(instance)
         if lease is not None:
-            return self._lose(lease, cause)
-        pool = self._pool_of_spare.pop(instance, None)
-        if pool is not None:
-            del self._spares[pool][instance]
-            if not self._spares[pool]:
-                del self._spares[pool]
+            lease.used = False
+
+    def lose(self, instance: InstanceId, cause: Cause, *told_at: PoolKey) -> Ended | None:
+        """The instance has died or must end. None when nobody held it (a spare is forgotten). `told_at`: the
+        pools that stand in the place of its own after a reload; which of them its holder asks is not known.
+        """
+        lease = self._by_instance.get(instance)
+        if lease is not None:
+            if lease.used:
+                loss = _Loss(cause)
+                for pool in told_at or (lease.pool,):
+                    self._lost[lease.session, pool] = loss
+            return self._end(lease)
+        spare_of = self._pool_of_spare.pop(instance, None)
+        if spare_of is not None:
+            del self._spares[spare_of][instance]
+            if not self._spares[spare_of]:
+                del self._spares[spare_of]
         return None
 
     def lost_before(self, session: SessionId, pool: PoolKey, cause: Cause) -> None:
         """The broker tells of a lease that an earlier supervisor held."""
-        self._lost[session, pool] = cause
+        self._lost[session, pool] = _Loss(cause)
 
-    def replaced(self, old: PoolKey, new: PoolKey, cause: Cause) -> list[Ended]:
-        """A reload put pool `new` in the place of `old`: who holds a lease, or has lost one, of `old` is
-        told so at `new`. The caller drains the instances and spares of `old`; who waited there asks at
-        `new`.
+    def replaced(self, old: PoolKey, new: Iterable[PoolKey]) -> None:
+        """A reload put the pools `new` in the place of `old`: who has lost a lease of `old` is told so there.
+        Leases of `old` last as long as their instances.
         """
-        self._waiting.pop(old, None)
         for session, pool in [key for key in self._lost if key[1] == old]:
-            self._lost[session, new] = self._lost.pop((session, pool))
-        return [self._lose(lease, cause, new) for lease in list(self._held.values()) if lease.pool == old]
+            loss = self._lost.pop((session, pool))
+            for each in new:
+                self._lost[session, each] = loss
+
+    def withdraw(self, pool: PoolKey) -> None:
+        """The pool leases nothing any more: its spares are ordinary instances, nobody waits for a lease."""
+        self._waiting.pop(pool, None)
+        for instance in self._spares.pop(pool, ()):
+            del self._pool_of_spare[instance]
 
     def pool_gone(self, pool: PoolKey) -> list[Ended]:
         """The server is no longer configured: nobody can ever ask for it again."""
-        self._waiting.pop(pool, None)
+        self.withdraw(pool)
+        self.limits.pop(pool, None)
         for key in [key for key in self._lost if key[1] == pool]:
             del self._lost[key]
         return [self._end(lease) for lease in list(self._held.values()) if lease.pool == pool]
 
     def overdue(self, now: float) -> list[Ended]:
         """End the leases that were idle for too long."""
-        return [self._lose(self._by_instance[instance], "idle") for instance in self._idle.due(now)]
+        over = [self.lose(instance, "idle") for instance in self._idle.due(now)]
+        return [ended for ended in over if ended is not None]
 
     def next_deadline(self) -> float | None:
         """When `overdue` has something to do at the latest."""
         return self._idle.next_deadline()
 
-    def yielding(self) -> InstanceId | None:
+    def yielding(self, waiting: Collection[SessionId]) -> InstanceId | None:
         """At the process cap: the lease to end first (`lose` it as `needed`). Of the sessions that wait for
-        an instance while they hold one with nothing in flight, the longest idle; so two that wait for each
-        other's cannot last.
+        an instance of any pool while they hold one with nothing in flight, the longest idle; so two that
+        wait for each other's cannot last.
         """
-        waiting = {session for line in self._waiting.values() for session in line}
         idle = [
             (self._idle.deadline_of(lease.instance) or 0.0, lease.instance)
             for lease in self._by_instance.values()
@@ -228,16 +268,16 @@ class Leases:
         ]
         return min(idle)[1] if idle else None
 
+    def busy(self, instance: InstanceId) -> bool:
+        """Whether a call of its holder is open on it."""
+        lease = self._by_instance.get(instance)
+        return lease is not None and lease.in_flight > 0
+
     def _end(self, lease: _Lease) -> Ended:
         del self._by_instance[lease.instance]
         del self._held[lease.session, lease.pool]
         self._idle.disarm(lease.instance)
         return Ended(lease.instance, lease.session, lease.pool)
-
-    def _lose(self, lease: _Lease, cause: Cause, told_at: PoolKey | None = None) -> Ended:
-        if lease.used:
-            self._lost[lease.session, told_at or lease.pool] = cause
-        return self._end(lease)
 
     # --- who has what ----------------------------------------------------------------------------------
 
@@ -251,6 +291,26 @@ class Leases:
         lease = self._held.get((session, pool))
         return None if lease is None else lease.instance
 
+    def concerns(self, session: SessionId, pool: PoolKey) -> bool:
+        """Whether this session holds an instance of this pool, or has lost one and was not told."""
+        return (session, pool) in self._held or (session, pool) in self._lost
+
+    def open(self, pool: PoolKey) -> bool:
+        """Whether anybody does."""
+        return any(key[1] == pool for key in self._held) or any(key[1] == pool for key in self._lost)
+
+    def leased(self, pool: PoolKey) -> int:
+        """How many instances of this pool are held."""
+        return _count(key[1] == pool for key in self._held)
+
+    def knows(self, instance: InstanceId) -> bool:
+        """Whether it is leased or a spare."""
+        return instance in self._by_instance or instance in self._pool_of_spare
+
+    def is_spare(self, instance: InstanceId) -> bool:
+        """Whether it is kept warm for who comes next."""
+        return instance in self._pool_of_spare
+
     def spares(self, pool: PoolKey) -> int:
         """How many warm instances nobody holds."""
         return len(self._spares.get(pool, ()))
@@ -258,6 +318,14 @@ class Leases:
     def waiting(self, pool: PoolKey) -> tuple[SessionId, ...]:
         """Who waits, first come first."""
         return tuple(self._waiting.get(pool, ()))
+
+    def in_line(self, pool: PoolKey) -> int:
+        """How many sessions wait."""
+        return len(self._waiting.get(pool, ()))
+
+    def may_go(self, session: SessionId, pool: PoolKey) -> bool:
+        """Whether a call of this session could run at once or be told at once, if there is room."""
+        return self.concerns(session, pool) or bool(self._spares.get(pool))
 
     def _of(self, session: SessionId) -> list[_Lease]:
         return [lease for (holder, _), lease in self._held.items() if holder == session]

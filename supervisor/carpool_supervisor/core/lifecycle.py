@@ -40,7 +40,7 @@ MEANING: Final[Mapping[State, str]] = {
     State.SPAWNING: "the process is being started",
     State.GREETING: "the process runs; it has not yet said who it is and what it offers",
     State.SERVING: "fit: calls are placed on it",
-    State.DRAINING: "takes no new call and finishes what is open",
+    State.DRAINING: "takes no new call, except of the session that holds it, and finishes what is open",
     State.STOPPING: "its stdin is closed; a conforming server ends by itself",
     State.TERMINATING: "its process group got SIGTERM",
     State.KILLED: "its process group got SIGKILL",

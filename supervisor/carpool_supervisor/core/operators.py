@@ -7,9 +7,9 @@ Knows nothing of: how instances start and end (`roster`).
 from collections.abc import Callable
 
 from carpool_protocol.messages import Operate, Operated
-from carpool_supervisor.core.desk import given_up_text
 from carpool_supervisor.core.effects import AnyEffect
 from carpool_supervisor.core.pool import Pool
+from carpool_supervisor.core.refusals import given_up_text
 from carpool_supervisor.core.restart import after_operator
 
 

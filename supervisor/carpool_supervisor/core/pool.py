@@ -6,25 +6,34 @@ takes the next call, what state a pool is in. Who changes them: `roster` (instan
 Knows nothing of: effects, deadlines, other pools.
 """
 
-from carpool_protocol.ids import CallId, InstanceId, PoolKey, ServerName, WireId
+from msgspec import Struct
+from msgspec.structs import replace
+
+from carpool_protocol.ids import CallId, InstanceId, PoolKey, ServerName, SessionId, WireId
 from carpool_protocol.messages import (
     Call,
     Catalog,
     InstanceReport,
+    Mode,
     Policy,
     PoolChanged,
     PoolReport,
     PoolState,
 )
+from carpool_supervisor.core.attribution import CAN_ASK, InFlight
+from carpool_supervisor.core.leases import Leases
 from carpool_supervisor.core.lifecycle import ACTIVE, Happening, State, follow
 from carpool_supervisor.core.restart import FRESH, RestartState
+from carpool_supervisor.core.sharing import Evidence, EvidenceKind, Verdict, decide, most_instances
+from carpool_supervisor.core.trace import TraceKey
 from carpool_supervisor.core.waiting import Waiting
+from carpool_supervisor.core.well_known import Entry
 
 
 class OpenCall:
     """One call between its arrival and its one end."""
 
-    __slots__ = ("call", "instance", "size_bytes", "timeout_s", "total_at", "wire")
+    __slots__ = ("asks", "call", "instance", "size_bytes", "timeout_s", "told_s", "total_at", "trace", "wire")
 
     def __init__(self, call: Call, timeout_s: float) -> None:
         self.call = call
@@ -35,6 +44,24 @@ class OpenCall:
         self.instance: Instance | None = None
         """None while it waits in line."""
         self.wire = WireId(0)
+        self.trace: TraceKey | None = None
+        """The trace context it was written with, where its server may ask."""
+        self.told_s: float | None = None
+        """How many seconds it had left to wait when its agent last heard of that; they only get fewer."""
+        self.asks = 0
+        """Questions to its agent that are open: meanwhile its idle deadline stands still (rule 14)."""
+
+
+class Lingering(Struct, frozen=True):
+    """A call that ended for its agent and may still run in the server (rule 5)."""
+
+    call: CallId
+    session: SessionId
+    can_ask: bool
+    trace: TraceKey | None
+    since: float
+    until: float
+    """So long its silence counts: it may be busy with it."""
 
 
 class Instance:
@@ -43,6 +70,7 @@ class Instance:
     __slots__ = (
         "blocked", "calls", "failure", "fit_at", "generation", "id", "idle_since", "in_flight", "last_heard",
         "lingering", "next_wire", "pid", "pool", "probed_at", "spawned_at", "state", "suspended",
+        "tasks",
     )  # fmt: skip
 
     def __init__(self, instance: InstanceId, pool: "Pool", generation: int, now: float) -> None:
@@ -57,8 +85,10 @@ class Instance:
         self.probed_at: float | None = None
         """When the ping went out that is not answered yet."""
         self.in_flight: dict[WireId, OpenCall] = {}
-        self.lingering: dict[WireId, float] = {}
-        """Calls that ended for the agent but may still run (rule 5): until when their silence counts."""
+        self.lingering: dict[WireId, Lingering] = {}
+        """Calls that ended for the agent but may still run (rule 5)."""
+        self.tasks: dict[str, WireId] = {}
+        """Tasks that the server runs for a call, by its own task id."""
         self.next_wire = 1
         self.calls = 0
         self.idle_since = now
@@ -68,6 +98,38 @@ class Instance:
         """It did not answer a probe: nothing new is placed on it."""
         self.failure: str | None = None
         """Why we end it, where that counts as a failure."""
+
+    def candidates(self) -> list[InFlight]:
+        """Everything in flight in rule 5's sense: what a server may be speaking of."""
+        live = [
+            InFlight(wire, each.call.session, each.call.method in CAN_ASK, each.trace)
+            for wire, each in self.in_flight.items()
+        ]
+        over = [
+            InFlight(wire, each.session, each.can_ask, each.trace, over=True)
+            for wire, each in self.lingering.items()
+        ]
+        return live + over
+
+    def disown(self) -> None:
+        """Another broker came: its sessions may have the names of those whose calls linger here."""
+        for wire, each in self.lingering.items():
+            self.lingering[wire] = replace(each, session=SessionId(""))
+
+    def has_room(self) -> bool:
+        """Whether one more call can be written to it."""
+        return (
+            not self.blocked
+            and not self.suspended
+            and len(self.in_flight) < self.pool.policy.max_in_flight
+            and self.state in (State.SERVING, State.DRAINING)
+        )
+
+    def has_asker(self) -> bool:
+        """Whether anything in flight in rule 5's sense can ask."""
+        return any(each.call.method in CAN_ASK for each in self.in_flight.values()) or any(
+            each.can_ask for each in self.lingering.values()
+        )
 
     def move(self, happening: Happening) -> None:
         """Follow the table."""
@@ -92,6 +154,23 @@ class Pool:
         self.instances: dict[InstanceId, Instance] = {}
         self.serving: list[Instance] = []
         self.waiting = Waiting(policy.max_waiting_calls, policy.max_waiting_bytes)
+        self.asking = False
+        """Greeted with sampling and elicitation declared (rule 12)."""
+        self.entry: Entry | None = None
+        """What the shipped list says of its program."""
+        self.evidence: tuple[Evidence, ...] = ()
+        self.seen: set[EvidenceKind] = set()
+        """Evidence that was seen in this life of the pool."""
+        self.verdict: Verdict = decide(policy.sharing, None, (), ())
+        """How its instances are shared, and why: for placements from now on."""
+        self.most = most_instances(policy, self.verdict.mode)
+        """How many instances it may have."""
+        self.plain = self.verdict.mode == "concurrent"
+        """Its instances are all alike to every call: no leases, no lanes, nothing to ask but their load."""
+        self.older: tuple[PoolKey, ...] = ()
+        """The pools in whose place it stands after reloads: who holds an instance there keeps it for a while
+        (rule 15).
+        """
         self.start_after = PoolKey("")
         """The pool that this one replaces and that must be gone before it may start."""
         self.stop_first = False
@@ -110,6 +189,19 @@ class Pool:
         self.said: PoolChanged | None = None
         self.operations: list[tuple[int, str, int]] = []
         """(token, verb, generation at that time) of operators who wait."""
+
+    @property
+    def mode(self) -> Mode:
+        """How its instances are shared by placements from now on."""
+        return self.verdict.mode
+
+    def judge_sharing(self) -> None:
+        """Policy, catalog or evidence are others now."""
+        tools = [offer.name for offer in self.catalog.tools] if self.catalog is not None else []
+        self.verdict = decide(self.policy.sharing, self.entry, tools, self.evidence)
+        self.most = most_instances(self.policy, self.verdict.mode)
+        if self.verdict.mode != "concurrent":
+            self.plain = False  # the way back is `Wishes.tend`'s: leases may be left
 
     def pick(self) -> Instance | None:
         """The instance with the fewest unanswered calls that can take one more."""
@@ -141,13 +233,13 @@ class Pool:
             return "backing_off"
         return "starting" if self.target > 0 else "cold"
 
-    def report(self, now: float) -> PoolReport:
+    def report(self, now: float, leases: Leases) -> PoolReport:
         """For `status`; memory and CPU are the shell's to add."""
         return PoolReport(
             key=self.key,
             server=self.server,
             state=self.state(now),
-            sharing="concurrent",
+            sharing=self.mode,
             waiting=len(self.waiting),
             restarts=self.restart.restarts,
             last_error=self.last_error,
@@ -156,7 +248,7 @@ class Pool:
                 InstanceReport(
                     id=i.id,
                     pid=i.pid,
-                    state=("suspended" if i.suspended and i.state is State.SERVING else i.state.value),
+                    state=_state_text(i, leases),
                     generation=i.generation,
                     era="handshake",
                     in_flight=len(i.in_flight),
@@ -165,10 +257,22 @@ class Pool:
                     pss_bytes=0,
                     cpu_percent=0.0,
                     uptime_s=now - i.spawned_at,
+                    holder=leases.holder(i.id) or SessionId(""),
+                    asks=sum(opened.asks for opened in i.in_flight.values()),
                 )
                 for i in self.instances.values()
             ],
+            verified=self.verdict.verified,
+            asking=self.asking,
         )
+
+
+def _state_text(instance: Instance, leases: Leases) -> str:
+    if instance.state is not State.SERVING:
+        return instance.state.value
+    if instance.suspended:
+        return "suspended"
+    return "spare" if leases.is_spare(instance.id) else instance.state.value
 
 
 def timeout_of(policy: Policy, call: Call) -> float:

@@ -1,12 +1,12 @@
 """Which instances exist: when one starts, what becomes of it, when it ends.
 
-Owns pool sizes, the stop ladder and what follows from an end. A pool has a `target`: `starts`
-brings it up to that, the roster ends what is too much. `silence` judges, `operators` remembers
-who waits for what.
+Owns the life of each instance: the stop ladder and what follows from an end. A pool has a `target`
+(`wishes`): `starts` brings it up to that, the roster ends what is too much. `silence` judges. An instance
+that leaves takes its lease with it, and its holder is told why.
 
 Invariants (`check`): never more processes than the cap (one more while a replacement greets);
 an instance past SPAWNING has a phase deadline unless it serves; `pool.serving` is exactly the
-instances in SERVING.
+instances in SERVING; an instance that is asked to end is nobody's.
 
 Knows nothing of: calls (but that an instance has some), JSON, how processes are started.
 """
@@ -15,14 +15,17 @@ from collections.abc import Callable
 from typing import Final
 
 from carpool_protocol.deadlines import Deadlines
-from carpool_protocol.ids import InstanceId, PoolKey
-from carpool_protocol.messages import Catalog, Operate, Operated, Wanted
-from carpool_supervisor.core import operators
-from carpool_supervisor.core.desk import Desk, given_up_text, last_error
+from carpool_protocol.ids import InstanceId
+from carpool_protocol.messages import Catalog
+from carpool_supervisor.core import demand, witness
+from carpool_supervisor.core.desk import Desk
 from carpool_supervisor.core.effects import AnyEffect, CloseStdin, Forget, Note, Probe, SignalGroup, Spawn
 from carpool_supervisor.core.events import InstanceExited
+from carpool_supervisor.core.leases import Cause, Leases
 from carpool_supervisor.core.lifecycle import ACTIVE, ENDING, Happening, State
+from carpool_supervisor.core.placement import heirs
 from carpool_supervisor.core.pool import Instance, Pool, Pools
+from carpool_supervisor.core.refusals import died_text, given_up_text, last_error
 from carpool_supervisor.core.restart import after_failure
 from carpool_supervisor.core.silence import Judgement, judge
 from carpool_supervisor.core.starts import Starts, falls_short
@@ -38,12 +41,13 @@ KILL_GRACE_S: Final = 5.0
 class Roster:
     """All instances of all pools."""
 
-    def __init__(self, pools: Pools, desk: Desk, out: Callable[[AnyEffect], None]) -> None:
+    def __init__(self, pools: Pools, desk: Desk, leases: Leases, out: Callable[[AnyEffect], None]) -> None:
         self._pools = pools
         self._desk = desk
+        self._leases = leases
         self._out = out
         self.instances: dict[InstanceId, Instance] = {}
-        self.starts = Starts(pools, self.instances, start=self._start, drain=self.drain)
+        self.starts = Starts(pools, self.instances, leases, start=self._start, drain=self._make_way)
         self._most = self.starts.max_processes
         """The cap, or what ran when it was lowered: nothing is ended for that alone."""
         self._next_id = 1
@@ -51,81 +55,11 @@ class Roster:
         self.look_at: float | None = None
         """When the next look at idle and silent instances is due; None while nothing runs."""
 
-    # --- what is wanted --------------------------------------------------------------------------------
-
-    def want(self, wanted: Wanted, now: float) -> None:
-        """Take over the complete list of pools that are wanted."""
-        self.starts.max_processes = wanted.max_processes
-        self.starts.max_greeting = wanted.max_greeting
-        self._most = max(wanted.max_processes, len(self.instances))
-        keys = {spec.key for spec in wanted.pools}
-        for spec in wanted.pools:
-            pool = self._pools.get(spec.key)
-            if pool is None:
-                pool = self._pools[spec.key] = Pool(spec.key, spec.server, spec.policy)
-                pool.start_after, pool.stop_first = spec.start_after, spec.stop_first
-                pool.target = max(spec.policy.min_instances, 1 if spec.policy.auto_connect else 0)
-            else:
-                pool.policy = spec.policy
-                pool.start_after, pool.stop_first = spec.start_after, spec.stop_first
-                if not pool.wanted:
-                    self._rewant(pool)
-                pool.waiting.max_calls = spec.policy.max_waiting_calls
-                pool.waiting.max_bytes = spec.policy.max_waiting_bytes
-                if not pool.stopped and not pool.restart.given_up:
-                    pool.target = max(pool.target, spec.policy.min_instances)
-            self._shrink(pool, now)
-            self.starts.want(pool)
-        for key in [key for key in self._pools if key not in keys]:
-            self.retire(self._pools[key], now)
-        self.starts.fill(now)
-
-    def _rewant(self, pool: Pool) -> None:
-        """It was on its way out, and the broker has forgotten it: all about it is news again."""
-        pool.wanted = True
-        pool.said = None
-        pool.catalog_said = False
-        if not pool.serving:  # the next instance tells it; `discover` starts none where it is known
-            pool.catalog = None
-        if pool.policy.auto_connect:
-            pool.target = max(pool.target, 1)
-
-    def grow(self, pool: Pool, now: float) -> None:
-        """There is more to do than the instances at hand can take."""
-        active = pool.active()
-        if active < pool.policy.max_instances and pool.target <= active:
-            if active and any(i.state in (State.SPAWNING, State.GREETING) for i in pool.instances.values()):
-                return
-            pool.target = active + 1
-            self.starts.want(pool)
-            self.starts.fill(now)
-
-    def discover(self, key: PoolKey, now: float) -> None:
-        """Somebody needs the catalog."""
-        pool = self._pools.get(key)
-        if pool is None or not pool.wanted or pool.catalog is not None:
-            return
-        if pool.stopped or pool.restart.given_up:
-            return
-        if pool.target == 0:
-            pool.target = 1
-            self.starts.want(pool)
-            self.starts.fill(now)
-
-    def operate(self, word: Operate, now: float) -> None:
-        """An operator's word. `Operated` follows when it has taken effect."""
-        pool = self._pools.get(word.key)
-        if pool is None or not pool.wanted:
-            self._out(Operated(word.token, ok=False, text="no such pool: its configuration has just changed"))
-            return
-        operators.take_word(pool, word)
-        self.starts.delays.disarm(pool.key)
-        if word.verb == "stop":
-            self._desk.fail_waiting(pool, "stopped", "")
-        if word.verb != "start":
-            self._end_all(pool, now)
-        self.starts.want(pool)
-        self.starts.fill(now)
+    def limit(self, max_processes: int, max_greeting: int) -> None:
+        """Set the process cap, and how many may greet at once."""
+        self.starts.max_processes = max_processes
+        self.starts.max_greeting = max_greeting
+        self._most = max(max_processes, len(self.instances))
 
     def close(self, now: float) -> None:
         """The supervisor ends: everything stops."""
@@ -135,20 +69,6 @@ class Roster:
         for instance in list(self.instances.values()):
             if instance.state not in ENDING:
                 self.stop(instance, now)
-
-    def retire(self, pool: Pool, now: float) -> None:
-        """The pool is no longer wanted: when its line is empty it drains, when it is empty it goes."""
-        pool.wanted = False
-        if not pool.waiting:
-            pool.target = 0
-            self.starts.unwant(pool.key)
-            self._end_all(pool, now)
-        # Who starts after this pool starts after the one before it too.
-        before = self._pools.get(pool.start_after)
-        waits = before is not None and not before.wanted
-        if not pool.instances and not pool.waiting and not waits:
-            operators.dismiss(pool, self._out)
-            del self._pools[pool.key]
 
     # --- starting --------------------------------------------------------------------------------------
 
@@ -181,31 +101,69 @@ class Roster:
         pool.serving.append(instance)
         self.phases.disarm(instance.id)
         self.starts.turns.disarm(instance.id)
-        self.learn(pool, catalog)
+        self.learn(pool, catalog, now)
         if pool.active() > max(pool.target, 1):
-            self._shrink(pool, now)
+            self.shrink(pool, now)
         self._desk.serve(pool, now)  # before anybody takes it for idle
         self.starts.fill(now)
 
-    def learn(self, pool: Pool, catalog: Catalog) -> None:
+    def learn(self, pool: Pool, catalog: Catalog, now: float) -> None:
         """Keep the catalog and say it unless the broker has just this."""
+        catalog = witness.stamped(pool, catalog)
         if catalog != pool.catalog:
             pool.catalog = catalog
             pool.catalog_said = False
+            self.judge(pool, now)
+
+    def judge(self, pool: Pool, now: float) -> None:
+        """How it is shared may be another now. Where instances are leased no more, a holder keeps its own as
+        it does after a reload.
+        """
+        pool.judge_sharing()
+        if pool.mode != "session":
+            self._leases.withdraw(pool.key)
+            for instance in list(pool.serving):
+                if self._leases.holder(instance.id) is not None:
+                    self.wind_down(instance, now)
 
     # --- ending ----------------------------------------------------------------------------------------
 
-    def drain(self, instance: Instance, now: float) -> None:
-        """Take no new call; end when nothing is open."""
+    def drain(self, instance: Instance, now: float, cause: Cause = "restart") -> None:
+        """Take no new call; end when nothing is open. Its holder is told the cause."""
+        self._lose(instance, cause)
         if instance.state is State.SERVING and instance.in_flight:
             self._leaves_service(instance)
             instance.move(Happening.DRAIN)
             self.phases.arm(instance.id, now, instance.pool.policy.drain_s)
         elif instance.state in ACTIVE:
-            self.stop(instance, now)
+            self.stop(instance, now, cause)
+        else:
+            self.relax(instance, now)
 
-    def stop(self, instance: Instance, now: float) -> None:
+    def _make_way(self, instance: Instance, now: float, cause: Cause) -> None:
+        """It goes so that another pool's can come: who waits for it hears so at once."""
+        self.drain(instance, now, cause)
+        self._desk.freed(instance, now)
+
+    def wind_down(self, instance: Instance, now: float) -> None:
+        """It is not wanted any more: drain it, but its holder keeps it until `drain_s` is over (rule 15)."""
+        if self._leases.holder(instance.id) is None:
+            self.drain(instance, now)
+        elif instance.state is State.SERVING:
+            self._leaves_service(instance)
+            instance.move(Happening.DRAIN)
+            self.phases.arm(instance.id, now, instance.pool.policy.drain_s)
+
+    def spare(self, instance: Instance, now: float, cause: Cause = "restart") -> None:
+        """End it without another in its place."""
+        pool = instance.pool
+        if instance.state in ACTIVE:
+            pool.target = max(pool.active() - 1, pool.policy.min_instances)
+        self.drain(instance, now, cause)
+
+    def stop(self, instance: Instance, now: float, cause: Cause = "reload") -> None:
         """Ask the process to end: its stdin is closed."""
+        self._lose(instance, cause)
         self._leaves_service(instance)
         instance.move(Happening.STOP)
         self.phases.arm(instance.id, now, STDIN_GRACE_S)
@@ -216,6 +174,7 @@ class Roster:
         if instance.state in (State.TERMINATING, State.KILLED, State.GONE):
             return
         instance.failure = text
+        self._lose(instance, "crash")
         self._leaves_service(instance)
         instance.move(Happening.CONDEMN)
         self.phases.arm(instance.id, now, TERM_GRACE_S)
@@ -229,8 +188,9 @@ class Roster:
             self.phases.arm(instance.id, now, MUTE_GRACE_S)
 
     def relax(self, instance: Instance, now: float) -> None:
-        """A call of a draining instance ended: perhaps nothing is open any more."""
-        if instance.state is State.DRAINING and not instance.in_flight:
+        """A call or the lease of a draining instance ended: perhaps nothing is open any more."""
+        held = self._leases.holder(instance.id) is not None
+        if instance.state is State.DRAINING and not instance.in_flight and not held:
             self.stop(instance, now)
 
     def exited(self, instance: Instance, event: InstanceExited, now: float) -> None:
@@ -243,6 +203,8 @@ class Roster:
             failure = f"{event.how} before it had greeted" if never_fit else event.how
         first_words = never_fit or instance.calls == 0 or pool.policy.stderr_in_errors
         text = died_text(pool, event.how, event.stderr if first_words else "")
+        if instance.calls == len(event.unwritten):
+            self._leases.unused(instance.id)
         self._remove(instance)
         self._desk.instance_lost(instance, event.unwritten, "instance_died", text, now)
         if failure is not None:
@@ -279,12 +241,12 @@ class Roster:
             pool.not_before = now + delay_s
 
     def _after_exit(self, pool: Pool, now: float) -> None:
-        if not pool.wanted:
-            self.retire(pool, now)
-        self.starts.want(pool)
+        if pool.wanted or pool.waiting:  # else it is about to go
+            self.starts.want(pool)
         self.starts.fill(now)
 
     def _remove(self, instance: Instance) -> None:
+        self._lose(instance, "crash")
         self._leaves_service(instance)
         instance.move(Happening.EXITED)
         self.phases.disarm(instance.id)
@@ -299,17 +261,24 @@ class Roster:
         if instance.state is State.SERVING:
             instance.pool.serving.remove(instance)
 
-    def _end_all(self, pool: Pool, now: float) -> None:
-        for instance in list(pool.instances.values()):
-            self.drain(instance, now)
+    def _lose(self, instance: Instance, cause: Cause) -> None:
+        """Nobody can hold it any longer. After a reload the loss is told at the pool that took over."""
+        pool = instance.pool
+        told_at = () if pool.wanted else heirs(pool, self._pools)
+        if self._leases.lose(instance.id, cause, *told_at) is not None:
+            for key in told_at:
+                self._pools[key].plain = False
 
-    def _shrink(self, pool: Pool, now: float) -> None:
-        surplus = pool.active() - max(pool.policy.max_instances, pool.policy.min_instances)
-        for instance in sorted(pool.serving, key=lambda i: (len(i.in_flight), i.idle_since))[
-            : max(surplus, 0)
-        ]:
-            self.drain(instance, now)
-        pool.target = min(pool.target, max(pool.policy.max_instances, pool.policy.min_instances))
+    def shrink(self, pool: Pool, now: float) -> None:
+        """End what is more than the pool may have: what is leased last."""
+        surplus = max(pool.active() - pool.most, 0)
+        order = sorted(
+            pool.serving,
+            key=lambda i: (self._leases.holder(i.id) is not None, len(i.in_flight), i.idle_since),
+        )
+        for instance in order[:surplus]:
+            self.wind_down(instance, now)
+        pool.target = min(pool.target, pool.most)
 
     # --- time passes -----------------------------------------------------------------------------------
 
@@ -354,10 +323,9 @@ class Roster:
     def _look(self, instance: Instance, now: float) -> None:
         if instance.state is not State.SERVING:
             return
-        match judge(instance, now):
+        match judge(instance, now, may_end=demand.may_end(instance, self._leases)):
             case Judgement.END_IDLE:
-                instance.pool.target = instance.pool.active() - 1
-                self.stop(instance, now)
+                self.spare(instance, now)
             case Judgement.PROBE:
                 self.probe(instance, now)
             case Judgement.SUSPEND:
@@ -388,7 +356,7 @@ class Roster:
             instance.probed_at = None
             if instance.suspended:
                 instance.suspended = False
-                self._desk.serve(instance.pool, now)
+                self._desk.freed(instance, now)
 
     def _watch(self, now: float) -> None:
         if self.instances and self.look_at is None:
@@ -430,10 +398,3 @@ class Roster:
             if falls_short(pool) and not condemned and not self.starts.closed:
                 assert self.starts.remembers(pool), f"{pool.key} is short and forgotten"
         assert self.look_at is not None or not self.instances
-
-
-def died_text(pool: Pool, how: str, stderr: str) -> str:
-    """What became of it (rule 7: stderr is not for everybody)."""
-    if stderr:
-        return f"It {how}. Its last words:\n{stderr}"
-    return f"It {how}; `carpool logs {pool.server}` may tell why."

@@ -15,24 +15,30 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from carpool_supervisor.core.well_known import Entry, Mode, program_of
+from carpool_protocol.messages import Mode, Policy
+from carpool_protocol.messages import Sharing as Configured
+from carpool_supervisor.core.well_known import Entry, program_of
 
-Configured = Literal["auto", "concurrent", "serial", "session"]
 Source = Literal["config", "list", "tool names", "evidence", "assumed"]
-EvidenceKind = Literal["asked_ambiguously", "probe_diverged", "probe_agreed"]
+EvidenceKind = Literal["asked_ambiguously", "probe_diverged", "probe_agreed", "asks"]
 
 STRICTNESS: Final[dict[Mode, int]] = {"concurrent": 0, "serial": 1, "session": 2}
+
+MOST_INSTANCES: Final[dict[Mode, int]] = {"concurrent": 1, "serial": 4, "session": 32}
+"""`pool.max` by mode, where the configuration does not say it."""
 
 MEANS: Final[dict[EvidenceKind, Mode]] = {
     "asked_ambiguously": "serial",
     "probe_diverged": "session",
     "probe_agreed": "concurrent",
+    "asks": "concurrent",
 }
 
 _SEEN: Final[dict[EvidenceKind, str]] = {
     "asked_ambiguously": "It asked while several agents had calls open, without a sign whose question it was",
     "probe_diverged": "In a probe two sessions saw each other's state",
     "probe_agreed": "In a probe two sessions did not see each other's state",
+    "asks": "It asks agents (sampling or elicitation)",
 }
 
 MODES: Final[dict[Mode, str]] = {
@@ -119,6 +125,11 @@ _camel = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _other = re.compile(r"[^a-z0-9]+")
 
 
+def most_instances(policy: Policy, mode: Mode) -> int:
+    """How many instances a pool of this policy may have in this mode."""
+    return max(policy.max_instances or MOST_INSTANCES[mode], policy.min_instances)
+
+
 def state_in_names(tools: Iterable[str]) -> tuple[str, str] | None:
     """The first tool (in the given order) whose name speaks of state, and what of."""
     for tool in tools:
@@ -140,7 +151,8 @@ def decide(
     if configured != "auto":
         return Verdict(mode=configured, verified=True, source="config", reasons=("The config says so.",))
     base = _without_evidence(entry, tools)
-    weight = max(evidence, key=_weight, default=None)
+    # That it asks speaks neither for nor against sharing: `explain` tells it, no verdict rests on it.
+    weight = max((each for each in evidence if each.kind != "asks"), key=_weight, default=None)
     if weight is None:
         return base
     mode = MEANS[weight.kind]

@@ -23,18 +23,18 @@ class Judgement(Enum):
     """No call may take as long as it has been silent."""
 
 
-def judge(instance: Instance, now: float) -> Judgement:
-    """What the silence of a serving instance means at this moment."""
+def judge(instance: Instance, now: float, *, may_end: bool) -> Judgement:
+    """What the silence of a serving instance means at this moment. `may_end`: its pool can do without it."""
     pool = instance.pool
     policy = pool.policy
     idle = not instance.in_flight and now - instance.idle_since >= policy.idle_s
-    if idle and not pool.waiting and pool.active() > policy.min_instances:
+    if idle and may_end and not pool.waiting:
         return Judgement.END_IDLE
     if instance.probed_at is None:
         return Judgement.PROBE if now - instance.last_heard >= policy.probe_s else Judgement.NOTHING
     silent_s = now - max(instance.probed_at, instance.last_heard)
     longest = [opened.timeout_s for opened in instance.in_flight.values()]
-    until = max(instance.lingering.values(), default=0.0)
+    until = max((each.until for each in instance.lingering.values()), default=0.0)
     if silent_s >= max([policy.probe_s, policy.timeout_s, *longest]) and now >= until:
         return Judgement.CONDEMN
     return Judgement.SUSPEND if silent_s >= policy.probe_s else Judgement.NOTHING

@@ -2,7 +2,8 @@
 
 A pool with fewer active instances than its target is in the queue or in back-off, never forgotten.
 A greeting holds one of few places, but only for a while: a server that never greets blocks nobody
-(docs/decisions/0004). At the cap the least recently used idle instance makes room (rule 14).
+(docs/decisions/0004). At the cap the least recently used idle instance makes room (rule 14), for what
+has something to do: never for a spare.
 
 Knows nothing of: calls, how instances end, what a failure is.
 """
@@ -12,7 +13,9 @@ from collections.abc import Callable
 from typing import Final
 
 from carpool_protocol.deadlines import Deadlines
-from carpool_protocol.ids import InstanceId, PoolKey
+from carpool_protocol.ids import InstanceId, PoolKey, SessionId
+from carpool_supervisor.core.demand import needed
+from carpool_supervisor.core.leases import Cause, Leases
 from carpool_supervisor.core.lifecycle import ENDING, State
 from carpool_supervisor.core.pool import Instance, Pool, Pools
 
@@ -27,12 +30,14 @@ class Starts:
         self,
         pools: Pools,
         instances: dict[InstanceId, Instance],
+        leases: Leases,
         *,
         start: Callable[[Pool, float], Instance],
-        drain: Callable[[Instance, float], None],
+        drain: Callable[[Instance, float, Cause], None],
     ) -> None:
         self._pools = pools
         self._instances = instances
+        self._leases = leases
         self._start = start
         self._drain = drain
         self.max_processes = 64
@@ -91,8 +96,10 @@ class Starts:
         while pool.active() < pool.target:
             if len(self.turns) >= self.max_greeting:
                 return False
-            if len(self._instances) >= self._cap_for(pool) and not self._make_room(pool, now):
-                return True
+            if len(self._instances) >= self._cap_for(pool):
+                needs_it = pool.active() < needed(pool, self._leases)
+                if not needs_it or not self._make_room(pool, now):
+                    return True
             instance = self._start(pool, now)
             self.turns.arm(instance.id, now, GREETING_TURN_S)
         del self._queue[pool.key]
@@ -104,21 +111,47 @@ class Starts:
         return self.max_processes + (1 if replaces else 0)
 
     def _make_room(self, needy: Pool, now: float) -> bool:
-        """End the least recently used idle instance; else thin out a pool for one that has none."""
+        """End one instance for a pool that needs another. False: not yet, or nobody can give one."""
         if any(i.state in ENDING or i.state is State.DRAINING for i in self._instances.values()):
             return False  # room is on its way
-        serving = [i for i in self._instances.values() if i.state is State.SERVING and i.pool is not needy]
-        idle = [i for i in serving if _can_spare(i)]
-        several = [i for i in serving if i.pool.active() > 1]
-        if idle:
-            victim = min(idle, key=lambda i: i.idle_since)
-        elif several and needy.active() == 0:
-            victim = max(several, key=lambda i: i.pool.active())
-        else:
+        found = self._victim(needy)
+        if found is None:
             return False
-        victim.pool.target = max(victim.pool.active() - 1, 0)
-        self._drain(victim, now)
+        victim, cause = found
+        if victim.pool is not needy:
+            victim.pool.target = max(victim.pool.active() - 1, 0)
+        self._drain(victim, now, cause)
         return len(self._instances) < self.max_processes
+
+    def _victim(self, needy: Pool) -> tuple[Instance, Cause] | None:
+        """Which instance has to go (rule 14): the least recently used idle one that nobody holds; else one
+        that a session holds idly while it waits for another. For a pool that has none at all also one of
+        several of another pool: every server with demand is sure of one.
+        """
+        serving = [i for i in self._instances.values() if i.state is State.SERVING and i.pool is not needy]
+        free = [i for i in serving if self._leases.holder(i.id) is None]
+        idle = [i for i in free if _can_spare(i)]
+        if idle:
+            return min(idle, key=lambda i: i.idle_since), "room"
+        yielding = self._leases.yielding(self._waiting_for_more())
+        if yielding is not None:
+            return self._instances[yielding], "needed"
+        if needy.active():
+            return None
+        several = [i for i in free if i.pool.active() > 1]
+        if several:
+            return max(several, key=lambda i: i.pool.active()), "room"
+        held = [i for i in serving if i.pool.active() > 1 and not self._leases.busy(i.id)]
+        return (min(held, key=lambda i: i.idle_since), "room") if held else None
+
+    def _waiting_for_more(self) -> set[SessionId]:
+        """Who waits for another instance than it holds already."""
+        return {
+            session
+            for pool in self._pools.values()
+            for session in pool.waiting.sessions()
+            if self._leases.held(session, pool.key) is None
+        }
 
     def next_deadline(self) -> float | None:
         """When a back-off or a turn ends."""

@@ -10,18 +10,23 @@ from typing import assert_never
 
 from carpool_protocol.ids import InstanceId
 from carpool_protocol.messages import (
+    AnswerAsk,
+    AskProgressed,
     Call,
     CancelCall,
     Discover,
     Operate,
     PoolChanged,
     PoolReport,
+    SessionGone,
+    SessionRekeyed,
     SetLevel,
     Wanted,
     Watch,
 )
 from carpool_supervisor.core import hearing, operators
-from carpool_supervisor.core.desk import Desk, last_error
+from carpool_supervisor.core.asks import Asks
+from carpool_supervisor.core.desk import Desk
 from carpool_supervisor.core.effects import AnyEffect
 from carpool_supervisor.core.events import (
     AnswerUnreadable,
@@ -29,26 +34,35 @@ from carpool_supervisor.core.events import (
     BrokerCame,
     CatalogRead,
     ClockJumped,
+    ElicitationEnded,
     GreetingFailed,
     InstanceEvent,
     InstanceExited,
     InstanceGreeted,
     InstanceHeard,
     InstanceSpawned,
+    PoolKnown,
     ProbeAnswered,
     ResourceUpdated,
     ServerAnswered,
+    ServerAsked,
     ServerLogged,
     ServerMisspoke,
     ServerProgressed,
+    ServerWithdrew,
     SpawnFailed,
     StdinBlocked,
     StdoutClosed,
     StopWanted,
+    TaskBegan,
+    UrlsOffered,
 )
+from carpool_supervisor.core.leases import Leases
 from carpool_supervisor.core.lifecycle import State
 from carpool_supervisor.core.pool import Instance, Pool, Pools
+from carpool_supervisor.core.refusals import last_error
 from carpool_supervisor.core.roster import Roster
+from carpool_supervisor.core.wishes import Wishes
 
 SPOKEN = (
     InstanceGreeted,
@@ -65,11 +79,16 @@ SPOKEN = (
 class SupervisorCore:
     """All decisions of one supervisor. See `carpool_protocol.machine.Machine`."""
 
-    def __init__(self) -> None:
+    def __init__(self, life: bytes) -> None:
+        """`life`: `trace.LIFE_BYTES` random bytes, drawn once per supervisor process."""
         self.pools: Pools = {}
         self._effects: list[AnyEffect] = []
-        self.desk = Desk(self.pools, self._out)
-        self.roster = Roster(self.pools, self.desk, self._out)
+        self.asks = Asks(self._out, life)
+        self.leases = Leases()
+        self.desk = Desk(self.pools, self.asks, self.leases, self._out)
+        self.asks.pauses = self.desk
+        self.roster = Roster(self.pools, self.desk, self.leases, self._out)
+        self.wishes = Wishes(self.pools, self.desk, self.roster, self.leases, self._out)
         self.now = 0.0
 
     def handle(self, event: AnyEvent, now: float) -> list[AnyEffect]:
@@ -87,7 +106,7 @@ class SupervisorCore:
         elif type(event) is Call:
             pool = self.desk.admit(event, now)
             if pool is not None:
-                self.roster.grow(pool, now)
+                self.wishes.grow(pool, now)
                 self._announce(now)
         else:
             self._handle_rare(event, now)
@@ -101,25 +120,34 @@ class SupervisorCore:
         self._effects = effects
         for pool in self.desk.overdue(now):
             self._relax(pool, now)
+        self.asks.overdue(now)
+        self.wishes.overdue(now)
         self.roster.overdue(now)
         self._announce(now)
         return effects
 
     def next_deadline(self) -> float | None:
         """When `tick` has something to do at the latest."""
-        calls, instances = self.desk.next_deadline(), self.roster.next_deadline()
-        if calls is None or instances is None:
-            return calls if instances is None else instances
-        return min(calls, instances)
+        earliest = self.desk.next_deadline()
+        for at in (
+            self.roster.next_deadline(),
+            self.wishes.next_deadline(),
+            self.asks.next_deadline(),
+        ):
+            if at is not None and (earliest is None or at < earliest):
+                earliest = at
+        return earliest
 
     def check(self) -> None:
         """Assert every invariant of every part."""
         self.desk.check()
+        self.asks.check(self.desk.calls.values())
         self.roster.check()
+        self.wishes.check()
 
     def report(self) -> list[PoolReport]:
         """For `status`: all pools, without memory and CPU."""
-        return [pool.report(self.now) for pool in self.pools.values()]
+        return [pool.report(self.now, self.leases) for pool in self.pools.values()]
 
     @property
     def quiet(self) -> bool:
@@ -134,23 +162,36 @@ class SupervisorCore:
     def _handle_rare(self, event: AnyEvent, now: float) -> None:  # noqa: C901 - an arm per event
         match event:
             case Wanted():
-                self.roster.want(event, now)
+                self.wishes.want(event, now)
             case Discover():
-                self.roster.discover(event.key, now)
+                self.wishes.discover(event.key, now)
             case CancelCall():
                 pool = self.desk.cancel(event.call, event.reason, now)
                 if pool is not None:
                     self._relax(pool, now)
             case Operate():
-                self.roster.operate(event, now)
+                self.wishes.operate(event, now)
             case SetLevel():
                 if event.key in self.pools:
                     hearing.set_level(self.pools[event.key], event, self._out)
             case Watch():
                 if event.key in self.pools:
                     hearing.watch(self.pools[event.key], event, self._out)
+            case AnswerAsk():
+                self.asks.agent_answered(event, now)
+            case AskProgressed():
+                self.asks.agent_progressed(event)
+            case SessionRekeyed():
+                self.wishes.rekeyed(event, now)
+            case SessionGone():
+                self.asks.session_gone(event.session, now)
+                self.wishes.session_gone(event.session, now)
+            case PoolKnown():
+                self.wishes.know(event, now)
             case BrokerCame():
+                self.asks.broker_came()
                 self.desk.abandon_all(now)
+                self.wishes.broker_came(now, same=event.same)
                 for pool in self.pools.values():
                     pool.said = None
                     pool.catalog_said = False
@@ -189,7 +230,7 @@ class SupervisorCore:
                 self.roster.condemn(instance, event.text, now)
                 self.roster.starts.fill(now)  # it has given back its turn to greet
             case CatalogRead():
-                self.roster.learn(pool, event.catalog)
+                self.roster.learn(pool, event.catalog, now)
             case ServerAnswered():
                 self._answered(event, now)
             case AnswerUnreadable():
@@ -200,6 +241,19 @@ class SupervisorCore:
                 self.desk.progressed(instance, event.wire, event.params, now)
             case ServerLogged():
                 hearing.logged(instance, event, self._out)
+            case ServerAsked():
+                if self.asks.server_asked(instance, event, now):
+                    self.roster.drain(instance, now)
+                    self.roster.starts.want(pool)
+                    self.roster.starts.fill(now)
+            case ServerWithdrew():
+                self.asks.server_withdrew(instance, event, now)
+            case UrlsOffered():
+                self.asks.urls_offered(instance, event)
+            case ElicitationEnded():
+                self.asks.elicitation_ended(instance, event)
+            case TaskBegan():
+                self.asks.task_began(instance, event)
             case ResourceUpdated():
                 hearing.updated(instance, event, self._out)
             case InstanceHeard() | ProbeAnswered():
@@ -224,8 +278,12 @@ class SupervisorCore:
         self.desk.answered(instance, event.wire, is_error=event.is_error, body=event.body, now=now)
         if instance.state is State.DRAINING and not instance.in_flight:
             self.roster.relax(instance, now)
-        if not instance.pool.wanted:
-            self.roster.retire(instance.pool, now)
+        pool = instance.pool
+        if not pool.wanted:
+            self._announce(now)
+        elif not pool.plain and not instance.in_flight:
+            self.wishes.tend(pool, now)
+            self._announce_one(pool, now)
 
     def _relax(self, pool: Pool, now: float) -> None:
         for instance in list(pool.instances.values()):
@@ -238,23 +296,26 @@ class SupervisorCore:
     def _announce(self, now: float) -> None:
         """Tell the broker, once, what is different from what it was last told."""
         pools = list(self.pools.values())
-        for pool in pools:
-            if not pool.wanted:
-                self.roster.retire(pool, now)
-        if len(self.pools) < len(pools):
+        if self.wishes.retire_all(now):
             self.roster.starts.fill(now)  # others may start only after one that is gone now
         for pool in pools:
-            if pool.operations:
-                operators.settle(pool, self._out)
-            if not pool.wanted:
-                continue
-            if pool.catalog is not None and not pool.catalog_said:
-                pool.catalog_said = True
-                self._out(pool.catalog)
-            state = pool.state(now)
-            reason = "" if state == "serving" else last_error(pool)
-            retry_after_s = max(pool.not_before - now, 0.0) if state == "backing_off" else None
-            said = pool.said
-            if said is None or said.state != state or said.reason != reason:
-                pool.said = PoolChanged(pool.key, state, reason, retry_after_s)
-                self._out(pool.said)
+            if not pool.plain and pool.key in self.pools:
+                self.wishes.tend(pool, now)
+        for pool in pools:
+            self._announce_one(pool, now)
+
+    def _announce_one(self, pool: Pool, now: float) -> None:
+        if pool.operations:
+            operators.settle(pool, self._out)
+        if not pool.wanted:
+            return
+        if pool.catalog is not None and not pool.catalog_said:
+            pool.catalog_said = True
+            self._out(pool.catalog)
+        state = pool.state(now)
+        reason = "" if state == "serving" else last_error(pool)
+        retry_after_s = max(pool.not_before - now, 0.0) if state == "backing_off" else None
+        said = pool.said
+        if said is None or said.state != state or said.reason != reason or said.mode != pool.mode:
+            pool.said = PoolChanged(pool.key, state, reason, retry_after_s, pool.mode)
+            self._out(pool.said)

@@ -136,7 +136,16 @@ def key_of(ask_meta: RawJson) -> TraceKey | None:
 
 def issued(life: bytes, key: TraceKey) -> bool:
     """Whether this life made the trace id or the span id of `key`, for a call that may be long over."""
-    trace_number, span_number = int(key.trace[:10], 16), int(key.span[:10], 16)
-    return (trace_number > 0 and key.trace == _ids(life, trace_number - 1)[0]) or (
-        span_number > 0 and key.span == _ids(life, span_number - 1)[1]
-    )
+    return issued_trace(life, key) or issued_span(life, key)
+
+
+def issued_trace(life: bytes, key: TraceKey) -> bool:
+    """Whether this life made the trace id of `key`: then the agent of that call had none of its own."""
+    number = int(key.trace[:10], 16)
+    return number > 0 and key.trace == _ids(life, number - 1)[0]
+
+
+def issued_span(life: bytes, key: TraceKey) -> bool:
+    """Whether this life made the span id of `key`: then it is of exactly one call."""
+    number = int(key.span[:10], 16)
+    return number > 0 and key.span == _ids(life, number - 1)[1]

@@ -2,7 +2,8 @@
 
 Sessions take turns, each with its own calls in order: a session with 1,000 calls waiting
 delays another session's single call by one turn. When the line is full, the last call of the
-session that takes up most of what is short gives way; between equals, the latest comer.
+session that takes up most of what is short gives way; between equals, the latest comer. Where a
+session's call may go and another's may not (leases), `sessions` tells the turns and `pop_for` takes one.
 
 Invariants (`check`): counts and bytes equal what is in line; no session without a call is listed.
 Knows nothing of: instances, deadlines, what a call asks for.
@@ -51,7 +52,11 @@ class Waiting:
 
     def pop(self) -> CallId:
         """The next call; its session goes to the end of the turns. The line must not be empty."""
-        session, line = next(iter(self._turns.items()))
+        return self.pop_for(next(iter(self._turns)))
+
+    def pop_for(self, session: SessionId) -> CallId:
+        """The next call of this session, whose turn it is then. It must have one in line."""
+        line = self._turns[session]
         call, size_bytes = line.popleft()
         if line:
             self._turns.move_to_end(session)
@@ -60,6 +65,33 @@ class Waiting:
         self.calls -= 1
         self.size_bytes -= size_bytes
         return call
+
+    def sessions(self) -> list[SessionId]:
+        """Who has calls in line, next turn first."""
+        return list(self._turns)
+
+    def has(self, session: SessionId) -> bool:
+        """Whether this session has a call in line."""
+        return session in self._turns
+
+    def head(self, session: SessionId) -> CallId:
+        """The call that `pop_for` would take."""
+        return self._turns[session][0][0]
+
+    def of(self, session: SessionId) -> list[CallId]:
+        """The calls of this session, in order."""
+        return [call for call, _ in self._turns.get(session, ())]
+
+    def ahead(self, session: SessionId, call: CallId) -> int:
+        """How many calls go before this one if the turns stay as they are."""
+        place = self.of(session).index(call)
+        ahead, own_turn = place, False
+        for other, line in self._turns.items():
+            if other == session:
+                own_turn = True
+            else:
+                ahead += min(len(line), place if own_turn else place + 1)
+        return ahead
 
     def remove(self, session: SessionId, call: CallId) -> None:
         """Take a call out of the middle of the line (it was cancelled or waited too long)."""

@@ -17,7 +17,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-Mode = Literal["concurrent", "serial", "session"]
+from carpool_protocol.messages import Mode
 
 _NPM_RUNNERS: Final = frozenset({"npx", "bunx", "pnpx"})
 _PYPI_RUNNERS: Final = frozenset({"uvx"})

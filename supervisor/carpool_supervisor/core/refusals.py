@@ -1,0 +1,79 @@
+"""Why a call is not taken, or ended without an answer: for people, and for agents that read.
+
+Owns the details beside the sentences of `fault_kinds`. Pure functions of a pool.
+
+Knows nothing of: who is told, and when (`desk`, `roster`).
+"""
+
+from typing import Literal
+
+from carpool_supervisor.core.leases import CAUSES, Cause
+from carpool_supervisor.core.pool import OpenCall, Pool
+
+GONE_POOL = ("draining", "Its configuration has just changed.", 0.5)
+
+
+def no_entry(pool: Pool | None) -> tuple[str, str, float | None] | None:
+    """Why no call may enter this pool now: (fault, detail, retry_after_s), or None."""
+    if pool is None or not pool.wanted:
+        return GONE_POOL
+    if pool.stopped:
+        return ("stopped", "", None)
+    if pool.restart.given_up and not pool.serving:
+        return given_up(pool)
+    return None
+
+
+def given_up(pool: Pool) -> tuple[str, str, float | None]:
+    """Nothing starts here by itself any more: (fault, detail, retry_after_s)."""
+    return ("given_up", last_error(pool), None)
+
+
+def last_error(pool: Pool) -> str:
+    """What went wrong last, as a sentence, or nothing."""
+    return f"Its last error: {pool.last_error}." if pool.last_error else ""
+
+
+OWN_LANE = (
+    "unavailable",
+    "A call of this session waits there for an answer of its agent, and every other instance is taken so too."
+    " Answer that first.",
+    1.0,
+)
+"""(fault, detail, retry_after_s) for an agent that would wait for itself (rule 14)."""
+
+
+def given_up_text(pool: Pool) -> str:
+    """For the operator: why nothing starts any more."""
+    failures = "a failure" if pool.restart.failures == 1 else f"{pool.restart.failures} failures in a row"
+    return (
+        f"not restarted by itself after {failures}. {last_error(pool)}"
+        f" See `carpool logs {pool.server}`; `carpool start {pool.server}` tries again."
+    )
+
+
+def waited_text(pool: Pool) -> str:
+    """The limit that was reached, and why nothing was free."""
+    text = f"The limit is {pool.policy.wait_s:g} s."
+    if not pool.serving:
+        return f"{text} {last_error(pool)}".rstrip()
+    if pool.mode == "session" and len(pool.serving) >= pool.most:
+        return f"{text} Each agent has an instance of its own, and all {pool.most} are taken."
+    return text
+
+
+def state_lost_text(cause: Cause) -> str:
+    """Why what the session had built up there is gone."""
+    return f"It ended because {CAUSES[cause]}."
+
+
+def timeout_text(slug: Literal["timed_out", "ran_too_long"], pool: Pool, opened: OpenCall) -> str:
+    """The limit that was reached."""
+    return f"The limit is {opened.timeout_s if slug == 'timed_out' else pool.policy.max_total_s:g} s."
+
+
+def died_text(pool: Pool, how: str, stderr: str) -> str:
+    """What became of it (rule 7: stderr is not for everybody)."""
+    if stderr:
+        return f"It {how}. Its last words:\n{stderr}"
+    return f"It {how}; `carpool logs {pool.server}` may tell why."

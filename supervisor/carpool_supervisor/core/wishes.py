@@ -1,0 +1,308 @@
+"""What is wanted of pools: by the configuration, by calls, by operators, by the end of a session.
+
+Owns which pools exist and each pool's `target`, and tends the pools that are not plainly shared: after
+anything that may matter to one of them, `tend` brings it to what its mode and its demand ask for, whatever
+it was that happened. `starts` brings pools up to their target, `roster` ends instances.
+
+Invariants (`check`): in mode `session` an instance that serves is leased, a spare, or was used before the
+pool began to lease; in every other mode no instance that serves is leased, and nobody waits for a lease.
+
+Knows nothing of: single calls, processes, JSON.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from carpool_protocol.ids import PoolKey, SessionId
+from carpool_protocol.messages import Operate, Operated, PoolSpec, SessionRekeyed, Wanted
+from carpool_supervisor.core import demand, operators
+from carpool_supervisor.core.desk import Desk
+from carpool_supervisor.core.effects import AnyEffect
+from carpool_supervisor.core.events import PoolKnown
+from carpool_supervisor.core.leases import Ended, Leases
+from carpool_supervisor.core.lifecycle import ENDING, State
+from carpool_supervisor.core.placement import heirs, waiting_for_themselves
+from carpool_supervisor.core.pool import Pool, Pools
+from carpool_supervisor.core.refusals import OWN_LANE, given_up
+from carpool_supervisor.core.roster import Roster
+from carpool_supervisor.core.starts import falls_short
+
+TAINTED_S: Final = 5.0
+"""In mode `serial` a lane whose call is over and not answered is replaced after this long (rule 5)."""
+
+
+class Wishes:
+    """All pools, as they should be."""
+
+    def __init__(
+        self, pools: Pools, desk: Desk, roster: Roster, leases: Leases, out: Callable[[AnyEffect], None]
+    ) -> None:
+        self._pools = pools
+        self._desk = desk
+        self._roster = roster
+        self._starts = roster.starts
+        self._leases = leases
+        self._out = out
+        self._renewals: dict[PoolKey, float] = {}
+        """When a tainted lane of this pool is to be replaced."""
+
+    # --- the configuration -----------------------------------------------------------------------------
+
+    def want(self, wanted: Wanted, now: float) -> None:
+        """Take over the complete list of pools that are wanted."""
+        self._roster.limit(wanted.max_processes, wanted.max_greeting)
+        keys = {spec.key for spec in wanted.pools}
+        for spec in wanted.pools:
+            pool = self._pools.get(spec.key)
+            if pool is None:
+                pool = self._pools[spec.key] = Pool(spec.key, spec.server, spec.policy)
+                pool.asking = spec.asking
+                pool.target = max(spec.policy.min_instances, 1 if spec.policy.auto_connect else 0)
+            else:
+                pool.policy = spec.policy
+                self._roster.judge(pool, now)
+                if not pool.wanted:
+                    self._rewant(pool)
+                pool.waiting.max_calls = spec.policy.max_waiting_calls
+                pool.waiting.max_bytes = spec.policy.max_waiting_bytes
+                if not pool.stopped and not pool.restart.given_up:
+                    pool.target = max(pool.target, spec.policy.min_instances)
+            pool.start_after, pool.stop_first = spec.start_after, spec.stop_first
+            self._succeed(pool, spec)
+            self._leases.limits[pool.key] = spec.policy.lease_idle_s
+            self._roster.shrink(pool, now)
+            self._starts.want(pool)
+        for key in [key for key in self._pools if key not in keys]:
+            self.retire(self._pools[key], now)
+        self._starts.fill(now)
+
+    def _succeed(self, pool: Pool, spec: PoolSpec) -> None:
+        """It stands in the place of another, and of all in whose place that one stood."""
+        before = self._pools.get(spec.replaces)
+        if before is None or before is pool:
+            return
+        older = (before.key, *(key for key in before.older if key != pool.key))
+        pool.older = tuple(key for key in older if key in self._pools)
+        if any(self._leases.open(key) for key in pool.older):
+            pool.plain = False
+
+    def _rewant(self, pool: Pool) -> None:
+        """It was on its way out, and the broker has forgotten it: all about it is news again."""
+        pool.wanted = True
+        pool.said = None
+        pool.catalog_said = False
+        if not pool.serving:  # the next instance tells it; `discover` starts none where it is known
+            pool.catalog = None
+        if pool.policy.auto_connect:
+            pool.target = max(pool.target, 1)
+
+    def know(self, event: PoolKnown, now: float) -> None:
+        """More is known about a pool's program."""
+        pool = self._pools.get(event.key)
+        if pool is not None:
+            pool.entry, pool.evidence = event.entry, event.evidence
+            self._roster.judge(pool, now)
+            if pool.catalog is not None:
+                self._roster.learn(pool, pool.catalog, now)
+
+    def retire_all(self, now: float) -> bool:
+        """End what is no longer wanted, as far as it has come. True if a pool is gone by that."""
+        before = len(self._pools)
+        left = before + 1
+        while len(self._pools) < left:  # one that goes may be what another waited for
+            left = len(self._pools)
+            for pool in list(self._pools.values()):
+                if not pool.wanted:
+                    self.retire(pool, now)
+        return left < before
+
+    def retire(self, pool: Pool, now: float) -> None:
+        """The pool is no longer wanted: when its line is empty it drains, when it is empty it goes."""
+        pool.wanted = False
+        after = heirs(pool, self._pools)
+        if after:
+            self._leases.replaced(pool.key, after)
+        for heir in after:
+            if self._leases.open(heir) or self._leases.open(pool.key):
+                self._pools[heir].plain = False
+        if not pool.waiting:
+            pool.target = 0
+            self._starts.unwant(pool.key)
+            if after:
+                self._leases.withdraw(pool.key)
+            else:
+                self._leases.pool_gone(pool.key)
+            for instance in list(pool.instances.values()):
+                self._roster.wind_down(instance, now)
+        if not pool.instances and not pool.waiting and not self._stands_for_another(pool):
+            operators.dismiss(pool, self._out)
+            self._leases.pool_gone(pool.key)
+            self._renewals.pop(pool.key, None)
+            del self._pools[pool.key]
+
+    def _stands_for_another(self, pool: Pool) -> bool:
+        """Who starts after this pool starts after those before it too, until they are gone. Two that replaced
+        each other, back and forth, stand for nobody.
+        """
+        passed = {pool.key}
+        before = self._pools.get(pool.start_after)
+        while before is not None and not before.wanted and before.key not in passed:
+            if before.instances or before.waiting:
+                return True
+            passed.add(before.key)
+            before = self._pools.get(before.start_after)
+        return False
+
+    # --- calls -----------------------------------------------------------------------------------------
+
+    def grow(self, pool: Pool, now: float) -> None:
+        """There is more to do than the instances at hand can take."""
+        if pool.mode != "concurrent":
+            self.tend(pool, now)
+            return
+        active = pool.active()
+        if active < pool.most and pool.target <= active:
+            if active and any(i.state in (State.SPAWNING, State.GREETING) for i in pool.instances.values()):
+                return
+            pool.target = active + 1
+            self._starts.want(pool)
+            self._starts.fill(now)
+
+    def discover(self, key: PoolKey, now: float) -> None:
+        """Somebody needs the catalog."""
+        pool = self._pools.get(key)
+        if pool is None or not pool.wanted or pool.catalog is not None:
+            return
+        if pool.stopped or pool.restart.given_up:
+            return
+        if pool.target == 0:
+            pool.target = 1
+            self._starts.want(pool)
+            self._starts.fill(now)
+
+    # --- operators and sessions ------------------------------------------------------------------------
+
+    def operate(self, word: Operate, now: float) -> None:
+        """An operator's word. `Operated` follows when it has taken effect."""
+        pool = self._pools.get(word.key)
+        if pool is None or not pool.wanted:
+            self._out(Operated(word.token, ok=False, text="no such pool: its configuration has just changed"))
+            return
+        operators.take_word(pool, word)
+        self._starts.delays.disarm(pool.key)
+        if word.verb == "stop":
+            self._desk.fail_waiting(pool, "stopped", "")
+        if word.verb != "start":
+            for instance in list(pool.instances.values()):
+                self._roster.drain(instance, now, "restart")
+        self._starts.want(pool)
+        self._starts.fill(now)
+
+    def session_gone(self, session: SessionId, now: float) -> None:
+        """The agent is gone: its leases end, and their instances."""
+        self._returned(self._leases.session_ended(session), now)
+
+    def rekeyed(self, moved: SessionRekeyed, now: float) -> None:
+        """A session is served by another pool now: its lease stays behind, and it is told so there."""
+        instance, pool = self._leases.held(moved.session, moved.old), self._pools.get(moved.new)
+        if instance is not None and pool is not None:
+            self._leases.lose(instance, "roots", pool.key)
+            pool.plain = False
+            self._roster.spare(self._roster.instances[instance], now)
+
+    def broker_came(self, now: float, *, same: bool) -> None:
+        """Of another broker's sessions none is left; the same broker's may have gone while nobody told us,
+        so their leases end too, but those who are still there are told.
+        """
+        self._returned(self._leases.all_lost("link") if same else self._leases.all_gone(), now)
+
+    def overdue(self, now: float) -> None:
+        """Leases that were idle for too long, and lanes that were tainted for too long."""
+        self._returned(self._leases.overdue(now), now)
+        for key in [key for key, at in self._renewals.items() if at <= now]:
+            self.tend(self._pools[key], now)
+
+    def _returned(self, leases: Iterable[Ended], now: float) -> None:
+        """What was leased is ended, never leased again (rule 15)."""
+        for ended in leases:
+            self._roster.spare(self._roster.instances[ended.instance], now)
+
+    # --- pools that are not plain ----------------------------------------------------------------------
+
+    def tend(self, pool: Pool, now: float) -> None:
+        """Bring a pool that is not plain to what its mode and its demand ask for."""
+        if pool.plain:
+            return
+        self._renewals.pop(pool.key, None)
+        if not pool.stopped and (pool.wanted or pool.waiting) and not self._starts.closed:
+            if pool.mode == "serial":
+                self._renew(pool, now)
+            elif pool.mode == "session":
+                self._lease(pool, now)
+            self._desk.serve(pool, now)
+            self._desk.serve_heirs(pool, now)
+            pool.target = max(pool.target, demand.wanted(pool, self._leases))
+            self._starts.want(pool)
+            self._starts.fill(now)
+            if not falls_short(pool):
+                for session in waiting_for_themselves(pool):
+                    self._desk.fail_waiting_of(session, pool, *OWN_LANE)
+        if pool.mode == "concurrent" and not self._leases_left(pool):
+            pool.plain = True
+
+    def _leases_left(self, pool: Pool) -> bool:
+        pool.older = tuple(key for key in pool.older if key in self._pools)
+        return any(self._leases.open(key) for key in (pool.key, *pool.older))
+
+    def _renew(self, pool: Pool, now: float) -> None:
+        """Replace the lanes that have waited long enough for the answer to a call that is over (rule 5)."""
+        for instance in list(pool.serving):
+            since = min((each.since for each in instance.lingering.values() if each.can_ask), default=None)
+            if since is None:
+                continue
+            if since + TAINTED_S <= now:
+                self._roster.drain(instance, now)
+            else:
+                at = self._renewals.get(pool.key, since + TAINTED_S)
+                self._renewals[pool.key] = min(at, since + TAINTED_S)
+
+    def _lease(self, pool: Pool, now: float) -> None:
+        """End what can never be leased; lease or keep warm what can."""
+        for instance in list(pool.serving):
+            if demand.is_spent(instance, self._leases):
+                if not instance.in_flight:
+                    self._roster.spare(instance, now)
+            elif not self._leases.knows(instance.id):
+                self._leases.offer(instance.id, pool.key, now)
+        if pool.restart.given_up:
+            for session in self._leases.waiting(pool.key):
+                self._desk.fail_waiting_of(session, pool, *given_up(pool))
+
+    def next_deadline(self) -> float | None:
+        """When `overdue` has something to do."""
+        earliest = self._leases.next_deadline()
+        for at in self._renewals.values():
+            if earliest is None or at < earliest:
+                earliest = at
+        return earliest
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        self._leases.check()
+        assert self._renewals.keys() <= self._pools.keys()
+        for pool in self._pools.values():
+            assert not pool.plain or pool.mode == "concurrent"
+            if pool.mode == "session":
+                for instance in pool.serving:
+                    assert self._leases.knows(instance.id) or instance.calls, "nobody's, and not spent"
+            else:
+                assert not self._leases.in_line(pool.key), f"{pool.key} leases nothing, and some wait"
+                assert not self._leases.spares(pool.key)
+                assert all(self._leases.holder(i.id) is None for i in pool.serving), "leased, and shared"
+            if pool.plain:
+                assert not self._leases.open(pool.key)
+            for session in self._leases.waiting(pool.key):
+                assert pool.waiting.has(session), f"{session} waits for a lease without a call"
+            for instance in pool.instances.values():
+                known = self._leases.knows(instance.id)
+                assert not (known and instance.state in ENDING), "it ends, and is leased"

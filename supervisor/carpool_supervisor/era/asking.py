@@ -1,0 +1,199 @@
+"""What a server of the handshake era asks: of us (`ping`, `roots/list`) or of an agent.
+
+Owns what we declare to a server (rule 12: nothing, or all that agents can be asked; roots only where its
+configuration says so, rule 6), which of its requests are answered here, which become a `ServerAsked`, and
+which are refused at once, so that a server never waits for an answer that cannot come. Source: MCP
+2025-11-25, client/sampling, client/elicitation, client/roots, basic/utilities/tasks "Related Task Metadata".
+
+Invariants: the server's ids and tokens are its own bytes, in and out; they live in another direction than
+our wire ids and are never compared with them. Nothing of a question is decoded but the few fields named
+here; every other value stays byte for byte.
+Knows nothing of: whose question it is, which asks are open, what agents can do.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from carpool_protocol.ask_needs import needs_of
+from carpool_protocol.content import at, elements, mentions, text_of, value_of
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, RawJson, WireId
+from carpool_protocol.jsonrpc import (
+    Notification,
+    Request,
+    error_body_line,
+    error_line,
+    quote,
+    result_line,
+)
+from carpool_protocol.params import ParamsError, meta_params, progress_line, split_cancelled, split_meta
+from carpool_supervisor.core.attribution import ON_LADDER, RELATED_TASK, facts_of
+from carpool_supervisor.core.events import ElicitationEnded, ServerAsked, ServerWithdrew, UrlsOffered
+from carpool_supervisor.core.trace import TraceKey, issued_trace
+from carpool_supervisor.era.adapter import Taken
+
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+URLS_FIRST: Final = b"-32042"
+"""`URLElicitationRequiredError` (client/elicitation, "URL Elicitation Required Error")."""
+MAX_URLS: Final = 100
+"""So many elicitations of one such error are remembered."""
+
+
+class Declared(Struct, frozen=True):
+    """What a server is told that we can do, and what is needed for it."""
+
+    asking: bool = False
+    """Sampling (with tools) and elicitation (forms and URLs): an agent is behind it."""
+    roots: tuple[str, ...] | None = None
+    """File URIs; None: roots are not declared."""
+    life: bytes = b""
+    """The secret that our trace contexts are made with (`trace`)."""
+
+    def capabilities(self) -> RawJson:
+        """The `capabilities` of `initialize`."""
+        parts = []
+        if self.asking:
+            parts.append(b'"sampling":{"tools":{}},"elicitation":{"form":{},"url":{}}')
+        if self.roots is not None:
+            parts.append(b'"roots":{}')
+        return RawJson(b"{%b}" % b",".join(parts))
+
+
+NOTHING: Final = Declared()
+
+
+class Asking:
+    """The other direction of one instance's conversation."""
+
+    def __init__(self, instance: InstanceId, declared: Declared, taken: Taken) -> None:
+        self._instance = instance
+        self._declared = declared
+        self._taken = taken
+        self._roots = None if declared.roots is None else roots_result(declared.roots)
+        self._related: dict[RawJson, bytes] = {}
+        """By the id of an open request: the task it named. Its answer has to name it too."""
+
+    # --- in --------------------------------------------------------------------------------------------
+
+    def asked(self, request: Request) -> None:
+        """A request of the server."""
+        if request.method == "ping":
+            self._taken.lines.append(result_line(request.id, EMPTY_OBJECT))
+        elif request.method == "roots/list" and self._roots is not None:
+            self._taken.lines.append(result_line(request.id, self._roots))
+        elif request.method in ON_LADDER and self._declared.asking:
+            self._ask(request)
+        else:
+            text = f"{request.method}: carpool has declared no such capability"
+            self._refuse(request, METHOD_NOT_FOUND, text)
+
+    def _ask(self, request: Request) -> None:
+        parts = split_meta(request.params) if request.params else ParamsError("the params are missing")
+        if isinstance(parts, ParamsError):
+            self._refuse(request, INVALID_PARAMS, f"{request.method}: {parts.text}")
+            return
+        rest, meta, token = parts
+        needs = needs_of(request.method, rest)
+        if not needs:  # a mode that nobody was told of
+            self._refuse(request, INVALID_PARAMS, f"{request.method}: carpool has declared no such mode")
+            return
+        facts = facts_of(request.method, meta, self._declared.life)
+        related = value_of(meta, RELATED_TASK) if meta else None
+        if related is not None:
+            self._related[request.id] = related
+        elicitation = (text_of(rest, "elicitationId") or "") if "elicitation.url" in needs else ""
+        params = meta_params(rest, self._for_the_agent(meta, facts.trace), ABSENT)
+        self._taken.events.append(
+            ServerAsked(self._instance, request.id, params, facts, token, elicitation, tuple(needs))
+        )
+
+    def _for_the_agent(self, meta: RawJson, trace: TraceKey | None) -> RawJson:
+        """A `_meta` that names neither a task nor a trace of ours; `ABSENT` where nothing is left of it."""
+        left = without_task(meta)
+        if left and trace is not None and issued_trace(self._declared.life, trace):
+            left = without(left, "traceparent")
+        return left
+
+    def _refuse(self, request: Request, code: int, text: str) -> None:
+        self._taken.lines.append(error_line(request.id, code, text))
+
+    def notified(self, message: Notification) -> bool:
+        """A notification of the server. Whether it is about what it asked."""
+        if message.method == "notifications/cancelled":
+            ask, reason = split_cancelled(message.params)
+            if ask is not None and self._declared.asking:
+                self._related.pop(ask, None)
+                self._taken.events.append(ServerWithdrew(self._instance, ask, reason))
+        elif message.method == "notifications/elicitation/complete":
+            elicitation = text_of(message.params or EMPTY_OBJECT, "elicitationId")
+            if elicitation is not None:
+                self._taken.events.append(ElicitationEnded(self._instance, elicitation, message.params))
+        else:
+            return False
+        return True
+
+    def erred(self, wire: WireId, error: RawJson) -> None:
+        """An error that this call ends with: it may send its agent to URLs first."""
+        if mentions(error, URLS_FIRST) and value_of(error, "code") == URLS_FIRST:
+            found = elements(value_of(value_of(error, "data") or b"", "elicitations") or b"") or []
+            ids = [text_of(each, "elicitationId") for each in found[:MAX_URLS]]
+            urls = tuple(each for each in ids if each)
+            if urls:
+                self._taken.events.append(UrlsOffered(self._instance, wire, urls))
+
+    # --- out -------------------------------------------------------------------------------------------
+
+    def answer(self, ask: RawJson, *, is_error: bool, body: RawJson) -> bytes:
+        """The answer to the server's request of this id."""
+        related = self._related.pop(ask, None)
+        if is_error:
+            return error_body_line(ask, body)
+        return result_line(ask, body if related is None else with_task(body, related))
+
+    def progress(self, token: RawJson, params: RawJson) -> bytes:
+        """How far a request of the server's is; `params` without the token."""
+        return progress_line(token, params)
+
+
+def without_task(meta: RawJson) -> RawJson:
+    """A `_meta` that names no related task."""
+    return without(meta, RELATED_TASK)
+
+
+def without(meta: RawJson, key: str) -> RawJson:
+    """A `_meta` without this key; `ABSENT` where nothing is left of it."""
+    if not meta:
+        return ABSENT
+    left = at(meta, {key: None})
+    return RawJson(left) if left.strip(b"{ }") else ABSENT
+
+
+def roots_result(uris: Sequence[str]) -> RawJson:
+    """The answer to `roots/list`. A root is called what its directory is called."""
+    roots = []
+    for uri in uris:
+        try:
+            name = unquote(urlsplit(uri).path.rstrip("/").rpartition("/")[2])
+        except ValueError:  # no URI at all: the server's reader may say so
+            name = ""
+        roots.append({"uri": uri, "name": name} if name else {"uri": uri})
+    return RawJson(msgspec.json.encode({"roots": roots}))
+
+
+def with_task(result: RawJson, related: bytes) -> RawJson:
+    """A result whose `_meta` names this related task; what is no object stays as it is."""
+    if result[:1] != b"{":
+        return result
+    named = b"%b:%b" % (quote(RELATED_TASK), related)
+    meta = value_of(result, "_meta")
+    if meta is None or meta[:1] != b"{":
+        whole = result if meta is None else at(result, {"_meta": None})
+        inner = whole.strip()[1:-1].strip()
+        return RawJson(b'{"_meta":{%b}%b%b}' % (named, b"," if inner else b"", inner))
+    inner = at(meta, {RELATED_TASK: None})[1:-1].strip()
+    whole_meta = b"{%b%b%b}" % (named, b"," if inner else b"", inner)
+    return RawJson(at(result, {"_meta": lambda _: whole_meta}))

@@ -1,0 +1,288 @@
+"""Calls of tools that run as tasks only: the task is begun, waited for and ended in here, and its call has
+one answer like any other.
+
+Owns which tools need it, the tasks of one instance, and what is written for them: the call with `task`, then
+`tasks/result`, which blocks until the task has ended and is also how a server hands over what it asks
+meanwhile; `tasks/cancel` for a cancel. A server whose `tasks/result` does not wait (against the
+specification) or fails is asked `tasks/get`: a task that still runs is asked for again when the server says
+that its status changed, or answers a ping (there is no clock here). Source: MCP 2025-11-25,
+basic/utilities/tasks; tried with server-everything 2026.8.31 and the Python SDK 1.29.
+
+Invariants: a task belongs to one wire id; our requests about it name that wire id, so an answer finds its
+call whatever the server's task id is; each call gets one answer.
+Knows nothing of: agents, whose question a question is, deadlines.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Final, Literal
+
+from carpool_protocol.answers import repair_tool_result
+from carpool_protocol.content import at, mentions, text_of, value_of
+from carpool_protocol.ids import EMPTY_OBJECT, InstanceId, RawJson, WireId
+from carpool_protocol.jsonrpc import ErrorAnswer, Result, notification_line, quote, request_line
+from carpool_protocol.messages import Call, Offer
+from carpool_protocol.params import call_params
+from carpool_supervisor.core.events import (
+    AnswerUnreadable,
+    OwnEvent,
+    ServerAnswered,
+    ServerMisspoke,
+    ServerProgressed,
+    TaskBegan,
+)
+from carpool_supervisor.era.adapter import Taken
+from carpool_supervisor.era.asking import without_task
+from carpool_supervisor.era.greeting import Initialized
+
+TASKS_SINCE: Final = "2025-11-25"
+TTL_MARGIN_S: Final = 60.0
+"""A task is kept this much longer than its call may take, so that its result is still there to be fetched."""
+MAX_OVER: Final = 1024
+"""Tasks of calls that ended for their agents and that the server has not ended; older ones are forgotten."""
+
+_ENDED: Final = frozenset({"completed", "failed", "cancelled"})
+_GRAIN: Final = 1e-6
+"""The progress of one change of status: nothing beside the numbers of a server that counts itself, which may
+come later and have to be greater.
+"""
+
+_our_id = re.compile(rb'"carpool-task-(result|get|cancel)-([0-9]{1,18})"').fullmatch
+
+
+class _Task:
+    """One call that runs as a task."""
+
+    __slots__ = ("asked", "counted", "error", "id", "is_over", "progress", "wire")
+
+    def __init__(self, wire: WireId) -> None:
+        self.wire = wire
+        self.id = b""
+        """The server's id of it, raw; empty until the call was answered with it."""
+        self.asked = False
+        """`tasks/result` is out."""
+        self.error: RawJson | None = None
+        """What `tasks/result` ended with, until `tasks/get` says whether the task has ended too."""
+        self.is_over = False
+        """Its call was cancelled."""
+        self.counted = False
+        """The server tells progress of its own."""
+        self.progress = 0
+        """Changes of its status that were passed on as progress."""
+
+
+class Tasks:
+    """All tasks of one instance."""
+
+    def __init__(self, instance: InstanceId, ttl_s: float, taken: Taken) -> None:
+        """`ttl_s`: the longest a call may take."""
+        self._instance = instance
+        self._ttl_ms = int((ttl_s + TTL_MARGIN_S) * 1000)
+        self._taken = taken
+        self._open: dict[WireId, _Task] = {}
+        self._by_id: dict[bytes, _Task] = {}
+
+    def __contains__(self, wire: WireId) -> bool:
+        return wire in self._open
+
+    # --- out -------------------------------------------------------------------------------------------
+
+    def call(self, wire: WireId, call: Call, token: RawJson) -> bytes:
+        """The call, to be run as a task.
+
+        With a `ttl`: without one both official SDKs keep the result for as long as they live.
+        """
+        self._open[wire] = _Task(wire)
+        rest = at(call.params, {"task": None})[1:-1].strip()
+        task = b'{%b%b"task":{"ttl":%d}}' % (rest, b"," if rest else b"", self._ttl_ms)
+        return request_line(wire, call.method, call_params(call.target, RawJson(task), call.meta, token))
+
+    def cancel(self, wire: WireId, reason: str) -> bytes:
+        """The line that cancels: the task or, while its id is not known, the call."""
+        task = self._open[wire]
+        task.is_over = True
+        over = [each for each in self._open.values() if each.is_over]
+        if len(over) > MAX_OVER:
+            self._drop(over[0])
+        if task.id:
+            return self._about(task, "cancel")
+        params = b'{"requestId":%d,"reason":%b}' % (wire, quote(reason))
+        return notification_line("notifications/cancelled", RawJson(params))
+
+    def _about(self, task: _Task, what: Literal["result", "get", "cancel"]) -> bytes:
+        raw_id = RawJson(b'"carpool-task-%b-%d"' % (what.encode(), task.wire))
+        return request_line(raw_id, f"tasks/{what}", RawJson(b'{"taskId":%b}' % task.id))
+
+    def _await(self, task: _Task) -> None:
+        task.asked, task.error = True, None
+        self._taken.lines.append(self._about(task, "result"))
+
+    def _drop(self, task: _Task) -> None:
+        self._open.pop(task.wire, None)
+        if self._by_id.get(task.id) is task:
+            del self._by_id[task.id]
+
+    # --- in --------------------------------------------------------------------------------------------
+
+    def created(self, wire: WireId, result: RawJson) -> bool:
+        """The call was answered. False: not with a task, so this is its result."""
+        task = self._open[wire]
+        said = value_of(result, "task")
+        if said is None:
+            self._drop(task)
+            return False
+        text = text_of(said, "taskId")
+        if text is None:
+            self._unreadable(task, "It is a task without an id.")
+            return True
+        task.id = named = value_of(said, "taskId") or b""
+        self._by_id[named] = task
+        self._event(TaskBegan(self._instance, wire, text))
+        if task.is_over:
+            self._taken.lines.append(self._about(task, "cancel"))
+        else:
+            self._await(task)
+        return True
+
+    def erred(self, wire: WireId) -> None:
+        """The call was answered with an error, or with something unreadable."""
+        task = self._open.get(wire)
+        if task is not None:
+            self._drop(task)
+
+    def answered(self, message: Result | ErrorAnswer) -> bool:
+        """An answer with an id that is no number. Whether it was for a request from here."""
+        found = _our_id(message.id)
+        if found is None:
+            return False
+        task = self._open.get(WireId(int(found[2])))
+        if task is None:
+            return True
+        match found[1]:
+            case b"result" if task.asked:
+                task.asked = False
+                self._ended(task, message)
+            case b"get" if task.error is not None:
+                self._looked(task, task.error, message)
+            case b"cancel" if task.id and task.is_over and not task.asked:
+                self._answer(task, is_error=False, body=EMPTY_OBJECT)  # nobody waits; it runs no more
+            case _:
+                pass
+        return True
+
+    def _ended(self, task: _Task, message: Result | ErrorAnswer) -> None:
+        if isinstance(message, ErrorAnswer):
+            body, is_usable = message.error, False
+        else:
+            body, note = repair_tool_result(without_related(message.result))
+            is_usable = bool(body)
+            if note is not None and is_usable:
+                text = f"answered against the protocol: {note}"
+                self._event(ServerMisspoke(self._instance, text))
+        if is_usable or task.is_over:
+            self._answer(task, is_error=isinstance(message, ErrorAnswer), body=body or EMPTY_OBJECT)
+            return
+        task.error = body
+        self._taken.lines.append(self._about(task, "get"))
+
+    def _looked(self, task: _Task, error: RawJson, message: Result | ErrorAnswer) -> None:
+        """`tasks/result` gave an error, or (`error` is absent) nothing to pass on: has the task ended?"""
+        said = message.result if isinstance(message, Result) else EMPTY_OBJECT
+        status = text_of(said, "status") or ""
+        if status and status not in _ENDED:
+            task.error = None  # it did not wait: asked again when there is reason to
+        elif error:
+            self._answer(task, is_error=True, body=error)
+        elif status in ("failed", "cancelled"):
+            self._answer(task, is_error=False, body=_failure(text_of(said, "statusMessage"), status))
+        else:
+            self._unreadable(task, "Its task has ended without a result.")
+
+    def _answer(self, task: _Task, *, is_error: bool, body: RawJson) -> None:
+        self._drop(task)
+        self._event(ServerAnswered(self._instance, task.wire, is_error=is_error, body=body))
+
+    def _unreadable(self, task: _Task, text: str) -> None:
+        self._drop(task)
+        self._event(AnswerUnreadable(self._instance, task.wire, "bad_answer", text))
+
+    def _event(self, event: OwnEvent) -> None:
+        self._taken.events.append(event)
+
+    def nudged(self) -> None:
+        """The server lives: ask again for what it would not wait with."""
+        for task in list(self._by_id.values()):
+            if not task.asked and task.error is None and not task.is_over:
+                self._await(task)
+
+    def status(self, params: RawJson) -> None:
+        """`notifications/tasks/status`: progress of its call, unless the server counts itself (values must
+        grow).
+        """
+        task = self._by_id.get(value_of(params, "taskId") or b"")
+        if task is None or task.is_over:
+            return
+        status = text_of(params, "status") or ""
+        if (status in _ENDED or status == "input_required") and not task.asked and task.error is None:
+            self._await(task)
+        if status not in _ENDED and not task.counted:
+            task.progress += 1
+            said = text_of(params, "statusMessage")
+            message = b"" if said is None else b',"message":%b' % quote(said)
+            told = b'{"progress":%.6f%b}' % (task.progress * _GRAIN, message)
+            self._event(ServerProgressed(self._instance, task.wire, RawJson(told)))
+
+    def progressed(self, wire: WireId, params: RawJson) -> bool:
+        """The server counts. Whether it may be passed on: not what is less than was told of its status."""
+        task = self._open[wire]
+        if not task.counted:
+            try:
+                value = float(value_of(params, "progress") or b"0")
+            except ValueError:
+                return True
+            if task.progress and value <= task.progress * _GRAIN:
+                return False
+            task.counted = True
+        return True
+
+
+def wire_of(answer_id: RawJson | None) -> WireId | None:
+    """The call that hangs on the answer with this id of ours."""
+    found = _our_id(answer_id) if answer_id else None
+    return WireId(int(found[2])) if found and found[1] != b"cancel" else None
+
+
+def tools_of(greeted: Initialized, tools: Iterable[Offer]) -> frozenset[str]:
+    """The tools that this server runs as tasks only (`execution.taskSupport`: `required`).
+
+    None where the server has not declared that it runs calls as tasks: then the tool's own word does not
+    count (basic/utilities/tasks, "Tool-Level Negotiation").
+    """
+    if greeted.protocolVersion < TASKS_SINCE:
+        return frozenset()
+    declared = bytes(greeted.capabilities.get("tasks", b""))
+    for key in ("requests", "tools", "call"):
+        declared = value_of(declared, key) or b""
+    if declared[:1] != b"{":
+        return frozenset()
+    return frozenset(offer.name for offer in tools if _is_required(offer.definition))
+
+
+def _is_required(definition: RawJson) -> bool:
+    if not mentions(definition, b'"taskSupport"'):
+        return False
+    return text_of(value_of(definition, "execution") or b"", "taskSupport") == "required"
+
+
+def without_related(result: RawJson) -> RawJson:
+    """The result of a task as the call itself would have had it."""
+    meta = value_of(result, "_meta")
+    if meta is None or meta[:1] != b"{":
+        return result
+    left = without_task(RawJson(meta))
+    return RawJson(at(result, {"_meta": (lambda _: left) if left else None}))
+
+
+def _failure(said: str | None, status: str) -> RawJson:
+    text = said or f"The task of this tool {'was cancelled' if status == 'cancelled' else 'failed'}."
+    return RawJson(b'{"content":[{"type":"text","text":%b}],"isError":true}' % quote(text))

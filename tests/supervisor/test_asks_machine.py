@@ -1,0 +1,405 @@
+"""No question, log line or notice of a server reaches an agent that it is not about, whatever ids are equal,
+and no server and no agent is left waiting for an answer that cannot come.
+
+The simulated servers know which call they ask for; the core sees only what a real one would say.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Literal
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from carpool_protocol.ids import (
+    ABSENT,
+    EMPTY_OBJECT,
+    AskId,
+    CallId,
+    InstanceId,
+    PoolKey,
+    RawJson,
+    ServerName,
+    SessionId,
+    WireId,
+)
+from carpool_protocol.messages import (
+    AnswerAsk,
+    Answered,
+    Asked,
+    AskProgressed,
+    AskWithdrawn,
+    Call,
+    CancelCall,
+    Catalog,
+    Elicited,
+    Failed,
+    Logged,
+    Policy,
+    PoolSpec,
+    SessionGone,
+    Sharing,
+    Wanted,
+)
+from carpool_supervisor.core import effects as ef
+from carpool_supervisor.core import events as ev
+from carpool_supervisor.core.attribution import AskFacts, facts_of
+from carpool_supervisor.core.lifecycle import ENDING
+from carpool_supervisor.core.sharing import Evidence, EvidenceKind
+from carpool_supervisor.core.supervisor import SupervisorCore
+from carpool_supervisor.core.trace import TraceKey, issued
+from tests.behaviours import behaviour
+
+LIFE = b"l" * 16
+Echo = Literal["nothing", "context", "trace id"]
+SERVERS: list[tuple[Sharing, Echo]] = [
+    ("auto", "nothing"), ("auto", "context"), ("session", "nothing"), ("serial", "nothing"),
+    ("concurrent", "nothing"), ("concurrent", "context"), ("concurrent", "trace id"),
+]  # fmt: skip
+"""How a server is shared, and what of a call's trace context it sends back when it asks."""
+KEY = PoolKey("s")
+THEIRS = RawJson(b'{"traceparent":"00-%b-%b-01"}' % (b"a" * 32, b"b" * 16))
+"""What every agent gives as its own trace context."""
+REQUESTS = [RawJson(each) for each in (b"1", b'"1"', b"1.0", b"2")]
+
+Whose = tuple[int, SessionId]
+"""A session, by the broker's life: a new broker gives the same names again."""
+
+
+class Run:
+    """One call as its server sees it."""
+
+    def __init__(self, whose: Whose, written: ef.WriteCall) -> None:
+        self.whose = whose
+        self.wire = written.wire
+        self.call = written.call.call
+        self.can_ask = written.call.method != "resources/list"
+        self.meta = written.call.meta
+        self.task: str | None = None
+
+
+class Process:
+    """One server process."""
+
+    def __init__(self) -> None:
+        self.runs: dict[WireId, Run] = {}
+        self.answered: list[Run] = []
+        self.waits: Counter[RawJson] = Counter()
+        """Requests of its own that it has no answer to."""
+        self.sent: dict[str, set[Whose]] = {}
+        """Who was given which elicitation id."""
+
+
+class Town:
+    """A supervisor core, one server's processes, two agents, and who is really meant by what."""
+
+    def __init__(self, sharing: Sharing, echo: Echo) -> None:
+        self.core = SupervisorCore(LIFE)
+        self.echo = echo
+        self.now = 10.0
+        self.broker = 0
+        self.sessions = 0
+        self.calls = 0
+        self.owed: dict[CallId, Whose] = {}
+        self.here: list[SessionId] = []
+        self.up: dict[InstanceId, Process] = {}
+        self.born: list[InstanceId] = []
+        self.asks: dict[AskId, tuple[InstanceId, Whose, CallId]] = {}
+        """What agents are asked and have not answered."""
+        self.ever: list[AskId] = []
+        self.speaking: tuple[InstanceId, Run, str] | None = None
+        """Who asks or logs now, for which call."""
+        self.notice: set[Whose] | None = None
+        """Who was sent on the errand that is done now."""
+        self.evidence: list[EvidenceKind] = []
+        self.kept: dict[EvidenceKind, Evidence] = {}
+        self.feed(Wanted([spec(sharing)], 9, 9))
+        self.another_broker_comes(0, 0)
+
+    def feed(self, event: Any) -> None:
+        self.perform(self.core.handle(event, self.now))
+
+    def perform(self, effects: list[Any]) -> None:  # noqa: C901 - an arm per effect
+        for effect in effects:
+            match effect:
+                case ef.Spawn():
+                    self.born.append(effect.instance)
+                    self.up[effect.instance] = Process()
+                case ef.Forget():
+                    del self.up[effect.instance]
+                case ef.WriteCall():
+                    run = Run(self.owed[effect.call.call], effect)
+                    self.up[effect.instance].runs[effect.wire] = run
+                case Answered() | Failed():
+                    del self.owed[effect.call]
+                case Asked():
+                    self.is_asked(effect)
+                case AskWithdrawn():
+                    assert self.asks.pop(effect.ask, None), "withdrawn twice, or after its answer"
+                case ef.WriteAskAnswer():
+                    waits = self.up[effect.instance].waits
+                    waits[effect.id] -= 1
+                    assert waits[effect.id] >= 0, "answered twice"
+                case ef.WriteAskProgress():
+                    assert self.up[effect.instance].waits[RawJson(effect.token[1:-1])] > 0
+                case Elicited():
+                    assert self.notice is not None
+                    assert self.notice == {(self.broker, effect.session)}, "another's errand is done"
+                    assert effect.session in self.here
+                case Logged():
+                    assert self.speaking is not None
+                    assert self.speaking[1].whose == (self.broker, effect.session), "another's log line"
+                case ef.Observe():
+                    self.evidence.append(effect.kind)
+                case _:
+                    pass
+
+    def is_asked(self, effect: Asked) -> None:
+        assert self.speaking is not None
+        instance, run, elicitation = self.speaking
+        assert effect.ask not in self.ever, "an id of an ask is used again"
+        self.ever.append(effect.ask)
+        assert effect.call in self.owed, "asked for a call that is over"
+        assert self.owed[effect.call] == run.whose, "another agent is asked"
+        self.asks[effect.ask] = (instance, run.whose, effect.call)
+        if elicitation:
+            self.up[instance].sent.setdefault(elicitation, set()).add(run.whose)
+
+    # --- agents and their broker --------------------------------------------------------------------------
+
+    def another_broker_comes(self, _pick: int, _other: int) -> None:
+        """Its agents call at once, under the names and numbers of the last one's."""
+        self.owed.clear()
+        self.asks.clear()
+        self.broker += 1
+        self.calls = 0
+        self.sessions = 2
+        self.here = [SessionId("s1"), SessionId("s2")]
+        self.feed(ev.BrokerCame())
+        self.an_agent_calls(0, 1)
+        self.an_agent_calls(1, 1)
+
+    def an_agent_calls(self, pick: int, other: int) -> None:
+        self.calls += 1
+        call, who = CallId(self.calls), self.here[pick % 2]
+        method = "resources/list" if other == 0 else "tools/call"
+        meta = THEIRS if other % 2 else ABSENT
+        self.owed[call] = (self.broker, who)
+        self.feed(Call(call, KEY, who, method, "t", EMPTY_OBJECT, meta, wants_progress=False))
+        if other:
+            self.all_greet()
+
+    def all_greet(self) -> None:
+        while self.born:
+            instance = self.born.pop()
+            if instance in self.up:
+                self.feed(ev.InstanceSpawned(instance, 99))
+                told = Catalog(KEY, [], "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25")
+                self.feed(ev.InstanceGreeted(instance, told))
+
+    def an_agent_cancels(self, pick: int, _other: int) -> None:
+        if self.owed:
+            call = list(self.owed)[pick % len(self.owed)]
+            del self.owed[call]
+            self.feed(CancelCall(call, "no longer wanted"))
+
+    def an_agent_goes(self, pick: int, other: int) -> None:
+        who = self.here[pick % 2]
+        self.sessions += 1
+        self.here[pick % 2] = SessionId(f"s{self.sessions}")
+        for call in [call for call, whose in self.owed.items() if whose == (self.broker, who)]:
+            del self.owed[call]
+            self.feed(CancelCall(call, "the agent is gone"))
+        assert not [each for each in self.asks.values() if each[1] == (self.broker, who)]
+        self.feed(SessionGone(who))
+        self.an_agent_calls(pick, other)
+
+    def an_agent_answers(self, pick: int, other: int) -> None:
+        if self.asks:
+            ask = list(self.asks)[pick % len(self.asks)]
+            self.feed(AskProgressed(ask, EMPTY_OBJECT))
+            instance = self.asks.pop(ask)[0]
+            waited = self.up[instance].waits.total()
+            self.feed(AnswerAsk(ask, other % 2 == 0, EMPTY_OBJECT))
+            if self.hears(instance):
+                assert self.up[instance].waits.total() == waited - 1, "the answer is lost"
+
+    def an_agent_is_late(self, pick: int, _other: int) -> None:
+        over = [ask for ask in self.ever if ask not in self.asks]
+        if over:
+            ask = over[pick % len(over)]
+            assert self.core.handle(AnswerAsk(ask, is_error=False, body=EMPTY_OBJECT), self.now) == []
+            assert self.core.handle(AskProgressed(ask, EMPTY_OBJECT), self.now) == []
+
+    # --- servers ------------------------------------------------------------------------------------------
+
+    def one_run(self, pick: int, *, can_ask: bool = False) -> tuple[InstanceId, Run] | None:
+        """Something that runs: its agent may long have cancelled it."""
+        runs = [
+            (instance, run)
+            for instance, process in self.up.items()
+            for run in process.runs.values()
+            if run.can_ask or not can_ask
+        ]
+        return runs[pick % len(runs)] if runs else None
+
+    def a_server_asks(self, pick: int, other: int) -> None:
+        found = self.one_run(pick, can_ask=True)
+        if found is not None:
+            self.ask(*found, other)
+
+    def a_server_asks_for_what_it_has_answered(self, pick: int, other: int) -> None:
+        """It may where it says which call it asks for: then that can be told."""
+        runs = [
+            (instance, run)
+            for instance, process in self.up.items()
+            for run in process.answered
+            if run.can_ask and (run.task or self.echo == "context")
+        ]
+        if runs:
+            self.ask(*runs[pick % len(runs)], other)
+
+    def ask(self, instance: InstanceId, run: Run, other: int) -> None:
+        request = REQUESTS[other % 4]
+        elicitation = ["", "E", "F"][other % 3]
+        token = RawJson(b"<%b>" % request) if other % 2 else ABSENT
+        event = ev.ServerAsked(instance, request, EMPTY_OBJECT, said_by(self.echo, run), token, elicitation)
+        if not self.hears(instance):
+            assert self.core.handle(event, self.now) == []
+            return
+        self.up[instance].waits[request] += 1
+        self.speaking = instance, run, elicitation
+        self.feed(event)
+        self.speaking = None
+
+    def a_server_withdraws(self, pick: int, other: int) -> None:
+        if self.up:
+            instance = list(self.up)[pick % len(self.up)]
+            before = len(self.asks)
+            self.feed(ev.ServerWithdrew(instance, REQUESTS[other % 4], ""))
+            self.up[instance].waits[REQUESTS[other % 4]] -= before - len(self.asks)
+
+    def a_server_logs(self, pick: int, _other: int) -> None:
+        found = self.one_run(pick)
+        if found is not None:
+            self.speaking = (*found, "")
+            self.feed(ev.ServerLogged(found[0], "info", EMPTY_OBJECT))
+            self.speaking = None
+
+    def a_server_begins_a_task(self, pick: int, _other: int) -> None:
+        found = self.one_run(pick, can_ask=True)
+        if found is not None and found[1].task is None:
+            instance, run = found
+            run.task = f"T{run.wire}"
+            self.feed(ev.TaskBegan(instance, run.wire, run.task))
+
+    def a_server_answers(self, pick: int, other: int) -> None:
+        found = self.one_run(pick)
+        if found is None:
+            return
+        instance, run = found
+        process = self.up[instance]
+        if other % 2:
+            self.feed(ev.UrlsOffered(instance, run.wire, ("E",)))
+            if self.owed.get(run.call) == run.whose:
+                process.sent.setdefault("E", set()).add(run.whose)
+        del process.runs[run.wire]
+        process.answered.append(run)
+        self.feed(ev.ServerAnswered(instance, run.wire, is_error=other % 2 == 1, body=EMPTY_OBJECT))
+
+    def a_server_ends_an_elicitation(self, pick: int, other: int) -> None:
+        if self.up:
+            instance = list(self.up)[pick % len(self.up)]
+            elicitation = "EF"[other % 2]
+            self.notice = self.up[instance].sent.pop(elicitation, None)
+            self.feed(ev.ElicitationEnded(instance, elicitation, EMPTY_OBJECT))
+            self.notice = None
+
+    def a_server_exits(self, pick: int, _other: int) -> None:
+        running = [instance for instance in self.up if instance not in self.born]
+        if running:
+            instance = running[pick % len(running)]
+            self.feed(ev.InstanceExited(instance, "was killed by SIGKILL", (), "", 0.5))
+            assert not [each for each in self.asks.values() if each[0] == instance]
+
+    def evidence_is_kept(self, _pick: int, _other: int) -> None:
+        while self.evidence:
+            kind = self.evidence.pop()
+            self.kept[kind] = Evidence(kind=kind, first="1", last="1")
+            self.feed(ev.PoolKnown(KEY, None, tuple(self.kept.values())))
+
+    def time_passes(self, pick: int, _other: int) -> None:
+        until = self.now + [0.1, 1.0, 1.0, 6.0][pick % 4]
+        while (due := self.core.next_deadline()) is not None and due <= until:
+            self.now = max(self.now, due)
+            self.perform(self.core.tick(self.now))
+        self.now = until
+
+    # ------------------------------------------------------------------------------------------------------
+
+    def hears(self, instance: InstanceId) -> bool:
+        """Its stdin is open."""
+        return self.core.roster.instances[instance].state not in ENDING
+
+    def look(self) -> None:
+        """Nobody waits in vain."""
+        self.core.check()
+        for instance, process in self.up.items():
+            asked = [whose for where, whose, _ in self.asks.values() if where == instance]
+            if self.hears(instance):
+                assert process.waits.total() == len(asked), "a server waits and no agent is asked"
+        for instance, whose, call in self.asks.values():
+            mine = {run.call for run in self.up[instance].runs.values() if run.whose == whose}
+            assert call in self.owed or mine & set(self.owed), "an ask has outlived its calls"
+
+
+def said_by(echo: Echo, run: Run) -> AskFacts:
+    """What the server's request says about where it comes from."""
+    method = "sampling/createMessage"
+    if run.task is not None:
+        return AskFacts(method, run.task)
+    if echo == "nothing":
+        return AskFacts(method)
+    facts = facts_of(method, run.meta, LIFE)
+    assert facts.trace is not None
+    if echo == "context":
+        return facts
+    other = TraceKey(facts.trace.trace, "f" * 16)
+    return AskFacts(method, None, other, issued(LIFE, other))
+
+
+def spec(sharing: Sharing) -> PoolSpec:
+    policy = Policy(
+        sharing=sharing, max_instances=2, max_in_flight=6, timeout_s=5.0, max_total_s=60.0, wait_s=6.0,
+        ask_timeout_s=20.0, idle_s=30.0, probe_s=1000.0, first_start_s=50.0, start_s=50.0, give_up_after=1000,
+        lease_idle_s=30.0, drain_s=8.0, scale_up_at=100,
+    )  # fmt: skip
+    return PoolSpec(key=KEY, server=ServerName("s"), argv=[], env={}, cwd="/", policy=policy, asking=True)
+
+
+MOMENTS = [
+    *[Town.an_agent_calls] * 8, *[Town.a_server_asks] * 12, *[Town.a_server_answers] * 4,
+    *[Town.an_agent_answers] * 4, *[Town.a_server_logs] * 4, *[Town.an_agent_cancels] * 4,
+    *[Town.a_server_ends_an_elicitation] * 3, *[Town.a_server_asks_for_what_it_has_answered] * 2,
+    *[Town.a_server_begins_a_task] * 2, *[Town.a_server_withdraws] * 2, *[Town.an_agent_goes] * 2,
+    *[Town.time_passes] * 2, Town.evidence_is_kept, Town.an_agent_is_late, Town.another_broker_comes,
+    Town.a_server_exits,
+]  # fmt: skip
+"""How often each happens: rules of a state machine are too evenly mixed for calls to crowd an instance."""
+
+
+@behaviour("calls:isolation", "asks:never-left-waiting", "asks:ids:hostile")
+@given(
+    st.sampled_from(SERVERS),
+    st.lists(
+        st.tuples(st.sampled_from(MOMENTS), st.integers(0, 11), st.integers(0, 11)), min_size=30, max_size=80
+    ),
+)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_nothing_of_one_agent_reaches_another_and_nobody_waits_in_vain(
+    server: tuple[Sharing, Echo], moments: list[tuple[Callable[[Town, int, int], None], int, int]]
+) -> None:
+    town = Town(*server)
+    for moment, pick, other in moments:
+        moment(town, pick, other)
+        town.look()

@@ -1,0 +1,57 @@
+"""What a server asks and what it is told, through a whole supervisor and a real process."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from carpool_protocol import paths
+from carpool_protocol.ids import ABSENT, CallId, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.messages import AnswerAsk, Answered, Asked, Call, Policy, PoolSpec, Wanted
+from tests.behaviours import behaviour
+from tests.kit.spawning import server_argv
+from tests.kit.supervised import Broker, supervised
+
+KEY = PoolKey("s:1")
+
+
+@pytest.fixture(autouse=True)
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(paths.RUNTIME_VARIABLE, str(tmp_path))
+    monkeypatch.delenv(paths.STATE_VARIABLE, raising=False)
+
+
+def call(number: int, tool: str, **arguments: Any) -> Call:
+    params = RawJson(json.dumps({"arguments": arguments}).encode())
+    return Call(
+        CallId(number), KEY, SessionId("s1"), "tools/call", tool, params, ABSENT, wants_progress=False
+    )
+
+
+async def text_of(broker: Broker, number: int) -> Any:
+    answered = await broker.heard(Answered, lambda it: it.call == number)
+    return json.loads(json.loads(answered.body)["content"][0]["text"])
+
+
+@behaviour("asks:answered-back")
+async def test_a_question_reaches_the_broker_and_its_answer_the_server(tmp_path: Path) -> None:
+    argv = server_argv("asks_back")
+    spec = PoolSpec(key=KEY, server=ServerName("s"), argv=argv, env={}, cwd="/", policy=Policy(), asking=True)
+    async with supervised(tmp_path) as (_, broker):
+        broker.say(Wanted([spec]), call(1, "ask", text="who"))
+        asked = await broker.heard(Asked)
+        assert (asked.call, asked.method) == (1, "sampling/createMessage")
+        assert json.loads(asked.params)["messages"][0]["content"]["text"] == "who"
+        broker.say(AnswerAsk(asked.ask, is_error=False, body=RawJson(b'{"model":"m"}')))
+        assert await text_of(broker, 1) == {"result": {"model": "m"}}
+
+
+@behaviour("asks:never-left-waiting")
+async def test_a_server_that_was_told_of_no_agents_is_refused(tmp_path: Path) -> None:
+    argv = server_argv("asks_back")
+    spec = PoolSpec(key=KEY, server=ServerName("s"), argv=argv, env={}, cwd="/", policy=Policy())
+    async with supervised(tmp_path) as (_, broker):
+        broker.say(Wanted([spec]), call(1, "ask", text="who"))
+        assert (await text_of(broker, 1))["error"]["code"] == -32601
+        assert broker.those(Asked) == []

@@ -1,8 +1,9 @@
 """The configuration in force, and what it means for each session.
 
-Owns the file being watched, the last good reading of it, the sources (one per distinct environment
-that sessions bring) and the secret that keys pool keys. A broken file is refused at start and later
-leaves the last good one in force.
+Owns the file being watched, the last good reading of it, the sources (one per distinct environment,
+directory and set of roots that sessions bring), which session uses which, and the secret that keys pool keys.
+A broken file is refused at start and later leaves the last good one in force. What follows for the core comes
+back as events, to be fed in order.
 
 Knows nothing of: sockets, calls, how scopes come into force (`core.sources`).
 """
@@ -15,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from carpool_broker.core.bounds import Bounds
-from carpool_broker.core.events import SourceId, SourceRead
+from carpool_broker.core.events import SessionMoved, SourceDropped, SourceId, SourceRead
 from carpool_broker.core.scope import Scope
 from carpool_broker.core.scopes import Resolution, resolve, resolve_run
 from carpool_protocol.attach import Attach, RunCommand
@@ -23,12 +24,13 @@ from carpool_protocol.config.environment import scrub
 from carpool_protocol.config.expand import references
 from carpool_protocol.config.load import ConfigFile, env_file_path, home_of, load_config, load_env_file
 from carpool_protocol.config.model import Config, variables
-from carpool_protocol.ids import ServerName
+from carpool_protocol.ids import ServerName, SessionId
 
 DAEMON = SourceId("daemon")
 """The source without any session: what `auto_connect` and `min` hold up."""
 
 Stamp = tuple[int, int, int] | None
+Followed = SourceRead | SessionMoved | SourceDropped
 
 
 class BrokenConfigError(Exception):
@@ -38,12 +40,31 @@ class BrokenConfigError(Exception):
 class _Held:
     """A source and what it is resolved from."""
 
-    def __init__(self, environment: dict[str, str], workspace: str, cwd: str, run: RunCommand | None) -> None:
+    def __init__(
+        self,
+        environment: dict[str, str],
+        workspace: str,
+        cwd: str,
+        run: RunCommand | None,
+        roots: tuple[str, ...] | None,
+    ) -> None:
         self.environment = environment
         self.workspace = workspace
         self.cwd = cwd
         self.run = run
+        self.roots = roots
         self.sessions = 0
+
+
+class _Guest:
+    """A session: what it brings, and the source that follows from it."""
+
+    def __init__(self, attach: Attach, environment: dict[str, str]) -> None:
+        self.attach = attach
+        self.environment = environment
+        self.roots: tuple[str, ...] | None = None
+        """What its agent names; None where it names none."""
+        self.source = DAEMON
 
 
 class Configuration:
@@ -55,7 +76,8 @@ class Configuration:
         self._base_environment = scrub(environ)
         self._home = home_of(environ)
         self._secret = os.urandom(32)
-        self._sources: dict[SourceId, _Held] = {DAEMON: _Held({}, "", "", None)}
+        self._sources: dict[SourceId, _Held] = {DAEMON: _Held({}, "", "", None, None)}
+        self._guests: dict[SessionId, _Guest] = {}
         self.problem = ""
         """Why the file as it is now is not in force; empty when it is."""
         self._env_file: dict[str, str] = {}
@@ -81,15 +103,20 @@ class Configuration:
         path = env_file_path(self.config, self._home)
         return self._stamps != (_stamp(self._file.path), _stamp(path) if path else None)
 
-    def reload(self) -> list[SourceRead] | None:
-        """Read again. None when the file is broken: `problem` says why and the last good one stays."""
+    def reload(self) -> list[Followed] | None:
+        """Read again. None when the file is broken: `problem` says why and the last good one stays. A session
+        whose directory or roots matter only now moves to another source.
+        """
         try:
             self.config = self._read()
         except BrokenConfigError as error:
             self.problem = str(error)
             return None
         self.problem = ""
-        return [self.resolve(source) for source in self._sources]
+        found: list[Followed] = [self.resolve(source) for source in self._sources]
+        for session in self._guests:
+            found += self._place(session)
+        return found
 
     def bounds(self) -> Bounds:
         """What a session may have open and waiting."""
@@ -104,40 +131,64 @@ class Configuration:
         """What the carrier is asked for: exactly the names that the configuration uses."""
         return [] if attach.run is not None else sorted(variables(self.config))
 
-    def enter(self, attach: Attach, environment: dict[str, str]) -> tuple[SourceId, SourceRead | None]:
+    def enter(
+        self, session: SessionId, attach: Attach, environment: dict[str, str]
+    ) -> tuple[SourceId, list[Followed]]:
         """The source of a new session, and its reading if no session had it yet."""
-        source, held = self._source_of(attach, environment)
-        known = self._sources.get(source)
-        if known is not None:
-            known.sessions += 1
-            return source, None
-        held.sessions = 1
-        self._sources[source] = held
-        return source, self.resolve(source)
+        guest = self._guests[session] = _Guest(attach, environment)
+        self._sources[DAEMON].sessions += 1
+        followed = self._place(session)
+        return guest.source, [event for event in followed if not isinstance(event, SessionMoved)]
 
-    def leave(self, source: SourceId) -> bool:
-        """A session of this source is gone. True when it was the last one."""
+    def use_roots(self, session: SessionId, roots: tuple[str, ...]) -> list[Followed]:
+        """The session's agent names these roots. It moves in any case, be it to where it is."""
+        guest = self._guests.get(session)
+        if guest is None:
+            return []
+        guest.roots = roots
+        return self._place(session) or [SessionMoved(session, guest.source)]
+
+    def leave(self, session: SessionId) -> list[Followed]:
+        """A session is gone, and its source with the last one."""
+        return self._release(self._guests.pop(session).source)
+
+    def _place(self, session: SessionId) -> list[Followed]:
+        """Find the source that goes with what the session brings."""
+        guest = self._guests[session]
+        source, held = self._source_of(guest)
+        if source == guest.source:
+            return []
+        before, guest.source = guest.source, source
+        followed: list[Followed] = []
+        if source not in self._sources:
+            self._sources[source] = held
+            followed.append(self.resolve(source))
+        self._sources[source].sessions += 1
+        return [*followed, SessionMoved(session, source), *self._release(before)]
+
+    def _release(self, source: SourceId) -> list[Followed]:
         held = self._sources[source]
         held.sessions -= 1
         if held.sessions > 0 or source == DAEMON:
-            return False
+            return []
         del self._sources[source]
-        return True
+        return [SourceDropped(source)]
 
-    def _source_of(self, attach: Attach, environment: dict[str, str]) -> tuple[SourceId, _Held]:
-        places = {
-            name
-            for server in self.config.servers.values()
-            for _, text in server.templates()
-            for name in references(text)
-        }
-        workspace = attach.cwd if "workspace" in places else ""
+    def _source_of(self, guest: _Guest) -> tuple[SourceId, _Held]:
+        servers = [each for each in self.config.servers.values() if not each.disabled]
+        places = {name for each in servers for _, text in each.templates() for name in references(text)}
+        told = {each.roots for each in servers}
+        attach, environment = guest.attach, guest.environment
+        workspace = attach.cwd if "workspace" in places or told - {None} else ""
         cwd = attach.cwd if "cwd" in places else ""
-        held = _Held(environment, workspace, cwd, attach.run)
-        if not (environment or workspace or cwd or attach.run):
+        roots = guest.roots if "agent" in told else None
+        if attach.run is not None:  # what it brings itself is all that counts
+            workspace, cwd, roots = "", "", None
+        held = _Held(environment, workspace, cwd, attach.run, roots)
+        if not (environment or workspace or cwd or attach.run or roots is not None):
             return DAEMON, held
         run = [] if attach.run is None else [attach.run.argv, sorted(attach.run.env.items()), attach.run.cwd]
-        what = msgspec.msgpack.encode([sorted(environment.items()), workspace, cwd, run])
+        what = msgspec.msgpack.encode([sorted(environment.items()), workspace, cwd, run, roots])
         return SourceId(hashlib.blake2b(what, key=self._secret, digest_size=8).hexdigest()), held
 
     def resolve(self, source: SourceId) -> SourceRead:
@@ -156,6 +207,7 @@ class Configuration:
                 cwd=held.cwd,
                 home=self._home,
                 secret=self._secret,
+                roots=held.roots,
             )
         return self._reading(source, found)
 
@@ -171,6 +223,8 @@ class Configuration:
             ),
             max_processes=config.max_instances,
             max_greeting=config.max_greeting,
+            twins=found.twins,
+            own_roots=found.own_roots,
         )
 
 

@@ -18,15 +18,30 @@ from carpool_broker.configuration import Configuration
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.view import View, ViewTool
 from carpool_broker.status import Facts, page
+from carpool_protocol.config.problems import did_you_mean
 from carpool_protocol.ids import PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.messages import AnyMessage, Discover, Operate, Operated, Survey, Surveyed
+from carpool_protocol.messages import (
+    AnyMessage,
+    Discover,
+    Explain,
+    Explained,
+    Operate,
+    Operated,
+    Survey,
+    Surveyed,
+    Testify,
+)
 from carpool_protocol.names import Ambiguous
 
 P = TypeVar("P", bound=Struct)
+Told = Surveyed | Operated | Explained
+"""What the supervisor answers to questions of operators."""
 
 SURVEY_S = 5.0
+EXPLAIN_S = 5.0
 OPERATE_S = 310.0
 """A first start may install for minutes."""
+MAX_DETAIL_CHARS = 500
 
 
 class ControlError(Exception):
@@ -45,6 +60,16 @@ class _ToolsParams(Struct):
 class _OperateParams(Struct):
     verb: Literal["start", "stop", "restart"]
     servers: list[str] | None = None
+
+
+class _WhyParams(Struct):
+    server: str
+
+
+class _TestifyParams(Struct):
+    server: str
+    kind: Literal["probe_diverged", "probe_agreed"]
+    detail: str = ""
 
 
 class Control:
@@ -70,9 +95,9 @@ class Control:
         self._reload = reload
         self._began_at = trio.current_time()
         self._tokens = 0
-        self._asked: dict[int, tuple[trio.Event, list[Surveyed | Operated]]] = {}
+        self._asked: dict[int, tuple[trio.Event, list[Told]]] = {}
 
-    def heard(self, message: Surveyed | Operated) -> None:
+    def heard(self, message: Told) -> None:
         """An answer of the supervisor; one that nobody waits for any more is dropped."""
         waiting = self._asked.get(message.token)
         if waiting is not None:
@@ -93,6 +118,10 @@ class Control:
                 result = await self._tools(session, _decode(params, _ToolsParams))
             case "carpool/operate":
                 result = await self._operate(_decode(params, _OperateParams))
+            case "carpool/why":
+                result = await self._why(_decode(params, _WhyParams))
+            case "carpool/testify":
+                result = self._testify(_decode(params, _TestifyParams))
             case "carpool/reload":
                 problems = self._reload()
                 result = {"ok": not problems, "problems": problems}
@@ -100,11 +129,11 @@ class Control:
                 raise ControlError("unknown_method", "")
         return RawJson(msgspec.json.encode(result))
 
-    async def _ask(self, make: Callable[[int], AnyMessage], limit_s: float) -> Surveyed | Operated | None:
+    async def _ask(self, make: Callable[[int], AnyMessage], limit_s: float) -> Told | None:
         self._tokens += 1
         token = self._tokens
         event = trio.Event()
-        answers: list[Surveyed | Operated] = []
+        answers: list[Told] = []
         self._asked[token] = (event, answers)
         try:
             self._send(make(token))
@@ -135,11 +164,7 @@ class Control:
         for source in core.sources.sources.values():
             for name, why in source.goal.misconfigured.items():
                 servers[name] = servers.get(name) or why
-        catalogs = {
-            spec.key: core.registry.catalog(spec.key)
-            for source in core.sources.sources.values()
-            for spec in source.specs.values()
-        }
+        catalogs = {spec.key: core.registry.catalog(spec.key) for spec in core.sources.wanted().pools}
         return page(
             Facts(
                 broker_pid=os.getpid(),
@@ -152,7 +177,7 @@ class Control:
                 calls=core.ledger.opened,
                 tools={key: len(catalog.tools) for key, catalog in catalogs.items() if catalog is not None},
                 servers=servers,
-                sharing=dict.fromkeys(config.servers, "concurrent"),
+                sharing={name: server.policy.sharing for name, server in config.servers.items()},
                 config_file=config.file,
                 config_problem=self._configuration.problem,
                 waiting=waiting,
@@ -183,23 +208,18 @@ class Control:
                 missing = {key for key in view.unknown if not self._core.outlook.is_settled(key)}
                 if not missing:
                     break
-                for key in sorted(missing - asked):
-                    self._send(Discover(key))
-                asked |= missing
+                if self._supervisors():  # what is sent to nobody is lost, and it is not sent twice
+                    for key in sorted(missing - asked):
+                        self._send(Discover(key))
+                    asked |= missing
                 await trio.sleep(0.02)
         return self._core.view_of(session)
 
     # --- operate ---------------------------------------------------------------------------------------
 
     async def _operate(self, params: _OperateParams) -> dict[str, Any]:
-        if not self._supervisors():
-            raise ControlError("supervisor_away", "")
-        pools: dict[ServerName, list[PoolKey]] = {}
-        for source in self._core.sources.sources.values():
-            for spec in source.specs.values():
-                keys = pools.setdefault(spec.server, [])
-                if spec.key not in keys:
-                    keys.append(spec.key)
+        self._need_supervisor()
+        pools = self._pools()
         names = [ServerName(name) for name in params.servers] if params.servers is not None else sorted(pools)
         results: dict[ServerName, dict[str, Any]] = {}
 
@@ -228,10 +248,68 @@ class Control:
                 texts.append("the supervisor did not answer in time")
         return {"server": name, "ok": ok, "text": "; ".join(dict.fromkeys(texts))}
 
-    def _why_not(self, name: ServerName) -> str:
+    # --- sharing modes ---------------------------------------------------------------------------------
+
+    async def _why(self, params: _WhyParams) -> dict[str, Any]:
+        """`{"server", "pools": [{"key", "mode", "verified", "source", "lines"}]}`."""
+        pools: list[dict[str, Any]] = []
+        for key in self._pools_of(params.server):
+            answer = await self._ask(lambda token, key=key: Explain(token, key), EXPLAIN_S)  # type: ignore[misc]
+            if not isinstance(answer, Explained):
+                raise ControlError("supervisor_away", "It did not answer in time.")
+            pools.append(
+                {
+                    "key": key,
+                    "mode": answer.mode,
+                    "verified": answer.verified,
+                    "source": answer.source,
+                    "lines": answer.lines,
+                }
+            )
+        return {"server": params.server, "pools": pools}
+
+    def _testify(self, params: _TestifyParams) -> dict[str, Any]:
+        """What a probe has found out is kept with the evidence of every pool of the server."""
+        for key in self._pools_of(params.server):
+            self._send(Testify(key, params.kind, params.detail[:MAX_DETAIL_CHARS]))
+        return {}
+
+    def _pools_of(self, server: str) -> list[PoolKey]:
+        """The pools of a server that is said to be there. Raises `ControlError`."""
+        self._need_supervisor()
+        pools = self._pools()
+        name = ServerName(server)
+        if name in pools:
+            return pools[name]
+        known = sorted({*pools, *self._configuration.config.servers})
+        if name in known or self._misconfigured(name):
+            slug = "misconfigured" if self._misconfigured(name) else "stopped"
+            raise ControlError(slug, f"The server {server} has no pool: {self._why_not(name)}.")
+        meant = did_you_mean(server, known)
+        hint = f"Did you mean {meant}?" if meant else f"There are: {', '.join(known) or 'none'}."
+        raise ControlError("bad_params", f"There is no server of this name in the configuration. {hint}")
+
+    def _pools(self) -> dict[ServerName, list[PoolKey]]:
+        """Every pool that is wanted, by server: one for each environment and each class of agents."""
+        pools: dict[ServerName, list[PoolKey]] = {}
+        for spec in self._core.sources.wanted().pools:
+            pools.setdefault(spec.server, []).append(spec.key)
+        return pools
+
+    def _need_supervisor(self) -> None:
+        if not self._supervisors():
+            raise ControlError("supervisor_away", "")
+
+    def _misconfigured(self, name: ServerName) -> str:
         for source in self._core.sources.sources.values():
             if name in source.goal.misconfigured:
-                return f"misconfigured: {source.goal.misconfigured[name]}"
+                return source.goal.misconfigured[name]
+        return ""
+
+    def _why_not(self, name: ServerName) -> str:
+        why = self._misconfigured(name)
+        if why:
+            return f"misconfigured: {why}"
         server = self._configuration.config.servers.get(name)
         if server is not None and server.disabled:
             return "disabled in the configuration"

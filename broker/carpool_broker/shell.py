@@ -19,11 +19,10 @@ from carpool_broker.configuration import DAEMON, Configuration
 from carpool_broker.control import Control, ControlError
 from carpool_broker.core import effects, events
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.events import SourceId
 from carpool_broker.core.outward import outward
 from carpool_broker.core.registry import Registry
 from carpool_broker.door import Door
-from carpool_broker.era import handshake
+from carpool_broker.era import asking, handshake
 from carpool_protocol import paths
 from carpool_protocol.attach import Attach
 from carpool_protocol.faults import fault, for_method
@@ -31,7 +30,7 @@ from carpool_protocol.ids import Epoch, SessionId
 from carpool_protocol.journal import Journal
 from carpool_protocol.jsonrpc import error_body_line, result_line
 from carpool_protocol.lines import OverlongLine
-from carpool_protocol.messages import LINK_VERSION, AnyMessage, Hello, Operated, Surveyed
+from carpool_protocol.messages import LINK_VERSION, AnyMessage, Explained, Hello, Operated, Surveyed
 from carpool_protocol.peer import BROKER, LINK_WINDOW_BYTES, LinkEvent, PeerDown, PeerRefused, PeerUp
 from carpool_protocol.runtime.lifeline import Lifeline
 from carpool_protocol.runtime.link import Link
@@ -83,8 +82,8 @@ class BrokerShell:
         self._supervisor: Hello | None = None
         self._unflushed = 0
         """Messages sent since the link was flushed."""
-        self._sources: dict[SessionId, SourceId] = {}
-        self._operators: dict[SessionId, trio.CancelScope] = {}
+        self._operators: dict[SessionId, set[trio.CancelScope]] = {}
+        """Sessions of operators, with the requests they have open."""
         self._nursery: trio.Nursery | None = None
         self._stopped = trio.Event()
         self._perform_one: dict[type, Callable[..., None]] = {
@@ -95,6 +94,12 @@ class BrokerShell:
             effects.SayListChanged: lambda e: self._door.write(e.session, handshake.LIST_CHANGED[e.family]),
             effects.SayLog: lambda e: self._door.write(e.session, handshake.log_message(e)),
             effects.SayUpdated: lambda e: self._door.write(e.session, handshake.updated(e)),
+            effects.SendAsk: self._ask,
+            effects.WithdrawAsk: lambda e: self._door.write(e.session, asking.withdrawal(e)),
+            effects.SayElicited: lambda e: self._door.write(e.session, asking.elicited(e)),
+            effects.UseRoots: lambda e: self._pump.feed_all(
+                self._configuration.use_roots(e.session, e.roots)
+            ),
             effects.Note: lambda e: log.log(logging.getLevelNamesMapping()[e.level.upper()], "%s", e.text),
         }
 
@@ -143,6 +148,13 @@ class BrokerShell:
             body = outward(view, effect.key, effect.method, effect.version, effect.body)
             self._door.write(effect.session, result_line(effect.id, body))
 
+    def _ask(self, effect: effects.SendAsk) -> None:
+        said = asking.ask(effect)
+        if isinstance(said, bytes):
+            self._door.write(effect.session, said)
+        else:
+            self._pump.feed(said)
+
     def _send(self, message: effects.LinkEffect) -> None:
         if self._supervisor is not None:
             self._link.send(self._supervisor.name, message)
@@ -178,7 +190,7 @@ class BrokerShell:
                         self._supervisor_went(message.why)
                 case PeerRefused():
                     log.error("%s", message.text)
-                case Surveyed() | Operated():
+                case Surveyed() | Operated() | Explained():
                     self._control.heard(message)
                 case _:
                     log.error("the supervisor said what only a broker says: %s", type(message).__name__)
@@ -211,15 +223,18 @@ class BrokerShell:
 
     def welcome(self, session: SessionId, attach: Attach, environment: dict[str, str]) -> None:
         """See `door.Host`."""
-        source, reading = self._configuration.enter(attach, environment)
-        if reading is not None:
-            self._pump.feed(reading)
-        self._sources[session] = source
+        source, followed = self._configuration.enter(session, attach, environment)
+        self._pump.feed_all(followed)
         if attach.control:
-            self._operators[session] = trio.CancelScope()
+            self._operators[session] = set()
         self._pump.feed(
             events.AgentCame(
-                session=session, source=source, agent=attach.agent, pid=attach.pid, carrier=attach.carrier
+                session=session,
+                source=source,
+                agent=attach.agent,
+                pid=attach.pid,
+                carrier=attach.carrier,
+                control=attach.control,
             )
         )
 
@@ -257,7 +272,11 @@ class BrokerShell:
             self._pump.feed(events.AgentErred(session, meaning.id, "unknown_method", ""))
 
     async def _answer_control(self, session: SessionId, asked: handshake.ControlAsked) -> None:
-        with self._operators[session]:
+        scopes = self._operators.get(session)
+        if scopes is None:
+            return  # it left before we came to its request
+        with trio.CancelScope() as scope:
+            scopes.add(scope)
             try:
                 line = result_line(asked.id, await self._control.answer(session, asked.method, asked.params))
             except ControlError as error:
@@ -265,16 +284,14 @@ class BrokerShell:
                 line = error_body_line(asked.id, body)
             self._door.write(session, line)
             self._settle()
+        scopes.discard(scope)
 
     def farewell(self, session: SessionId) -> None:
         """See `door.Host`."""
-        operator = self._operators.pop(session, None)
-        if operator is not None:
-            operator.cancel()
+        for scope in self._operators.pop(session, ()):
+            scope.cancel()
         self._pump.feed(events.AgentLeft(session))
-        source = self._sources.pop(session)
-        if self._configuration.leave(source):
-            self._pump.feed(events.SourceDropped(source))
+        self._pump.feed_all(self._configuration.leave(session))
 
     # --- configuration ---------------------------------------------------------------------------------
 

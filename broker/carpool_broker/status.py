@@ -10,8 +10,8 @@ from typing import Any
 from msgspec import Struct
 
 from carpool_broker.core.session import Session
-from carpool_protocol.ids import PoolKey, ServerName
-from carpool_protocol.messages import PoolReport, Surveyed
+from carpool_protocol.ids import PoolKey, ServerName, SessionId
+from carpool_protocol.messages import InstanceReport, PoolReport, Surveyed
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -34,6 +34,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     servers: Mapping[ServerName, str]
     """Configured servers; the value says why one is not run (`disabled`, a misconfiguration), or is empty."""
     sharing: Mapping[ServerName, str]
+    """As configured: for servers that have no pool."""
     config_file: str
     config_problem: str
     waiting: Mapping[PoolKey, int]
@@ -90,36 +91,66 @@ def _servers(facts: Facts, pools: list[PoolReport]) -> dict[str, Any]:
     for name, why in facts.servers.items():
         state = "cold" if not why else "disabled" if why == "disabled" else "misconfigured"
         error = why if state == "misconfigured" else ""
-        found[name] = _server(state, facts.sharing.get(name, "concurrent"), error)
+        sharing = facts.sharing.get(name, "auto")
+        found[name] = _server(state, sharing, verified=sharing != "auto", last_error=error)
+    by_server: dict[ServerName, list[PoolReport]] = {}
     for pool in pools:
-        server = found.get(pool.server)
-        if server is None or server["state"] in ("cold", "misconfigured", "disabled"):
-            server = found[pool.server] = _server(pool.state, pool.sharing, "")
-        elif _WORTH[pool.state] > _WORTH[server["state"]]:
-            server["state"] = pool.state
-        server["waiting"] += pool.waiting + facts.waiting.get(pool.key, 0)
+        by_server.setdefault(pool.server, []).append(pool)
+    sessions = {session.id: session for session in facts.sessions}
+    for name, its_pools in by_server.items():
+        found[name] = _server_of(facts, its_pools, sessions)
+    return found
+
+
+def _server_of(
+    facts: Facts, pools: list[PoolReport], sessions: Mapping[SessionId, Session]
+) -> dict[str, Any]:
+    """A server that has pools: what they have together, and the state and mode of the liveliest."""
+    liveliest = max(pools, key=lambda pool: _WORTH[pool.state])
+    server = _server(liveliest.state, liveliest.sharing, verified=liveliest.verified, last_error="")
+    for pool in pools:
+        waiting = pool.waiting + facts.waiting.get(pool.key, 0)
+        server["waiting"] += waiting
         server["restarts"] += pool.restarts
         server["tools"] = max(server["tools"], facts.tools.get(pool.key, 0))
         if pool.last_error:
             server["last_error"] = pool.last_error
             server["stderr"] = pool.stderr_tail
-        server["instances"] += [
+        server["instances"] += [_instance(each, sessions.get(each.holder)) for each in pool.instances]
+        server["pools"].append(
             {
-                "id": instance.id,
-                "pid": instance.pid,
-                "state": instance.state,
-                "generation": instance.generation,
-                "era": instance.era,
-                "in_flight": instance.in_flight,
-                "calls": instance.calls,
-                "rss_bytes": instance.rss_bytes,
-                "pss_bytes": instance.pss_bytes,
-                "cpu_percent": instance.cpu_percent,
-                "uptime_s": round(instance.uptime_s, 3),
+                "key": pool.key,
+                "state": pool.state,
+                "sharing": pool.sharing,
+                "verified": pool.verified,
+                "asking": pool.asking,
+                "waiting": waiting,
+                "restarts": pool.restarts,
+                "last_error": pool.last_error,
+                "instances": [each.id for each in pool.instances],
             }
-            for instance in pool.instances
-        ]
-    return found
+        )
+    return server
+
+
+def _instance(instance: InstanceReport, holder: Session | None) -> dict[str, Any]:
+    return {
+        "id": instance.id,
+        "pid": instance.pid,
+        "state": instance.state,
+        "generation": instance.generation,
+        "era": instance.era,
+        "in_flight": instance.in_flight,
+        "calls": instance.calls,
+        "rss_bytes": instance.rss_bytes,
+        "pss_bytes": instance.pss_bytes,
+        "cpu_percent": instance.cpu_percent,
+        "uptime_s": round(instance.uptime_s, 3),
+        "holder": instance.holder,
+        "holder_agent": holder.agent if holder is not None else "",
+        "holder_pid": holder.pid if holder is not None else 0,
+        "asks": instance.asks,
+    }
 
 
 _WORTH: Mapping[str, int] = {
@@ -131,19 +162,21 @@ _WORTH: Mapping[str, int] = {
     "starting": 5,
     "serving": 6,
 }
-"""Of several pools of one server (different environments) the liveliest state is shown."""
+"""Of several pools of one server (different environments, classes of agents) the liveliest state is shown."""
 
 
-def _server(state: str, sharing: str, last_error: str) -> dict[str, Any]:
+def _server(state: str, sharing: str, *, verified: bool, last_error: str) -> dict[str, Any]:
     return {
         "state": state,
         "sharing": sharing,
+        "verified": verified,
         "waiting": 0,
         "restarts": 0,
         "tools": 0,
         "last_error": last_error,
         "stderr": [],
         "instances": [],
+        "pools": [],
     }
 
 

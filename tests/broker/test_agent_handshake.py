@@ -15,6 +15,8 @@ from carpool_broker.core.events import (
     AgentGreeted,
     AgentListed,
     AgentPinged,
+    AgentReady,
+    AgentRootsChanged,
     AgentSetLevel,
     AgentWatched,
 )
@@ -23,6 +25,7 @@ from carpool_broker.era.handshake import ControlAsked, Unservable
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.messages import Feature
+from tests.behaviours import behaviour
 
 ME = SessionId("s1")
 
@@ -31,6 +34,12 @@ def request(text: bytes) -> handshake.Meaning:
     return handshake.read(ME, b'{"jsonrpc":"2.0",' + text + b"}")
 
 
+def test_an_agent_says_when_it_is_ready_and_that_its_roots_are_others() -> None:
+    assert request(b'"method":"notifications/initialized"') == AgentReady(ME)
+    assert request(b'"method":"notifications/roots/list_changed"') == AgentRootsChanged(ME)
+
+
+@behaviour("calls:own-ids")
 @pytest.mark.parametrize("raw", [b"1", b'"1"', b"1.0", b"1e2", b'"\\u0031"'])
 def test_an_id_goes_in_and_comes_out_byte_for_byte(raw: bytes) -> None:
     meaning = request(b'"id":%b,"method":"ping"' % raw)
@@ -84,7 +93,7 @@ def test_initialize_list_cancel_and_control_mean_what_they_say() -> None:
 
 
 def test_notifications_and_answers_that_mean_nothing_to_us_are_dropped() -> None:
-    assert request(b'"method":"notifications/initialized"') is None
+    assert request(b'"method":"notifications/of-the-future"') is None
     assert request(b'"method":"notifications/anything"') is None
     assert request(b'"id":1,"result":{}') is None
     assert request(b'"id":1,"error":{"code":1,"message":"m"}') is None
@@ -147,6 +156,7 @@ def test_no_bytes_of_an_agent_raise(line: bytes) -> None:
     handshake.read(ME, line.replace(b"\n", b" "))
 
 
+@behaviour("batches:split")
 def test_a_batch_is_its_messages_and_a_refusal_for_whoever_may_not_send_one() -> None:
     ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
     found = handshake.read(ME, b"[" + ping + b", " + ping + b"]")

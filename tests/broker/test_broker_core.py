@@ -22,9 +22,11 @@ from carpool_protocol.messages import (
     PoolChanged,
     PoolSpec,
     PoolState,
+    SessionGone,
     ToolOffer,
     Wanted,
 )
+from tests.behaviours import behaviour
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 DAEMON = SourceId("daemon")
@@ -104,6 +106,7 @@ def test_a_greeting_is_answered_at_once_and_starts_discovery() -> None:
     assert (greet.id, greet.version) == (b"0", "2025-11-25")
 
 
+@behaviour("versions:negotiated-apart")
 def test_an_unknown_version_is_answered_with_our_newest_and_a_second_greeting_with_an_error() -> None:
     rig = Rig()
     rig.feed(ev.AgentCame(session=ONE, source=DAEMON, agent="", pid=1, carrier="shim"))
@@ -131,6 +134,7 @@ def test_a_list_waits_for_every_catalog_and_is_answered_with_the_last_of_them() 
     assert names(reply) == ["a__x", "b__y"]
 
 
+@behaviour("lists:bounded-wait")
 def test_a_list_does_not_wait_for_a_server_that_fails_nor_longer_than_its_patience() -> None:
     rig = Rig()
     rig.come()
@@ -149,6 +153,7 @@ def test_a_list_does_not_wait_for_a_server_that_fails_nor_longer_than_its_patien
     assert changed == SayListChanged(ONE)
 
 
+@behaviour("lists:changes-told")
 def test_who_holds_an_old_list_is_told_once_and_others_not_at_all() -> None:
     rig = Rig()
     rig.ready()
@@ -158,6 +163,7 @@ def test_who_holds_an_old_list_is_told_once_and_others_not_at_all() -> None:
     assert rig.catalog("a:1", "x") == []
 
 
+@behaviour("lists:away-and-back", "lists:reason-at-once")
 def test_a_server_that_gives_up_leaves_the_list_and_a_call_to_it_says_why() -> None:
     rig = Rig()
     rig.ready()
@@ -183,6 +189,7 @@ def test_a_call_goes_to_the_pool_under_the_servers_own_name_and_its_answer_back(
     ]
 
 
+@behaviour("calls:own-ids")
 def test_equal_ids_of_two_agents_never_meet() -> None:
     rig = Rig()
     rig.ready()
@@ -233,11 +240,12 @@ def test_a_cancelled_list_or_early_call_is_never_answered() -> None:
     assert rig.catalog("a:1", "x") + rig.catalog("b:1") + rig.wait(20) == []
 
 
+@behaviour("failure:agent-gone")
 def test_all_that_an_agent_had_open_ends_with_it() -> None:
     rig = Rig()
     rig.ready()
     rig.call("a__x", "1")
-    assert rig.feed(ev.AgentLeft(ONE)) == [CancelCall(CallId(1), "the agent is gone")]
+    assert rig.feed(ev.AgentLeft(ONE)) == [CancelCall(CallId(1), "the agent is gone"), SessionGone(ONE)]
     assert rig.feed(Answered(CallId(1), is_error=False, body=EMPTY_OBJECT)) == []
     assert rig.core.next_deadline() is None
 

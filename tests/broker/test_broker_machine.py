@@ -1,11 +1,15 @@
-"""The broker's core against the smallest model that can be right: which answer each session is still owed."""
+"""The broker's core against the smallest model that can be right.
+
+Which answer each session is still owed, and which question each has open: no session is ever asked for a
+call of another, and an answer from another session never reaches the supervisor.
+"""
 
 from typing import Any
 
 import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from carpool_broker.core import effects as ef
 from carpool_broker.core import events as ev
@@ -14,10 +18,13 @@ from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.events import SourceId
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.scope import Scope, ScopeEntry
-from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, CallId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link_codec import paid_size
 from carpool_protocol.messages import (
+    AnswerAsk,
     Answered,
+    Asked,
+    AskProgressed,
     Call,
     CancelCall,
     Catalog,
@@ -32,6 +39,8 @@ from carpool_protocol.messages import (
     ToolOffer,
     Wanted,
 )
+from tests.behaviours import behaviour
+from tests.broker.ask_book import ASKS, CAN, CAPABILITIES, METHODS, AskBook, says
 
 BOUNDS = Bounds(max_open_calls=2, max_waiting_calls=2, max_waiting_bytes=400, wait_s=4.0)
 POLICY = Policy(wait_s=3.0, max_total_s=10.0)
@@ -62,6 +71,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.linked = False
         self.credit = 0
         self.wanted: set[PoolKey] = set()
+        self.book = AskBook()
         self.listed: dict[SessionId, list[str] | None] = {}
         """The last list each session got; None once it was told that it is old."""
         for source in ("one", "two"):
@@ -98,7 +108,8 @@ class BrokerMachine(RuleBasedStateMachine):
                 case Discover():
                     assert not self.linked or effect.key in self.wanted
                 case _:
-                    pass
+                    assert self.linked or not isinstance(effect, AnswerAsk | AskProgressed)
+                    self.book.take(effect, self.tokens)
 
     def read(self, source: SourceId, key: PoolKey, *, with_b: bool, stop_first: bool) -> None:
         keys = [key, *([PoolKey("b:1")] if with_b else [])]
@@ -118,6 +129,17 @@ class BrokerMachine(RuleBasedStateMachine):
             )
         )
 
+    @initialize(agents=st.sampled_from([3, 3, 2, 0]))
+    def some_are_there(self, agents: int) -> None:
+        """Most runs begin in the middle of things: few would get there by themselves."""
+        if agents:
+            self.supervisor_comes(5000)
+            for key in ("a:1", "b:1"):
+                self.catalog_comes(PoolKey(key), ["t"])
+        for session in [SessionId("s1"), SessionId("s2"), SessionId("s3")][:agents]:
+            self.comes(session, SourceId("one"))
+            self.calls(session, RawJson(b"1"), "a__t", 0)
+
     # --- agents -------------------------------------------------------------------------------------------
 
     @rule(session=SESSIONS, source=SOURCES)
@@ -130,14 +152,15 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def greet(self, session: SessionId, request: RawJson) -> None:
         self.owed[session, request] = "greet"
-        self.feed(ev.AgentGreeted(session, request, "2025-11-25", "sim"))
+        self.feed(ev.AgentGreeted(session, request, "2025-11-25", "sim", CAPABILITIES[session]))
 
     @rule(session=SESSIONS)
     def leaves(self, session: SessionId) -> None:
         if session in self.tokens:
             self.owed = {who: kind for who, kind in self.owed.items() if who[0] != session}
+            del self.tokens[session]  # from now on nothing may be written to it
             self.feed(ev.AgentLeft(session))
-            del self.tokens[session]
+            assert session not in self.book.unanswered.values(), "a server waits for an agent that is gone"
 
     @rule(session=SESSIONS, request=IDS)
     def lists(self, session: SessionId, request: RawJson) -> None:
@@ -191,7 +214,9 @@ class BrokerMachine(RuleBasedStateMachine):
         if self.linked:
             self.linked = False
             self.sent.clear()
+            self.book.unanswered.clear()
             self.feed(ev.SupervisorWent())
+            assert not self.book.asked, "nobody waits for this answer any more"
 
     @rule(size=st.sampled_from([64, 500]))
     def credit_comes(self, size: int) -> None:
@@ -199,10 +224,9 @@ class BrokerMachine(RuleBasedStateMachine):
             self.credit += size
             self.feed(Credit(size))
 
+    @precondition(lambda self: self.sent)
     @rule(pick=PICK, how=st.sampled_from(["answer", "error", "no", "maybe", "new", "progress"]))
     def supervisor_says(self, pick: int, how: str) -> None:
-        if not self.sent:
-            return
         call = list(self.sent)[pick % len(self.sent)]
         if how == "progress":
             self.feed(Progressed(call, EMPTY_OBJECT))
@@ -223,6 +247,29 @@ class BrokerMachine(RuleBasedStateMachine):
         if call not in self.core.ledger.calls:
             assert self.core.handle(Answered(CallId(call), is_error=False, body=EMPTY_OBJECT), self.now) == []
             assert self.core.handle(Failed(CallId(call), "timed_out", "maybe", ""), self.now) == []
+
+    # --- asks ---------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.sent)
+    @rule(pick=PICK, ask=ASKS, method=METHODS)
+    def a_server_asks(self, pick: int, ask: AskId, method: str) -> None:
+        if ask in self.book.unanswered:  # told again
+            assert self.core.handle(Asked(CallId(1), ask, method, EMPTY_OBJECT, True), self.now) == []
+            return
+        call = list(self.sent)[pick % len(self.sent)]
+        session = self.book.unanswered[ask] = self.sent[call]
+        self.feed(Asked(call, ask, method, EMPTY_OBJECT, wants_progress=True))
+        assert (ask in self.book.asked) == (call in self.core.ledger.calls and method in CAN[session])
+        assert (ask in self.book.unanswered) == (ask in self.book.asked), "neither asked nor answered"
+
+    @precondition(lambda self: self.book.asked)
+    @rule(session=SESSIONS, pick=PICK)
+    def an_agent_answers(self, session: SessionId, pick: int) -> None:
+        ask = list(self.book.asked)[pick % len(self.book.asked)]
+        if session in self.tokens:
+            its_own = self.book.asked[ask] == session
+            self.feed(ev.AgentAnswered(session, ask, is_error=False, body=says(session)))
+            assert its_own == (ask not in self.book.asked)
 
     @rule(key=KEYS, tools=st.lists(st.sampled_from(["t", "u"]), unique=True))
     def catalog_comes(self, key: PoolKey, tools: list[str]) -> None:
@@ -270,12 +317,16 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """However it stands: time alone ends everything that is owed."""
+        for ask, session in list(self.book.asked.items()):
+            self.feed(ev.AgentAnswered(session, ask, is_error=False, body=says(session)))
+        assert not self.book.asked
+        assert not self.book.unanswered, "a server waits for ever"
         self.wait(LIST_WAIT_S + BOUNDS.wait_s + POLICY.wait_s + POLICY.max_total_s + 5.0 + 0.1)
         assert not self.owed
         assert self.core.next_deadline() is None
 
 
 BrokerMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-TestBrokerMachine = BrokerMachine.TestCase
+TestBrokerMachine = behaviour("calls:one-answer", "calls:isolation")(BrokerMachine.TestCase)

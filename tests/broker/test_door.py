@@ -10,6 +10,7 @@ from carpool_protocol.attach import Attach
 from carpool_protocol.ids import SessionId
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.runtime.ready import ReadySet
+from tests.behaviours import behaviour
 from tests.kit.waits import until
 
 BUDGET = 4 * READ_AHEAD_BYTES
@@ -34,6 +35,7 @@ class Hotel:
         del self.lines[session]
 
 
+@behaviour("pressure:receive-budget")
 async def test_when_the_budget_for_unfinished_lines_is_spent_only_the_oldest_reads_on(tmp_path: Path) -> None:
     ready, hotel = ReadySet(), Hotel()
     path = str(tmp_path / "agents.sock")

@@ -4,6 +4,7 @@ from carpool_broker.core.interests import Interests
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_protocol.ids import PoolKey, ServerName, SessionId
 from carpool_protocol.messages import SetLevel, Watch
+from tests.behaviours import behaviour
 
 A, B = SessionId("a"), SessionId("b")
 FS, WEB = ServerName("fs"), ServerName("web")
@@ -25,6 +26,7 @@ class Two:
         return list(self.interests.news())
 
 
+@behaviour("logging:level-per-session")
 def test_a_pool_gets_the_most_verbose_level_that_anybody_who_sees_it_wants() -> None:
     two = Two()
     assert two.interests.set_level(A, "warning")
@@ -56,6 +58,7 @@ def test_a_word_that_is_no_level_changes_nothing() -> None:
     assert not two.interests.wants_log(A, "warning")
 
 
+@behaviour("logging:level-per-session")
 def test_a_session_gets_messages_of_its_level_and_above_and_those_of_unknown_levels() -> None:
     two = Two()
     two.interests.set_level(A, "notice")
@@ -68,6 +71,7 @@ def test_a_session_gets_messages_of_its_level_and_above_and_those_of_unknown_lev
     assert not two.interests.wants_log(B, "emergency")
 
 
+@behaviour("subscriptions:counted")
 def test_subscriptions_of_many_sessions_are_one_union_and_end_with_the_last() -> None:
     two = Two()
     for session in (A, B):
@@ -82,6 +86,7 @@ def test_subscriptions_of_many_sessions_are_one_union_and_end_with_the_last() ->
     assert two.news() == []
 
 
+@behaviour("subscriptions:subscribers-only")
 def test_only_subscribers_hear_of_a_change_each_in_its_own_spelling() -> None:
     two = Two()
     two.interests.subscribe(A, FS, "file:///x", "carpool+fs+file:///x")
@@ -90,6 +95,7 @@ def test_only_subscribers_hear_of_a_change_each_in_its_own_spelling() -> None:
     assert list(two.interests.hearers(WEB_KEY, "file:///x")) == []
 
 
+@behaviour("subscriptions:subscribers-only")
 def test_who_watches_a_directory_hears_of_what_is_in_it_but_not_of_its_neighbours() -> None:
     two = Two()
     two.interests.subscribe(A, FS, "file:///dir", "file:///dir")

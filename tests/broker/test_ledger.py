@@ -9,6 +9,7 @@ from carpool_broker.core.ledger import Ledger
 from carpool_broker.core.session import Session
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.messages import Answered, Call, CancelCall, Failed, Policy, PoolSpec, Progressed
+from tests.behaviours import behaviour
 
 KEY = PoolKey("s:1")
 ONE, TWO = SessionId("s1"), SessionId("s2")
@@ -59,6 +60,7 @@ def test_an_answer_goes_back_under_the_agents_own_id_and_once() -> None:
     assert rig.answer(1) == []
 
 
+@behaviour("pressure:bounded-calls")
 def test_calls_over_the_bound_wait_and_go_in_order_and_past_the_line_are_refused() -> None:
     rig = Rig()
     assert [calls(rig.call(str(n))) for n in range(4)] == [[1], [2], [], []]
@@ -120,6 +122,7 @@ def test_waiting_ends_as_not_delivered_with_the_reason_that_holds() -> None:
     assert b'"waited_too_long"' in reply.body
 
 
+@behaviour("backstop:broker")
 def test_the_backstop_ends_a_forgotten_call_as_maybe_and_drops_its_late_answer() -> None:
     rig = Rig()
     spec = PoolSpec(
@@ -148,6 +151,7 @@ def test_a_cancel_is_silent_and_goes_on_only_if_the_call_had_gone() -> None:
     assert rig.answer(1) == []
 
 
+@behaviour("failure:agent-gone")
 def test_everything_of_an_agent_that_is_gone_is_cancelled() -> None:
     rig = Rig()
     for n in range(3):
@@ -157,6 +161,7 @@ def test_everything_of_an_agent_that_is_gone_is_cancelled() -> None:
     assert not rig.ledger.calls
 
 
+@behaviour("calls:honest-delivery")
 def test_when_the_supervisor_went_what_had_gone_is_maybe_and_what_waits_waits_on() -> None:
     rig = Rig()
     for n in range(3):
@@ -169,6 +174,7 @@ def test_when_the_supervisor_went_what_had_gone_is_maybe_and_what_waits_waits_on
     assert calls(rig.done()) == [3]
 
 
+@behaviour("progress:by-token")
 def test_progress_reaches_only_who_gave_a_token() -> None:
     rig = Rig()
     rig.call("1", token=RawJson(b'"tok"'))

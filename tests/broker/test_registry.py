@@ -16,6 +16,7 @@ from carpool_protocol.faults import InvariantBroken
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
 from carpool_protocol.messages import Catalog, Offer, ResourceOffer, ToolOffer
 from carpool_protocol.names import Ambiguous, Unknown, qualify_all
+from tests.behaviours import behaviour
 
 
 def entry(server: str, key: str = "", **rest: Any) -> ScopeEntry:
@@ -102,6 +103,7 @@ def names_on(found: Page) -> list[str]:
 # --- lists -------------------------------------------------------------------------------------------------
 
 
+@behaviour("lists:stable-order")
 def test_a_list_is_sorted_by_server_and_tool_whatever_order_catalog_and_scope_have() -> None:
     registry = Registry()
     registry.learn(catalog("time", "now", "convert"))
@@ -153,6 +155,7 @@ def test_a_catalog_with_one_name_twice_lists_the_first() -> None:
     assert [tool["description"] for tool in all_pages(registry.retain(scope("time")))] == ["first"]
 
 
+@behaviour("features:instructions-merged")
 def test_instructions_of_several_servers_are_told_under_their_names() -> None:
     registry = Registry()
     registry.learn(catalog("time", instructions="Ask me.\n"))
@@ -167,6 +170,7 @@ def test_instructions_of_several_servers_are_told_under_their_names() -> None:
 # --- changes -----------------------------------------------------------------------------------------------
 
 
+@behaviour("lists:changes-told")
 def test_only_scopes_whose_list_changed_are_told() -> None:
     registry = Registry()
     both, git, quiet = scope("time", "git"), scope("git"), scope(entry("git", tools_deny=("*",)))
@@ -234,6 +238,7 @@ def test_a_first_catalog_without_tools_ends_the_waiting_without_a_change() -> No
 # --- servers that are away ---------------------------------------------------------------------------------
 
 
+@behaviour("lists:away-and-back")
 def test_a_hidden_server_leaves_every_list_keeps_its_names_and_returns() -> None:
     registry = Registry()
     seen = scope(entry("a", prefix=""), entry("b", prefix=""))
@@ -317,6 +322,7 @@ def test_an_empty_list_is_one_empty_page() -> None:
     assert page(Registry().retain(scope("git"))) == Page(RawJson(b'{"tools":[]}'), None)
 
 
+@behaviour("pages:own-cursors")
 def test_an_old_cursor_pages_its_own_list_for_seven_changes_and_then_is_refused() -> None:
     registry = Registry(page_entries=2)
     seen = scope("git")
@@ -329,6 +335,7 @@ def test_an_old_cursor_pages_its_own_list_for_seven_changes_and_then_is_refused(
     assert registry.view(seen).page("tools", cursor) == BadCursor()
 
 
+@behaviour("pages:own-cursors")
 def test_a_cursor_of_another_scope_or_another_life_of_the_broker_is_refused() -> None:
     registry, later = Registry(mark="a.", page_entries=2), Registry(mark="b.", page_entries=2)
     one, two = scope("git"), scope("git", separator="-")
@@ -579,4 +586,4 @@ class RegistryMachine(RuleBasedStateMachine):
 
 
 RegistryMachine.TestCase.settings = settings(deadline=None, max_examples=40, stateful_step_count=20)
-TestRegistryAgainstItsModel = RegistryMachine.TestCase
+TestRegistryAgainstItsModel = behaviour("pages:own-cursors", "lists:changes-told")(RegistryMachine.TestCase)

@@ -15,6 +15,7 @@ from carpool_broker.core.view import View
 from carpool_protocol.fault_kinds import KINDS
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
 from carpool_protocol.messages import Catalog, Feature, Offer, ResourceOffer
+from tests.behaviours import behaviour
 
 NEW, OLD = "2025-11-25", "2024-11-05"
 METHODS = ["tools/call", "prompts/get", "resources/read", "completion/complete"]
@@ -69,6 +70,14 @@ def none(seen: View, method: str, subject: str) -> NoTarget:
 
 def ref(kind: str, **fields: str) -> str:
     return json.dumps({"type": f"ref/{kind}", **fields})
+
+
+def test_a_bare_name_is_not_settled_while_a_server_that_may_have_it_too_is_unknown() -> None:
+    for method in ("tools/call", "prompts/get"):
+        known = catalog("a", tools="x", prompts="x")
+        assert not target(view(known, unknown="b"), method, "x").final
+        assert target(view(known, unknown="b"), method, "a__x").final
+        assert target(view(known), method, "x").final
 
 
 # --- tools and prompts -----------------------------------------------------------------------------------
@@ -159,6 +168,7 @@ def test_a_uri_that_several_may_have_and_nobody_lists_is_refused_with_all_of_the
 # --- completions -----------------------------------------------------------------------------------------
 
 
+@behaviour("completion:routed")
 def test_a_completion_goes_where_its_reference_leads_in_the_servers_own_words() -> None:
     seen = view(catalog("a", prompts="p", templates="t://{x}"), catalog("b", templates="t://{x}"))
     found = target(seen, "completion/complete", '{"name":"mcp__a__p", "type":"ref/prompt","title":1.0}')
@@ -228,6 +238,7 @@ def body(value: Any) -> RawJson:
     return RawJson(json.dumps(value).encode())
 
 
+@behaviour("resources:rewritten-on-collision", "downgrade:content")
 def test_an_answer_is_changed_only_for_old_agents_and_where_uris_collide() -> None:
     assert not needed(ALONE, PoolKey("k:a"), NEW)
     assert not needed(COLLIDING, PoolKey("k:a"), NEW), "the first server keeps its URIs"
@@ -259,6 +270,7 @@ def test_a_link_in_words_has_the_uri_that_leads_back() -> None:
         assert target(COLLIDING, "resources/read", shown).server == "b"
 
 
+@behaviour("resources:rewritten-on-collision")
 def test_what_was_read_is_named_as_it_was_asked_for() -> None:
     answer = body({"contents": [{"uri": "s://d", "text": "x"}, {"uri": "b://own", "blob": ""}]})
     said = json.loads(outward(COLLIDING, PoolKey("k:b"), "resources/read", NEW, answer))

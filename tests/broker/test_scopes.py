@@ -6,15 +6,18 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
+from carpool_broker.core.run_name import run_name
 from carpool_broker.core.scope import ScopeEntry
-from carpool_broker.core.scopes import Resolution, pool_key, resolve, resolve_run, run_name
+from carpool_broker.core.scopes import Resolution, pool_key, resolve, resolve_run
 from carpool_protocol.attach import RunCommand
 from carpool_protocol.config.model import Config
 from carpool_protocol.config.shape import read_config
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.messages import Policy
 from carpool_protocol.names import check_server_name
+from tests.behaviours import behaviour
 
 BASE = {"PATH": "/bin", "HOME": "/h"}
 A, B = ServerName("a"), ServerName("b")
@@ -35,6 +38,7 @@ def seen(
     workspace: str = "/w",
     cwd: str = "/w/deep",
     secret: bytes = b"secret",
+    roots: tuple[str, ...] | None = None,
 ) -> Resolution:
     return resolve(
         config,
@@ -45,6 +49,7 @@ def seen(
         cwd=cwd,
         home="/h",
         secret=secret,
+        roots=roots,
     )
 
 
@@ -170,6 +175,81 @@ def test_the_policy_is_no_part_of_the_key() -> None:
     assert key_of({"command": "x"}) == key_of(
         {"command": "x", "pool": {"max": 3}, "timeout_s": 1, "tags": ["t"]}
     )
+
+
+# --- classes of agents (rule 12) -------------------------------------------------------------------------
+
+
+@behaviour("classes:apart")
+def test_a_launch_has_a_pool_for_agents_that_can_be_asked_beside_the_plain_one() -> None:
+    found = seen(config_of({"a": {"command": "x", "roots": "workspace"}}))
+    (plain,) = found.specs
+    asking = found.twins[plain.key]
+    assert (plain.asking, asking.asking) == (False, True)
+    assert asking.key not in (plain.key, "")
+    assert structs.replace(asking, key=plain.key, asking=False) == plain
+    assert [entry.key for entry in found.entries] == [plain.key]
+
+
+def test_a_server_that_must_not_run_twice_has_one_pool_for_agents_that_can_be_asked() -> None:
+    found = seen(config_of({"a": {"command": "x", "replace": "stop_first"}}))
+    (spec,) = found.specs
+    assert (spec.asking, spec.stop_first, found.twins) == (True, True, {})
+
+
+def test_the_server_of_a_run_has_both_pools_too() -> None:
+    found = resolve_run(RunCommand(argv=["x"], env={"A": "1"}, cwd="/w"), secret=b"s")
+    (plain,) = found.specs
+    assert found.twins[plain.key].asking
+    assert found.twins[plain.key].env == plain.env
+
+
+# --- roots (rule 6) --------------------------------------------------------------------------------------
+
+
+@behaviour("roots:declared-where-configured")
+def test_roots_are_declared_only_where_the_server_says_so() -> None:
+    config = config_of(
+        {
+            "a": {"command": "x"},
+            "b": {"command": "x", "roots": "workspace"},
+            "c": {"command": "x", "roots": "agent"},
+            "d": {"command": "x", "roots": "agent", "disabled": True},
+        }
+    )
+    found = seen(config, workspace="/my work/ü/", roots=("file:///r",))
+    assert [spec.roots for spec in found.specs] == [None, ["file:///my%20work/%C3%BC"], ["file:///r"]]
+    assert found.own_roots == {"c"}
+    assert seen(config).specs[2].roots == ["file:///w"], (
+        "an agent that names none is told of by its workspace"
+    )
+    assert seen(config, roots=()).specs[2].roots == [], "an agent may say that it has none"
+
+
+@behaviour("roots:part-of-the-key")
+def test_two_sets_of_roots_never_share_a_pool_and_equal_ones_do() -> None:
+    own, workspace = {"command": "x", "roots": "agent"}, {"command": "x", "roots": "workspace"}
+    keys = [
+        key_of({"command": "x"}),
+        key_of(own, roots=()),
+        key_of(own, roots=("file:///a",)),
+        key_of(own, roots=("file:///b",)),
+        key_of(own, roots=("file:///a", "file:///b")),
+        key_of(workspace, workspace="/x"),
+        key_of(workspace, workspace="/y"),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert key_of(own, roots=("file:///x",)) == key_of(workspace, workspace="/x") == keys[5]
+
+
+@pytest.mark.parametrize("kind", ["workspace", "agent"])
+def test_without_roots_and_workspace_the_server_is_misconfigured_and_stays_one_with_own_roots(
+    kind: str,
+) -> None:
+    found = seen(config_of({"a": {"command": "x", "roots": kind}}), workspace="")
+    assert found.specs == []
+    assert "mcpServers.a.roots: ${workspace} is not known" in found.misconfigured[A]
+    assert found.own_roots == ({"a"} if kind == "agent" else set())
 
 
 LAUNCH = st.tuples(

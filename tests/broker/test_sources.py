@@ -4,18 +4,24 @@ from carpool_broker.core.events import SourceId, SourceRead
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_broker.core.sources import Sources
-from carpool_protocol.ids import PoolKey, ServerName
-from carpool_protocol.messages import Policy, PoolChanged, PoolSpec, PoolState
+from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
+from carpool_protocol.messages import Catalog, Mode, Policy, PoolChanged, PoolSpec, PoolState, ToolOffer
+from tests.behaviours import behaviour
 
 ONE, TWO = SourceId("one"), SourceId("two")
 
 
-def reading(*keys: str, source: SourceId = ONE, stop_first: bool = False, cap: int = 8) -> SourceRead:
+def spec(key: str, *, asking: bool = False) -> PoolSpec:
+    server = ServerName(key[0])
+    return PoolSpec(key=PoolKey(key), server=server, argv=[], env={}, cwd="/", policy=Policy(), asking=asking)
+
+
+def reading(
+    *keys: str, source: SourceId = ONE, stop_first: bool = False, cap: int = 8, twins: bool = False
+) -> SourceRead:
+    """`twins`: the pool for agents that can be asked is the key and a question mark."""
     entries = tuple(ScopeEntry(server=ServerName(key[0]), key=PoolKey(key)) for key in keys)
-    specs = tuple(
-        PoolSpec(key=entry.key, server=entry.server, argv=[], env={}, cwd="/", policy=Policy())
-        for entry in entries
-    )
+    specs = tuple(spec(entry.key) for entry in entries)
     return SourceRead(
         source=source,
         scope=Scope(entries),
@@ -24,23 +30,39 @@ def reading(*keys: str, source: SourceId = ONE, stop_first: bool = False, cap: i
         stop_first=frozenset({ServerName("a"), ServerName("b")} if stop_first else ()),
         max_processes=cap,
         max_greeting=3,
+        twins={PoolKey(key): spec(f"{key}?", asking=True) for key in keys} if twins else {},
     )
 
 
 class Rig:
     def __init__(self, *readings: SourceRead) -> None:
         self.states: dict[PoolKey, PoolChanged] = {}
-        self.sources = Sources(Registry(mark="m"), self.states)
+        self.registry = Registry(mark="m")
+        self.sources = Sources(self.registry, self.states)
         for each in readings:
             self.sources.read(each)
 
-    def pool(self, key: str, state: PoolState) -> list[SourceId]:
-        self.states[PoolKey(key)] = PoolChanged(PoolKey(key), state, "")
-        return self.sources.advance()
+    def pool(self, key: str, state: PoolState, mode: Mode = "concurrent") -> bool:
+        self.states[PoolKey(key)] = PoolChanged(PoolKey(key), state, "", mode=mode)
+        return self.sources.advance(PoolKey(key))
 
-    def in_force(self, source: SourceId = ONE) -> list[str]:
+    def tells(self, key: str, *tools: str, asks: bool = False) -> bool:
+        """The pool greets: its catalog comes."""
+        offers = [ToolOffer(tool, RawJson(b"{}")) for tool in tools]
+        catalog = Catalog(PoolKey(key), offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25", asks=asks)
+        self.registry.learn(catalog)
+        changed = self.sources.advance(PoolKey(key))
+        state = self.states.get(PoolKey(key))
+        if state is None or state.state != "serving":
+            changed = self.pool(key, "serving") or changed
+        return changed
+
+    def in_force(self, source: SourceId = ONE, *, asking: bool = False) -> list[str]:
         self.sources.check()
-        return [entry.key for entry in self.sources.scope(source).servers]
+        return [entry.key for entry in self.sources.scope(source, asking=asking).servers]
+
+    def replaced(self) -> dict[str, str]:
+        return {spec.key: spec.replaces for spec in self.sources.wanted().pools}
 
     def wanted(self) -> dict[str, str]:
         return {spec.key: spec.start_after for spec in self.sources.wanted().pools}
@@ -55,12 +77,12 @@ def test_a_first_reading_is_in_force_at_once() -> None:
 def test_a_changed_server_that_serves_stays_until_the_new_pool_serves() -> None:
     rig = Rig(reading("a:1", "b:1"))
     rig.pool("a:1", "serving")
-    assert rig.sources.read(reading("a:2", "b:1")) is False
+    rig.sources.read(reading("a:2", "b:1"))
     assert rig.in_force() == ["a:1", "b:1"]
     assert rig.wanted() == {"a:1": "", "a:2": "", "b:1": ""}
     assert rig.sources.to_discover() == ["a:2"]
-    assert rig.pool("a:2", "starting") == []
-    assert rig.pool("a:2", "serving") == [ONE]
+    assert not rig.pool("a:2", "starting")
+    assert rig.pool("a:2", "serving")
     assert rig.in_force() == ["a:2", "b:1"]
     assert rig.wanted() == {"a:2": "", "b:1": ""}
     assert rig.sources.to_discover() == []
@@ -70,14 +92,14 @@ def test_a_new_pool_that_gives_up_leaves_the_old_one_in_force() -> None:
     rig = Rig(reading("a:1"))
     rig.pool("a:1", "serving")
     rig.sources.read(reading("a:2"))
-    assert rig.pool("a:2", "given_up") == []
+    assert not rig.pool("a:2", "given_up")
     assert rig.in_force() == ["a:1"]
 
 
 def test_a_changed_server_that_does_not_serve_is_replaced_at_once() -> None:
     rig = Rig(reading("a:1"))
     rig.pool("a:1", "backing_off")
-    assert rig.sources.read(reading("a:2")) is True
+    rig.sources.read(reading("a:2"))
     assert rig.in_force() == ["a:2"]
 
 
@@ -85,7 +107,7 @@ def test_a_change_taken_back_before_the_new_pool_served_leaves_no_trace() -> Non
     rig = Rig(reading("a:1"))
     rig.pool("a:1", "serving")
     rig.sources.read(reading("a:2"))
-    assert rig.sources.read(reading("a:1")) is False
+    rig.sources.read(reading("a:1"))
     assert rig.wanted() == {"a:1": ""}
     assert rig.sources.to_discover() == []
 
@@ -93,7 +115,7 @@ def test_a_change_taken_back_before_the_new_pool_served_leaves_no_trace() -> Non
 def test_stop_first_is_in_force_at_once_and_starts_after_the_old_pool_however_often_it_is_read() -> None:
     rig = Rig(reading("a:1", stop_first=True))
     rig.pool("a:1", "serving")
-    assert rig.sources.read(reading("a:2", stop_first=True)) is True
+    rig.sources.read(reading("a:2", stop_first=True))
     assert rig.in_force() == ["a:2"]
     assert rig.wanted() == {"a:2": "a:1"}
     rig.sources.read(reading("a:2", "b:1", stop_first=True))
@@ -111,3 +133,177 @@ def test_pools_of_two_sources_are_wanted_once_and_until_the_last_of_them_goes() 
     rig.sources.drop(TWO)
     rig.sources.drop(ONE)
     assert rig.wanted() == {}
+
+
+# --- a pool that takes another's place ---------------------------------------------------------------------
+
+
+@behaviour("lease:reload")
+def test_a_pool_says_whose_place_it_takes_from_the_moment_it_is_wanted() -> None:
+    rig = Rig(reading("a:1", "b:1"))
+    rig.pool("a:1", "serving")
+    rig.sources.read(reading("a:2", "b:1"))
+    assert rig.replaced() == {"a:1": "", "a:2": "a:1", "b:1": ""}
+    rig.pool("a:2", "serving")
+    assert rig.replaced() == {"a:2": "a:1", "b:1": ""}
+    rig.sources.read(reading("a:3", "b:1", stop_first=True))
+    assert rig.replaced() == {"a:3": "a:2", "b:1": ""}
+
+
+def test_of_two_pools_that_take_turns_only_the_newer_one_takes_a_place() -> None:
+    rig = Rig(reading("a:1"))
+    rig.pool("a:1", "serving")
+    rig.sources.read(reading("a:2"))
+    rig.pool("a:2", "serving")
+    rig.pool("a:1", "cold")
+    rig.sources.read(reading("a:1"))
+    assert rig.replaced() == {"a:2": "", "a:1": "a:2"}
+
+
+def test_a_source_that_comes_later_hides_no_replacement_of_another() -> None:
+    rig = Rig(reading("a:1"))
+    rig.pool("a:1", "serving")
+    rig.sources.read(reading("a:2"))
+    rig.sources.read(reading("a:2", source=TWO))
+    assert rig.replaced() == {"a:1": "", "a:2": "a:1"}
+
+
+# --- classes of agents (rule 12) ---------------------------------------------------------------------------
+
+
+@behaviour("classes:apart")
+def test_the_asking_pool_is_wanted_once_somebody_can_be_asked_and_stays() -> None:
+    rig = Rig(reading("a:1", twins=True))
+    assert rig.wanted() == {"a:1": ""}
+    assert rig.in_force(asking=True) == ["a:1"], "who only looks starts nothing"
+    assert rig.sources.ask(ONE)
+    assert not rig.sources.ask(ONE)
+    assert (rig.in_force(), rig.in_force(asking=True)) == (["a:1"], ["a:1?"])
+    assert rig.wanted() == {"a:1": "", "a:1?": ""}
+    assert rig.replaced() == {"a:1": "", "a:1?": ""}
+    assert rig.sources.to_discover() == []
+
+
+@behaviour("classes:merged")
+def test_equal_catalogs_make_one_pool_for_both_and_the_plain_one_goes() -> None:
+    rig = Rig(reading("a:1", twins=True))
+    rig.sources.ask(ONE)
+    assert not rig.tells("a:1", "x", "y")
+    assert rig.tells("a:1?", "y", "x")
+    assert rig.in_force() == rig.in_force(asking=True) == ["a:1?"]
+    assert rig.wanted() == {"a:1?": ""}
+    assert rig.replaced() == {"a:1?": ""}, "nobody's lease ends by this"
+
+
+def test_what_was_found_out_holds_when_the_plain_pool_is_gone_and_for_sources_that_come_later() -> None:
+    rig = Rig(reading("a:1", twins=True))
+    rig.sources.ask(ONE)
+    rig.tells("a:1", "x")
+    rig.tells("a:1?", "x")
+    rig.registry.forget(PoolKey("a:1"))
+    assert not rig.pool("a:1?", "cold")
+    assert not rig.tells("a:1?", "x", "z"), "a changed list of the one pool that is left splits nothing"
+    rig.sources.read(reading("a:1", source=TWO, twins=True))
+    assert rig.in_force() == rig.in_force(TWO) == ["a:1?"]
+    rig.sources.drop(ONE)
+    assert rig.in_force(TWO) == ["a:1?"]
+    rig.sources.drop(TWO)
+    rig.sources.read(reading("a:1", twins=True))
+    assert rig.in_force() == ["a:1"], "of launches that nobody uses nothing is remembered"
+
+
+@behaviour("classes:apart")
+def test_catalogs_that_differ_keep_two_pools_until_they_are_equal() -> None:
+    rig = Rig(reading("a:1", twins=True))
+    rig.sources.ask(ONE)
+    assert not rig.tells("a:1", "x")
+    assert not rig.tells("a:1?", "x", "sample")
+    assert (rig.in_force(), rig.in_force(asking=True)) == (["a:1"], ["a:1?"])
+    assert rig.tells("a:1?", "x")
+    assert rig.in_force() == ["a:1?"]
+
+
+@behaviour("classes:merged")
+def test_a_server_that_asks_is_not_merged_and_split_again_once_the_plain_pool_greets() -> None:
+    rig = Rig(reading("a:1", twins=True))
+    rig.sources.ask(ONE)
+    rig.tells("a:1", "x")
+    assert not rig.tells("a:1?", "x", asks=True)
+    assert rig.tells("a:1?", "x")
+    rig.registry.forget(PoolKey("a:1"))
+    rig.pool("a:1", "cold")
+    assert rig.tells("a:1?", "x", asks=True), "the plain pool is wanted again"
+    assert rig.in_force() == ["a:1?"], "nobody meets a broken window"
+    assert rig.sources.to_discover() == ["a:1"]
+    assert rig.wanted() == {"a:1": "", "a:1?": ""}
+    assert rig.tells("a:1", "x")
+    assert (rig.in_force(), rig.in_force(asking=True)) == (["a:1"], ["a:1?"])
+
+
+def test_a_server_shared_as_session_stays_as_it_is() -> None:
+    rig = Rig(reading("a:1", twins=True))
+    rig.sources.ask(ONE)
+    rig.pool("a:1", "serving", "session")
+    rig.pool("a:1?", "serving", "session")
+    rig.tells("a:1", "x")
+    assert not rig.tells("a:1?", "x")
+    assert rig.in_force() == ["a:1"]
+    rig.pool("a:1", "serving", "serial")
+    assert rig.pool("a:1?", "serving", "serial")
+    rig.pool("a:1?", "serving", "session")
+    assert not rig.tells("a:1?", "x", asks=True), "its leases would be left behind"
+    assert rig.in_force() == ["a:1?"]
+
+
+def test_two_pools_become_one_also_while_nothing_runs() -> None:
+    rig = Rig(reading("a:1", twins=True))
+    rig.sources.ask(ONE)
+    rig.tells("a:1?", "x")
+    rig.pool("a:1?", "cold")
+    assert rig.tells("a:1", "x")
+    assert rig.in_force() == ["a:1?"]
+    assert rig.sources.to_discover() == []
+
+
+def test_a_merged_pool_must_be_able_to_serve_before_plain_agents_go_there() -> None:
+    rig = Rig(reading("a:1", twins=True))
+    rig.sources.ask(ONE)
+    rig.tells("a:1?", "x")
+    rig.pool("a:1?", "given_up")
+    rig.registry.learn(
+        Catalog(
+            PoolKey("a:1"), [ToolOffer("x", RawJson(b"{}"))], "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25"
+        )
+    )
+    rig.pool("a:1", "serving")
+    assert rig.in_force() == ["a:1"]
+    assert rig.pool("a:1?", "serving")
+    assert rig.in_force() == ["a:1?"]
+
+
+def test_a_reload_replaces_both_pools_each_after_its_own_greeting() -> None:
+    rig = Rig(reading("a:1", twins=True))
+    rig.sources.ask(ONE)
+    rig.tells("a:1", "x")
+    rig.tells("a:1?", "x", "sample")
+    rig.sources.read(reading("a:2", twins=True))
+    assert rig.sources.to_discover() == ["a:2", "a:2?"]
+    assert rig.tells("a:2?", "x", "sample")
+    assert (rig.in_force(), rig.in_force(asking=True)) == (["a:1"], ["a:2?"])
+    assert rig.tells("a:2", "x")
+    assert rig.in_force() == ["a:2"]
+    assert rig.replaced() == {"a:2": "a:1", "a:2?": "a:1?"}
+
+
+def test_a_reload_of_a_merged_server_starts_with_two_pools_again() -> None:
+    rig = Rig(reading("a:1", twins=True))
+    rig.sources.ask(ONE)
+    rig.tells("a:1", "x")
+    rig.tells("a:1?", "x")
+    rig.sources.read(reading("a:2", twins=True))
+    assert rig.in_force() == ["a:1?"]
+    assert rig.replaced() == {"a:1?": "", "a:2": "a:1?", "a:2?": "a:1?"}
+    rig.tells("a:2?", "x")
+    rig.tells("a:2", "x")
+    assert rig.in_force() == rig.in_force(asking=True) == ["a:2?"]
+    assert rig.wanted() == {"a:2?": ""}

@@ -7,21 +7,25 @@ from carpool_broker.core.session import Session
 from carpool_broker.status import Facts, page
 from carpool_protocol.ids import InstanceId, PoolKey, ServerName, SessionId
 from carpool_protocol.messages import InstanceReport, PoolReport, PoolState, ProcessReport, Surveyed
+from tests.behaviours import behaviour
 
 A, B = ServerName("a"), ServerName("b")
 
 
-def instance(number: int, pss: int) -> InstanceReport:
+def instance(number: int, pss: int, **more: Any) -> InstanceReport:
     return InstanceReport(
         id=InstanceId(number), pid=number, state="serving", generation=1, era="handshake", in_flight=0,
-        calls=3, rss_bytes=2 * pss, pss_bytes=pss, cpu_percent=0.0, uptime_s=1.23456,
+        calls=3, rss_bytes=2 * pss, pss_bytes=pss, cpu_percent=0.0, uptime_s=1.23456, **more,
     )  # fmt: skip
 
 
-def pool(server: ServerName, state: PoolState, *instances: InstanceReport, key: str = "1") -> PoolReport:
+def pool(
+    server: ServerName, state: PoolState, *instances: InstanceReport, key: str = "1", **more: Any
+) -> PoolReport:
+    facts: dict[str, Any] = {"sharing": "concurrent", "last_error": "", "stderr_tail": []}
     return PoolReport(
-        key=PoolKey(f"{server}:{key}"), server=server, state=state, sharing="concurrent", waiting=2,
-        restarts=1, last_error="", stderr_tail=[], instances=list(instances),
+        key=PoolKey(f"{server}:{key}"), server=server, state=state, waiting=2, restarts=1,
+        instances=list(instances), **facts | more,
     )  # fmt: skip
 
 
@@ -103,3 +107,45 @@ def test_savings_are_the_servers_that_sessions_would_run_less_all_of_ours() -> N
     assert totals["private_processes_avoided"] == 1
     assert totals["memory_saved_bytes"] == (100 + 60 + 100) - (100 + 60) - (10 + 5)
     assert (totals["instances"], totals["sessions"], totals["calls"]) == (2, 3, 7)
+
+
+def test_the_mode_in_force_is_the_one_that_the_supervisor_says_and_whether_anybody_has_looked() -> None:
+    said = status(pool(A, "serving", sharing="serial", verified=False), sharing={A: "auto", B: "session"})[
+        "servers"
+    ]
+    assert (said["a"]["sharing"], said["a"]["verified"]) == ("serial", False)
+    assert (said["b"]["sharing"], said["b"]["verified"]) == ("session", True), "nothing runs: as configured"
+    unknown = status(sharing={A: "auto", B: "session"})["servers"]["a"]
+    assert (unknown["sharing"], unknown["verified"]) == ("auto", False)
+
+
+@behaviour("lease:holders-shown")
+def test_a_leased_instance_names_its_holder_and_what_is_asked_on_it() -> None:
+    held = instance(1, 1, holder=SessionId("s4"), asks=2)
+    foreign = instance(2, 1, holder=SessionId("s9"))
+    said = status(pool(A, "serving", held, foreign, instance(3, 1)), sessions=[session(4)])
+    keys = ("holder", "holder_agent", "holder_pid", "asks")
+    assert [tuple(each[key] for key in keys) for each in said["servers"]["a"]["instances"]] == [
+        ("s4", "agent", 4, 2),
+        ("s9", "", 0, 0),
+        ("", "", 0, 0),
+    ]
+
+
+def test_every_pool_of_a_server_is_listed_and_the_liveliest_speaks_for_it() -> None:
+    said = status(
+        pool(A, "cold", sharing="serial", last_error="it broke", stderr_tail=["oh"]),
+        pool(A, "serving", instance(7, 1), key="2", sharing="session", asking=True),
+        pool(A, "draining", instance(5, 1), key="3", sharing="concurrent", verified=False),
+    )["servers"]["a"]
+    assert [(each["key"], each["state"], each["sharing"]) for each in said["pools"]] == [
+        ("a:1", "cold", "serial"),
+        ("a:2", "serving", "session"),
+        ("a:3", "draining", "concurrent"),
+    ]
+    assert [each["asking"] for each in said["pools"]] == [False, True, False]
+    assert [each["instances"] for each in said["pools"]] == [[], [7], [5]]
+    assert [each["waiting"] for each in said["pools"]] == [2 + 4, 2, 2]
+    assert (said["state"], said["sharing"], said["verified"]) == ("serving", "session", True)
+    assert (said["last_error"], said["stderr"]) == ("it broke", ["oh"])
+    assert status(servers={A: ""})["servers"]["a"]["pools"] == []

@@ -15,6 +15,7 @@ from carpool_broker.core.view import BadRef, CompletionTarget, View, ViewPrompt
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
 from carpool_protocol.messages import Catalog, Feature, Offer, ResourceOffer
 from carpool_protocol.names import Ambiguous, Unknown
+from tests.behaviours import behaviour
 
 LEGAL_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%{}-]*")
 
@@ -73,6 +74,7 @@ def body(view: View, family: Any) -> Any:
 # --- routes ------------------------------------------------------------------------------------------------
 
 
+@behaviour("resources:routed-by-table")
 def test_a_listed_uri_goes_to_the_server_that_lists_it_even_if_a_template_of_another_matches() -> None:
     table = UriTable([listed("a", templates=("file:///{+path}",)), listed("b", "file:///x")])
     assert route(table, "file:///x") == ("b", "file:///x", "listed")
@@ -94,6 +96,7 @@ def test_of_templates_that_match_the_most_telling_one_counts() -> None:
     )
 
 
+@behaviour("resources:routed-by-table")
 def test_an_unlisted_uri_goes_where_its_longest_listed_ancestor_is() -> None:
     table = UriTable([listed("a", "file:///w"), listed("b", "file:///w/sub", "db://t/")])
     assert route(table, "file:///w/sub/deep/x.txt") == ("b", "file:///w/sub/deep/x.txt", "ancestor")
@@ -121,6 +124,7 @@ def test_ancestors_end_at_path_boundaries_and_the_longest_comes_first() -> None:
 # --- collisions --------------------------------------------------------------------------------------------
 
 
+@behaviour("resources:rewritten-on-collision")
 def test_without_a_collision_every_uri_and_definition_goes_through_byte_for_byte() -> None:
     ours, theirs = (
         catalog("a", resources=("file:///x", "no scheme")),
@@ -133,6 +137,7 @@ def test_without_a_collision_every_uri_and_definition_goes_through_byte_for_byte
     assert view.outward_uri(PoolKey("a"), "file:///unlisted") == "file:///unlisted"
 
 
+@behaviour("resources:rewritten-on-collision")
 def test_of_two_servers_with_one_uri_the_later_by_name_says_its_server_in_the_uri() -> None:
     view = view_of(catalog("b", resources=("file:///x",)), catalog("a", resources=("file:///x", "file:///y")))
     assert [it["uri"] for it in body(view, "resources")["resources"]] == [
@@ -243,6 +248,7 @@ def test_no_uri_is_too_long_or_too_odd_to_be_routed() -> None:
 # --- prompts, completion, what is announced ----------------------------------------------------------------
 
 
+@behaviour("prompts:own-names")
 def test_prompts_are_named_like_tools_in_a_name_space_of_their_own() -> None:
     view = view_of(catalog("a", prompts=("review", "sum")), catalog("b", prompts=("review",)))
     assert [it["name"] for it in body(view, "prompts")["prompts"]] == ["a__review", "a__sum", "b__review"]
@@ -293,6 +299,7 @@ def test_a_completion_goes_to_the_server_of_its_reference_in_that_servers_words(
         assert isinstance(view.completion_target(RawJson(bad)), BadRef)
 
 
+@behaviour("features:announced")
 def test_what_is_announced_is_what_some_server_serves_with_changes_of_lists_that_exist() -> None:
     view = view_of(
         catalog("a", features=("prompts", "completions")), catalog("b", features=("resources.subscribe",))
@@ -302,6 +309,7 @@ def test_what_is_announced_is_what_some_server_serves_with_changes_of_lists_that
     assert offering.capabilities() == {"resources", "resources.listChanged"}, "listed, if not announced"
 
 
+@behaviour("features:announced")
 def test_a_server_that_told_nothing_yet_may_serve_any_list() -> None:
     lists = {family + flag for family in ("tools", "prompts", "resources") for flag in ("", ".listChanged")}
     lists |= {"completions", "logging", "resources.subscribe"}

@@ -1,8 +1,8 @@
 """The broker's decisions, all of them, behind one door.
 
-Composes sessions, the ledger (calls), requests (what agents ask), the outlook (views) and sources
-(configurations in force): takes an event, returns the effects in order. Owns greetings, what is said to
-the supervisor as wanted, and who is told that a list changed (rule 18). Pure: time comes in.
+Composes sessions, the ledger (calls), requests (what agents ask), asks (what agents are asked), the outlook
+(views) and sources (configurations in force): takes an event, returns the effects in order. Owns greetings,
+what is said to the supervisor as wanted, and who is told that a list changed (rule 18). Pure: time comes in.
 
 Invariants (`check`): those of its parts; every session's source is known.
 
@@ -12,9 +12,11 @@ Knows nothing of: how an era words requests and answers, sockets, processes.
 from collections.abc import Iterable
 from typing import Final, assert_never
 
+from carpool_broker.core.asks import Asks
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.effects import AnyEffect, Greet, Reply, SayListChanged, SayLog, SayUpdated
 from carpool_broker.core.events import (
+    AgentAnswered,
     AgentCalled,
     AgentCame,
     AgentCancelled,
@@ -23,35 +25,45 @@ from carpool_broker.core.events import (
     AgentLeft,
     AgentListed,
     AgentPinged,
+    AgentProgressed,
+    AgentReady,
+    AgentRootsChanged,
     AgentSetLevel,
     AgentWatched,
     AnyEvent,
     LimitsRead,
+    SessionMoved,
     SourceDropped,
-    SourceId,
     SourceRead,
     SupervisorCame,
     SupervisorWent,
 )
 from carpool_broker.core.ledger import Ledger
-from carpool_broker.core.listing import FAMILIES, Family
+from carpool_broker.core.listing import Family
 from carpool_broker.core.outlook import FAILING, Outlook
 from carpool_broker.core.registry import Changes, Registry
 from carpool_broker.core.requests import Requests, notice_of
+from carpool_broker.core.roots import Roots
 from carpool_broker.core.session import Session
 from carpool_broker.core.view import View
 from carpool_protocol.features import FEATURES
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, SessionId
 from carpool_protocol.messages import (
     Answered,
+    Asked,
+    AskWithdrawn,
     Catalog,
     Credit,
     Discover,
+    Elicited,
     Failed,
     Logged,
     PoolChanged,
     Progressed,
+    SessionGone,
+    SessionRekeyed,
     Updated,
+    Wanted,
 )
 
 VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
@@ -74,7 +86,11 @@ class BrokerCore:
         self.ledger = Ledger(self.sessions, bounds, self._out)
         self.requests = Requests(self.sessions, registry, self.outlook, self.ledger, self._out)
         self.requests.list_wait_s = list_wait_s
+        self.asks = Asks(self.sessions, self.ledger, self._out)
+        self.roots = Roots(self.sessions, self.sources, self._out)
         self._wanted: set[PoolKey] = set()
+        self._said: Wanted | None = None
+        """What the supervisor knows to be wanted."""
 
     def handle(self, event: AnyEvent, now: float) -> list[AnyEffect]:
         """Take one event; return what is to be done, in order."""
@@ -107,11 +123,11 @@ class BrokerCore:
     def check(self) -> None:
         """Assert every invariant of every part."""
         self.ledger.check()
-        self.sources.check()
+        self.asks.check()
+        self.roots.check()
+        self.outlook.check(self.sessions.values())
         self.requests.check()
         self.registry.check()
-        for session in self.sessions.values():
-            assert session.source in self.sources.sources
 
     def _out(self, effect: AnyEffect) -> None:
         self._effects.append(effect)
@@ -132,6 +148,12 @@ class BrokerCore:
                     self._out(SayLog(event.session, event.params))
             case Updated():
                 self._updated(event)
+            case Asked():
+                self.asks.asked(event)
+            case AskWithdrawn():
+                self.asks.withdrawn(event)
+            case Elicited():
+                self.asks.elicited(event)
             case Credit():
                 if self.ledger.credit_bytes is not None:
                     self.ledger.credit_bytes += event.size_bytes
@@ -141,13 +163,15 @@ class BrokerCore:
             case Catalog():
                 self.outlook.slow.discard(event.key)
                 self._told(self.registry.learn(event))
-                self._moved(now)
+                self._moved(now, event.key)
             case PoolChanged():
                 self._pool_changed(event, now)
             case SourceRead():
-                if self.sources.read(event):
-                    self._told_source(event.source)
-                self._say_wanted()
+                self.sources.read(event)
+                self._follow()
+                for each in self.sessions.values():
+                    if each.source == event.source:
+                        self.roots.look(each)
                 self._moved(now)
             case SourceDropped():
                 self.sources.drop(event.source)
@@ -158,13 +182,15 @@ class BrokerCore:
                 for each in self.sessions.values():
                     self.ledger.pump(each, now)
             case AgentCame():
-                self.sessions[event.session] = Session(
-                    event.session, event.source, event.agent, event.pid, event.carrier
-                )
+                came = Session(event.session, event.source, event.agent, event.pid, event.carrier)
+                came.asking = event.control
+                self.sessions[event.session] = came
+                self.outlook.enter(came)
             case SupervisorCame():
                 self.states.clear()
                 self.ledger.credit_bytes = event.credit_bytes
-                self._out(self.sources.wanted())
+                self._said = self.sources.wanted()
+                self._out(self._said)
                 self.requests.interests.restart()
                 self.requests.say_interests()
                 self._discover_used()
@@ -172,23 +198,29 @@ class BrokerCore:
             case SupervisorWent():
                 self.states.clear()
                 self.outlook.slow.clear()
+                self.asks.supervisor_went()
                 self.ledger.supervisor_went()
             case _:
                 session = self.sessions.get(event.session)
                 if session is not None:
                     self._handle_agent(session, event, now)
 
-    def _handle_agent(
+    def _handle_agent(  # noqa: C901 - an arm per event
         self,
         session: Session,
-        event: AgentLeft
+        event: SessionMoved
+        | AgentLeft
         | AgentGreeted
+        | AgentReady
+        | AgentRootsChanged
         | AgentPinged
         | AgentListed
         | AgentCancelled
         | AgentSetLevel
         | AgentWatched
-        | AgentErred,
+        | AgentErred
+        | AgentAnswered
+        | AgentProgressed,
         now: float,
     ) -> None:
         match event:
@@ -206,9 +238,26 @@ class BrokerCore:
                 self.requests.watched(event, now, patient=True)
             case AgentErred():
                 self.requests.refuse(session, event.id, event.fault, event.detail)
+            case AgentAnswered():
+                if self.roots.answered(session, event):
+                    self.requests.moved(now)
+                else:
+                    self.asks.answered(session, event)
+            case AgentProgressed():
+                self.asks.progressed(session, event)
+            case AgentReady():
+                self.roots.ready(session)
+            case AgentRootsChanged():
+                self.roots.changed(session)
+            case SessionMoved():
+                self._move(session, event, now)
             case AgentLeft():
+                self.roots.forget(session)
                 self.requests.forget(session)
                 self.ledger.forget(session)
+                self.asks.forget(session)
+                self._out(SessionGone(session.id))
+                self.outlook.leave(session)
                 del self.sessions[session.id]
                 self.requests.say_interests()
             case _:
@@ -223,10 +272,38 @@ class BrokerCore:
         session.greeted = True
         session.version = event.version if event.version in VERSIONS else VERSIONS[0]
         session.agent = event.agent or session.agent
-        self.outlook.discover(self.outlook.view(session))
+        session.capabilities = event.capabilities
+        self._classify(session)
+        self.roots.greeted(session)
+        self.outlook.discover(session, self.outlook.view(session))
         announced = self.outlook.view(session).capabilities()
         features = tuple(feature for feature in FEATURES if feature in announced)
         self._out(Greet(session.id, event.id, session.version, self._instructions(session), features))
+
+    def _classify(self, session: Session) -> None:
+        """An agent that can be asked sees the servers that were greeted for such agents (rule 12)."""
+        if session.capabilities.asking:
+            session.asking = True
+            if self.sources.ask(session.source):
+                self._follow()
+            else:
+                self.outlook.follow([session])
+
+    def _move(self, session: Session, event: SessionMoved, now: float) -> None:
+        """Its configuration comes from another source: nothing of it is lost, but it is served elsewhere."""
+        session.rooting = False
+        session.source = event.source
+        if session.capabilities.asking:
+            self.sources.ask(event.source)
+        old = {entry.server: entry.key for entry in session.scope.servers}
+        self._follow()
+        for entry in session.scope.servers:
+            if entry.server in session.used and old.get(entry.server, entry.key) != entry.key:
+                self._out(SessionRekeyed(session.id, old[entry.server], entry.key))
+        self.roots.look(session)
+        if session.greeted:
+            self.outlook.discover(session, self.outlook.view(session))
+        self._moved(now)
 
     def _updated(self, event: Updated) -> None:
         for session_id, spelled, exact in self.requests.interests.hearers(event.key, event.uri):
@@ -239,32 +316,34 @@ class BrokerCore:
         self.states[event.key] = event
         changed = self.registry.hide(event.key) if event.state in AWAY else self.registry.show(event.key)
         self._told(changed)
-        self._moved(now)
+        self._moved(now, event.key)
 
     def _told(self, changes: Changes) -> None:
         """The views of these scopes are others now."""
         if changes:
-            for source_id, source in self.sources.sources.items():
-                families = changes.get(source.in_force)
-                if families:
-                    self._told_source(source_id, families)
+            for session in self.sessions.values():
+                self._tell(session, changes.get(session.scope, ()))
 
-    def _told_source(self, source: SourceId, families: Iterable[Family] = FAMILIES) -> None:
+    def _tell(self, session: Session, families: Iterable[Family]) -> None:
+        """Whoever holds an old list is told, once."""
         notices = {notice_of(family) for family in families}
-        for session in self.sessions.values():
-            if session.source == source:
-                for notice in sorted(notices & session.listed):
-                    session.listed.remove(notice)
-                    self._out(SayListChanged(session.id, notice))
+        for notice in sorted(notices & session.listed):
+            session.listed.remove(notice)
+            self._out(SayListChanged(session.id, notice))
 
-    def _moved(self, now: float) -> None:
-        """Catalogs or pool states are others now: what waited for that may go on."""
-        replaced = self.sources.advance()
-        for source in replaced:
-            self._told_source(source)
-        if replaced:
-            self._say_wanted()
+    def _moved(self, now: float, key: PoolKey | None = None) -> None:
+        """Catalogs or pool states are others now (`key`'s): what waited for that may go on."""
+        if self.sources.advance(key):
+            self._follow()
         self.requests.moved(now)
+
+    def _follow(self) -> None:
+        """Other scopes are in force, or other pools wanted: sessions go along, the supervisor is told."""
+        moved = self.outlook.follow(self.sessions.values())
+        self._say_wanted()
+        for session, families in moved:
+            self._tell(session, families)
+            self.requests.followed(session)
 
     # --- views -----------------------------------------------------------------------------------------
 
@@ -274,8 +353,9 @@ class BrokerCore:
 
     def _discover_used(self) -> None:
         """A new supervisor knows nothing: ask for what sessions look at and for what shall be replaced."""
-        for source in dict.fromkeys(session.source for session in self.sessions.values()):
-            self.outlook.discover(self.registry.view(self.sources.scope(source)))
+        looking = {(s.scope, s.rooting): s for s in self.sessions.values() if s.greeted}
+        for session in looking.values():
+            self.outlook.discover(session, self.outlook.view(session))
         for key in self.sources.to_discover():
             self._out(Discover(key))
 
@@ -288,7 +368,9 @@ class BrokerCore:
             self._told(self.registry.forget(key))
         self._wanted = keys
         if self.ledger.credit_bytes is not None:
-            self._out(wanted)
+            if wanted != self._said:
+                self._said = wanted
+                self._out(wanted)
             self.requests.say_interests()
             for key in self.sources.to_discover():
                 self._out(Discover(key))

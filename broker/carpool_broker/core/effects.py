@@ -10,8 +10,21 @@ from typing import Literal
 
 from msgspec import Struct
 
-from carpool_protocol.ids import PoolKey, RawJson, SessionId
-from carpool_protocol.messages import Call, CancelCall, Discover, Feature, Payload, SetLevel, Wanted, Watch
+from carpool_protocol.ids import AskId, PoolKey, RawJson, SessionId
+from carpool_protocol.messages import (
+    AnswerAsk,
+    AskProgressed,
+    Call,
+    CancelCall,
+    Discover,
+    Feature,
+    Payload,
+    SessionGone,
+    SessionRekeyed,
+    SetLevel,
+    Wanted,
+    Watch,
+)
 
 
 class Effect(Struct, frozen=True, tag=True):
@@ -81,6 +94,45 @@ class SayUpdated(Effect, frozen=True):
     params: Payload
 
 
+class SendAsk(Effect, frozen=True):
+    """Ask this agent what a server asks of it."""
+
+    session: SessionId
+    ask: AskId
+    """Also the request's id and, where progress is wanted, its progress token."""
+    method: str
+    params: Payload
+    """As the server wrote them: another version than the agent's may be meant."""
+    wants_progress: bool
+    version: str
+    """The agent's. Whoever words it for that may find that it cannot be said: then the agent has answered
+    with that error.
+    """
+
+
+class WithdrawAsk(Effect, frozen=True):
+    """Tell this agent that its answer is no longer needed."""
+
+    session: SessionId
+    ask: AskId
+    reason: str
+
+
+class SayElicited(Effect, frozen=True):
+    """Tell this agent that what it was sent to a URL for is done."""
+
+    session: SessionId
+    params: Payload
+
+
+class UseRoots(Effect, frozen=True):
+    """These are the roots that the agent names: find the source that goes with them, say `SessionMoved`."""
+
+    session: SessionId
+    roots: tuple[str, ...]
+    """File URIs, in the agent's order."""
+
+
 class Note(Effect, frozen=True):
     """A line for the broker's log."""
 
@@ -88,6 +140,30 @@ class Note(Effect, frozen=True):
     text: str
 
 
-OwnEffect = Reply | ReplyOutward | Greet | ReportProgress | SayListChanged | SayLog | SayUpdated | Note
-LinkEffect = Call | CancelCall | Wanted | Discover | SetLevel | Watch
+OwnEffect = (
+    Reply
+    | ReplyOutward
+    | Greet
+    | ReportProgress
+    | SayListChanged
+    | SayLog
+    | SayUpdated
+    | SendAsk
+    | WithdrawAsk
+    | SayElicited
+    | UseRoots
+    | Note
+)
+LinkEffect = (
+    Call
+    | CancelCall
+    | Wanted
+    | Discover
+    | SetLevel
+    | Watch
+    | AnswerAsk
+    | AskProgressed
+    | SessionGone
+    | SessionRekeyed
+)
 AnyEffect = OwnEffect | LinkEffect

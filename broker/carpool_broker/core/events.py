@@ -15,11 +15,14 @@ from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.listing import Family
 from carpool_broker.core.scope import Scope
 from carpool_protocol.faults import TOOLS_CALL
-from carpool_protocol.ids import RawJson, ServerName, SessionId
+from carpool_protocol.ids import AskId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.messages import (
     Answered,
+    Asked,
+    AskWithdrawn,
     Catalog,
     Credit,
+    Elicited,
     Failed,
     Logged,
     Payload,
@@ -31,6 +34,22 @@ from carpool_protocol.messages import (
 
 SourceId = NewType("SourceId", str)
 """Where a scope comes from: one configuration seen with one environment. Many sessions share one."""
+
+
+class Capabilities(Struct, frozen=True):
+    """What an agent has declared that it can be asked (MCP 2025-11-25, basic/lifecycle)."""
+
+    sampling: bool = False
+    sampling_tools: bool = False
+    form: bool = False
+    """Elicitation; `{}` means form mode only."""
+    url: bool = False
+    roots: bool = False
+
+    @property
+    def asking(self) -> bool:
+        """Whether servers are to be greeted with these for it (rule 12). Roots are rule 6's."""
+        return self.sampling or self.form or self.url
 
 
 class Event(Struct, frozen=True, tag=True):
@@ -49,6 +68,10 @@ class SourceRead(Event, frozen=True, kw_only=True):
     """Servers whose replacement may start only after the old pool is gone."""
     max_processes: int
     max_greeting: int
+    twins: dict[PoolKey, PoolSpec] = {}
+    """By the key of a spec: the same launch, greeted for agents that can be asked (rule 12)."""
+    own_roots: frozenset[ServerName] = frozenset()
+    """Servers that are told the roots which the agent itself names (rule 6)."""
 
 
 class SourceDropped(Event, frozen=True):
@@ -72,6 +95,15 @@ class AgentCame(Event, frozen=True, kw_only=True):
     agent: str
     pid: int
     carrier: str
+    control: bool = False
+    """The command line's: no agent, and no reason to start a process of a server that runs already."""
+
+
+class SessionMoved(Event, frozen=True):
+    """The session's configuration is another source's from now on: what it is resolved from has changed."""
+
+    session: SessionId
+    source: SourceId
 
 
 class AgentLeft(Event, frozen=True):
@@ -87,6 +119,39 @@ class AgentGreeted(Event, frozen=True):
     id: RawJson
     version: str
     agent: str
+    capabilities: Capabilities = Capabilities()
+
+
+class AgentReady(Event, frozen=True):
+    """`notifications/initialized`: the agent can be asked."""
+
+    session: SessionId
+
+
+class AgentRootsChanged(Event, frozen=True):
+    """`notifications/roots/list_changed`."""
+
+    session: SessionId
+
+
+class AgentAnswered(Event, frozen=True):
+    """The agent's answer to something that was asked of it."""
+
+    session: SessionId
+    ask: AskId
+    """As the agent wrote the id, decoded; one that was never asked is nobody's."""
+    is_error: bool
+    """`body` is a JSON-RPC error object, not a result."""
+    body: Payload
+
+
+class AgentProgressed(Event, frozen=True):
+    """`notifications/progress` for something that was asked of the agent."""
+
+    session: SessionId
+    ask: AskId
+    params: Payload
+    """Without `progressToken`."""
 
 
 class AgentPinged(Event, frozen=True):
@@ -169,8 +234,11 @@ OwnEvent = (
     | SourceDropped
     | LimitsRead
     | AgentCame
+    | SessionMoved
     | AgentLeft
     | AgentGreeted
+    | AgentReady
+    | AgentRootsChanged
     | AgentPinged
     | AgentListed
     | AgentCalled
@@ -178,8 +246,22 @@ OwnEvent = (
     | AgentSetLevel
     | AgentWatched
     | AgentErred
+    | AgentAnswered
+    | AgentProgressed
     | SupervisorCame
     | SupervisorWent
 )
-LinkEvent = Answered | Failed | Progressed | Catalog | PoolChanged | Credit | Logged | Updated
+LinkEvent = (
+    Answered
+    | Failed
+    | Progressed
+    | Catalog
+    | PoolChanged
+    | Credit
+    | Logged
+    | Updated
+    | Asked
+    | AskWithdrawn
+    | Elicited
+)
 AnyEvent = OwnEvent | LinkEvent

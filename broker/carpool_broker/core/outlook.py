@@ -2,24 +2,31 @@
 
 Owns the way from a session to its view, what the supervisor last said of each pool, and the patience with
 catalogs that are on their way (rule 18): nobody waits for a failing pool, and no list waits twice for a slow
-one.
+one. While an agent is asked for its roots, what its session sees of the servers that are told them is not
+final: nobody starts them, and what concerns them waits (rule 6).
 
+Invariant (`check`): a session looks through the scope that is in force for it.
 Knows nothing of: what waits, and for whom.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from carpool_broker.core.effects import AnyEffect
+from carpool_broker.core.listing import Family
 from carpool_broker.core.registry import Registry
+from carpool_broker.core.scope import Scope
 from carpool_broker.core.session import Session
 from carpool_broker.core.sources import Sources
 from carpool_broker.core.view import View
-from carpool_protocol.ids import PoolKey
+from carpool_broker.core.views import differing
+from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.messages import Discover, PoolChanged
 
 FAILING: Final = frozenset({"given_up", "stopped", "backing_off"})
 """States in which nothing waits for a pool's catalog."""
+
+NONE: Final[frozenset[ServerName]] = frozenset()
 
 
 class Outlook:
@@ -33,21 +40,69 @@ class Outlook:
         self.slow: set[PoolKey] = set()
         """Pools that a list has once waited for in vain."""
 
+    # --- who sees what ---------------------------------------------------------------------------------
+
+    def enter(self, session: Session) -> None:
+        """A new session looks around."""
+        session.scope = self.sources.scope(session.source, asking=session.asking)
+        self._registry.retain(session.scope)
+
+    def leave(self, session: Session) -> None:
+        """The session is gone."""
+        self._registry.release(session.scope)
+
+    def follow(self, sessions: Iterable[Session]) -> list[tuple[Session, frozenset[Family]]]:
+        """Have everybody look through the scope that is in force for it now. Returns for whom that is another
+        one, and the families of which it reads different lists there.
+        """
+        moved: list[tuple[Session, frozenset[Family]]] = []
+        seen: dict[tuple[Scope, Scope], frozenset[Family]] = {}
+        for session in sessions:
+            scope = self.sources.scope(session.source, asking=session.asking)
+            if scope == session.scope:
+                continue
+            view = self._registry.retain(scope)
+            way = (session.scope, scope)
+            if way not in seen:
+                seen[way] = differing(self._registry.view(session.scope), view)
+            self._registry.release(session.scope)
+            session.scope = scope
+            moved.append((session, seen[way]))
+        return moved
+
     def view(self, session: Session) -> View:
         """What this session sees."""
-        return self._registry.view(self.sources.scope(session.source))
+        return self._registry.view(session.scope)
+
+    # --- patience --------------------------------------------------------------------------------------
 
     def is_settled(self, key: PoolKey) -> bool:
         """Whether waiting for this pool's catalog is pointless."""
         state = self.states.get(key)
         return state is not None and state.state in FAILING
 
-    def unsettled(self, view: View) -> bool:
+    def unsettled(self, session: Session, view: View) -> bool:
         """Whether a list is worth waiting for."""
+        if session.rooting and self.unrooted(session):
+            return True
         return any(not self.is_settled(key) and key not in self.slow for key in view.unknown)
 
-    def discover(self, view: View) -> None:
+    def unrooted(self, session: Session) -> frozenset[ServerName]:
+        """Servers whose pool for this session is known only when its agent has said its roots."""
+        return self.sources.own_roots(session.source) if session.rooting else NONE
+
+    def discover(self, session: Session, view: View) -> None:
         """Have the unknown catalogs of this view told."""
-        for key in sorted(view.unknown):
+        later: set[PoolKey] = set()
+        if session.rooting:
+            unrooted = self.unrooted(session)
+            later = {entry.key for entry in view.scope.servers if entry.server in unrooted}
+        for key in sorted(view.unknown - later):
             if not self.is_settled(key):
                 self._out(Discover(key))
+
+    def check(self, sessions: Iterable[Session]) -> None:
+        """Assert every invariant."""
+        self.sources.check()
+        for session in sessions:
+            assert session.scope == self.sources.scope(session.source, asking=session.asking)

@@ -43,7 +43,7 @@ class Requests:
         self._outlook = outlook
         self._ledger = ledger
         self._out = out
-        self.interests = Interests(lambda session: outlook.sources.scope(sessions[session].source))
+        self.interests = Interests(lambda session: sessions[session].scope)
         self.list_wait_s = 10.0
         self.list_waits: Deadlines[tuple[SessionId, RawJson]] = Deadlines()
         self.name_waits: Deadlines[CallId] = Deadlines()
@@ -61,8 +61,8 @@ class Requests:
             self.refuse(session, event.id, "duplicate_request_id", "")
             return
         view = self._outlook.view(session)
-        if event.cursor is None and self._outlook.unsettled(view):
-            self._outlook.discover(view)
+        if event.cursor is None and self._outlook.unsettled(session, view):
+            self._outlook.discover(session, view)
             session.lists[event.id] = event.family
             self.list_waits.arm((session.id, event.id), now, self.list_wait_s)
             return
@@ -98,25 +98,35 @@ class Requests:
         asked = owed.asked
         if asked.method == TOOLS_CALL:  # most are, and most names are qualified: one look is all it takes
             tool = view.resolve(asked.name)
-            if type(tool) is ViewTool:
+            if type(tool) is ViewTool and not owed.session.rooting:
                 owed.server, owed.target, owed.key = tool.server, tool.tool, tool.key
                 self._enter(owed, view, now)
                 return
         found = find(view, asked.method, asked.name)
-        if isinstance(found, Target) and (found.final or not patient or not self._outlook.unsettled(view)):
-            owed.server, owed.target, owed.key = found.server, found.subject, found.key
-            self._enter(owed, view, now)
-            return
-        suspects = found.suspects if isinstance(found, NoTarget) else tuple(sorted(view.unknown))
-        if patient and any(not self._outlook.is_settled(key) for key in suspects):
+        if patient and self._may_change(owed.session, view, found):
             if owed.call not in self.name_waits:
-                self._outlook.discover(view)
+                self._outlook.discover(owed.session, view)
                 self._nameless[owed.call] = owed
                 self.name_waits.arm(owed.call, now, self.list_wait_s)
             return
-        assert isinstance(found, NoTarget), "a place that is good enough was passed over"
+        if isinstance(found, Target):
+            owed.server, owed.target, owed.key = found.server, found.subject, found.key
+            self._enter(owed, view, now)
+            return
         self._resolved(owed)
         self._fail_unresolved(owed, view, found)
+
+    def _may_change(self, session: Session, view: View, found: Target | NoTarget) -> bool:
+        """Whether it is worth waiting for a better place than what was found."""
+        if isinstance(found, Target):
+            if found.server in self._outlook.unrooted(session):
+                return True
+            if found.final or not self._outlook.unsettled(session, view):
+                return False
+        elif self._outlook.unrooted(session):
+            return True
+        suspects = found.suspects if isinstance(found, NoTarget) else tuple(view.unknown)
+        return any(not self._outlook.is_settled(key) for key in suspects)
 
     def _enter(self, owed: Owed, view: View, now: float) -> None:
         """It is known where the request goes."""
@@ -180,10 +190,12 @@ class Requests:
         view = self._outlook.view(session)
         route = view.route(event.uri)
         final = isinstance(route, Route) and route.by in ("listed", "named")
+        if isinstance(route, Route) and route.server in self._outlook.unrooted(session):
+            final = False
         who = (session.id, event.id)
-        if patient and not final and self._outlook.unsettled(view):
+        if patient and not final and self._outlook.unsettled(session, view):
             if who not in self._early:
-                self._outlook.discover(view)
+                self._outlook.discover(session, view)
                 self._early[who] = event
                 self.watch_waits.arm(who, now, self.list_wait_s)
             return
@@ -221,20 +233,39 @@ class Requests:
 
     def overdue(self, now: float) -> None:
         """What has waited long enough is decided by what is known."""
-        for session_id, request in self.list_waits.due(now):
+        lists, watches = list(self.list_waits.due(now)), list(self.watch_waits.due(now))
+        names = [self._nameless.pop(call) for call in self.name_waits.due(now)]
+        late = {*(who[0] for who in (*lists, *watches)), *(owed.session.id for owed in names)}
+        rootless = self._unroot(late)
+        for session_id, request in lists:
             session = self._sessions[session_id]
+            if session_id in rootless and self._outlook.unsettled(session, self._outlook.view(session)):
+                self.list_waits.arm((session_id, request), now, self.list_wait_s)
+                continue
             self._outlook.slow |= self._outlook.view(session).unknown
             self._answer_list(session, request, session.lists.pop(request))
-        for who in self.watch_waits.due(now):
-            self.watched(self._early.pop(who), now, patient=False)
-        for call in self.name_waits.due(now):
-            self._resolve(self._nameless.pop(call), now, patient=False)
+        for who in watches:
+            self.watched(self._early.pop(who), now, patient=who[0] in rootless)
+        for owed in names:
+            self._outlook.slow |= self._outlook.view(owed.session).unknown
+            self._resolve(owed, now, patient=owed.session.id in rootless)
+
+    def _unroot(self, waited: set[SessionId]) -> set[SessionId]:
+        """Agents that have not said their roots in time: what waited for that goes on with what is known, and
+        may wait once more for the catalogs of that.
+        """
+        rootless = {who for who in waited if self._sessions[who].rooting}
+        for who in rootless:
+            session = self._sessions[who]
+            session.rooting = False
+            self._outlook.discover(session, self._outlook.view(session))
+        return rootless
 
     def moved(self, now: float) -> None:
         """Catalogs or pool states are others now: what waited for that may go on."""
         if self.list_waits:
             for session in self._sessions.values():
-                if session.lists and not self._outlook.unsettled(self._outlook.view(session)):
+                if session.lists and not self._outlook.unsettled(session, self._outlook.view(session)):
                     for request in list(session.lists):
                         self.list_waits.disarm((session.id, request))
                         self._answer_list(session, request, session.lists.pop(request))
@@ -242,6 +273,25 @@ class Requests:
             self._resolve(owed, now, patient=True)
         for early in list(self._early.values()):
             self.watched(early, now, patient=True)
+
+    def followed(self, session: Session) -> None:
+        """The session sees other pools now. Its calls that have not left yet go there, and whatever waits for
+        a catalog waits for theirs. Who holds a list is to hear of what they offer.
+        """
+        view = self._outlook.view(session)
+        keys = {entry.server: entry.key for entry in session.scope.servers}
+        for owed in session.waiting:
+            key = keys.get(owed.server, owed.key)
+            if key != owed.key:
+                owed.key = key
+                owed.edit = needed(view, key, session.version)
+        if session.greeted and (
+            session.lists
+            or session.listed
+            or any(owed.stage == "unresolved" for owed in session.owed.values())
+            or any(who[0] == session.id for who in self._early)
+        ):
+            self._outlook.discover(session, view)
 
     def forget(self, session: Session) -> None:
         """The agent is gone, and nothing of it waits any more."""

@@ -58,9 +58,9 @@ def _named(
     fault = "unknown_tool" if method == TOOLS_CALL else "unknown_prompt"
     match found:
         case ViewTool():
-            return Target(found.server, found.key, found.tool)
+            return Target(found.server, found.key, found.tool, final=_stays(view, subject, found))
         case ViewPrompt():
-            return Target(found.server, found.key, found.prompt)
+            return Target(found.server, found.key, found.prompt, final=_stays(view, subject, found))
         case Ambiguous():
             return NoTarget(fault=fault, detail=_which(found))
         case Denied():
@@ -68,6 +68,13 @@ def _named(
         case Unknown():
             suspects = view.suspects(subject, "tools" if method == TOOLS_CALL else "prompts")
             return NoTarget(fault=fault, detail=_perhaps(found), suspects=suspects)
+
+
+def _stays(view: View, subject: str, found: ViewTool | ViewPrompt) -> bool:
+    """Whether it means the same whatever others turn out to offer: a bare name counts while only one server
+    has it.
+    """
+    return found.qualified == subject or not view.unknown
 
 
 def _located(view: View, uri: str, found: Route | Unroutable) -> Target | NoTarget:

@@ -5,17 +5,20 @@ expansion (argv, environment, directory) share a pool, two that differ in anythi
 policy is no part of the key, so a changed limit replaces no process; a server that cannot be expanded is
 misconfigured and concerns no other server; no text made here holds a value of an environment.
 
+A launch has two pools, a plain one and one for agents that can be asked (rule 12). A server that must not run
+twice (`stop_first`: it holds a port or a lock) has one, greeted for agents that can be asked.
+
 Pure. Knows nothing of: files, sockets, catalogs, where environments come from.
 """
 
 import hashlib
 import posixpath
-import re
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from urllib.parse import quote
 
 from msgspec import Struct, msgpack
 
+from carpool_broker.core.run_name import run_name
 from carpool_broker.core.scope import ScopeEntry
 from carpool_protocol.attach import RunCommand
 from carpool_protocol.config.environment import is_volatile, of_caller
@@ -25,30 +28,6 @@ from carpool_protocol.config.problems import ConfigProblem, render_path
 from carpool_protocol.config.shape import SERVERS
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.messages import Policy, PoolSpec
-from carpool_protocol.names import MAX_SERVER_NAME_CHARS, check_server_name
-
-_RUNNERS = frozenset(
-    {"npx", "bunx", "pnpx", "uvx", "uv", "pipx", "python", "python3", "node", "bun", "deno", "ruby", "java"}
-)
-"""Programs that say nothing about the server: their first plain argument does."""
-_RUNNER_VERBS = frozenset({"run", "exec", "x", "tool", "dlx"})
-_VALUE_FLAGS = frozenset(
-    {
-        "--directory",
-        "--project",
-        "--python",
-        "--with",
-        "--from",
-        "--package",
-        "-p",
-        "--registry",
-        "-r",
-        "--require",
-    }
-)
-"""Options of runners whose value is not the server."""
-_PACKAGE = re.compile(r"[@\w./-]+", re.ASCII)
-_PACKAGE_CHARS = 256
 
 
 class Resolution(Struct, frozen=True, kw_only=True):
@@ -60,6 +39,10 @@ class Resolution(Struct, frozen=True, kw_only=True):
     misconfigured: dict[ServerName, str]
     """Why, with file and line, the variable's name and what to do."""
     disabled: list[ServerName]
+    twins: dict[PoolKey, PoolSpec]
+    """By the key of a plain spec: the same launch, greeted for agents that can be asked."""
+    own_roots: frozenset[ServerName] = frozenset()
+    """Servers with `roots: agent` that are not disabled."""
 
 
 def resolve(
@@ -72,35 +55,52 @@ def resolve(
     cwd: str,
     home: str,
     secret: bytes,
+    roots: Sequence[str] | None = None,
 ) -> Resolution:
     """Expand a configuration for one session.
 
     `environment`: the session's values of `model.variables(config)`; `env_file`: for names not in that.
     `base_environment`: the daemon's own, scrubbed; all servers get it. `workspace` and `cwd` are absolute, or
-    empty where the agent did not say them. `secret` keys the hash in pool keys: one per daemon.
+    empty where the agent did not say them. `secret` keys the hash in pool keys: one per daemon. `roots`: the
+    file URIs that the agent names, for servers with `roots: agent`; None where it names none.
     """
     scope = _Scope(
         known={**env_file, **environment},
         places={"workspace": workspace, "cwd": cwd},
         base_environment=base_environment,
         home=home or "/",
-        secret=secret,
+        roots=roots,
     )
     specs: list[PoolSpec] = []
     entries: list[ScopeEntry] = []
     misconfigured: dict[ServerName, str] = {}
     disabled: list[ServerName] = []
+    twins: dict[PoolKey, PoolSpec] = {}
     for server in config.servers.values():
         if server.disabled:
             disabled.append(server.name)
             continue
-        spec = _launch(config.file, server, scope)
-        if isinstance(spec, str):
-            misconfigured[server.name] = spec
+        launch = _launch(config.file, server, scope)
+        if isinstance(launch, str):
+            misconfigured[server.name] = launch
             continue
+        if server.replace == "stop_first":
+            spec = launch.spec(secret, asking=True)
+        else:
+            spec = launch.spec(secret)
+            twins[spec.key] = launch.spec(secret, asking=True)
         specs.append(spec)
         entries.append(_entry(config, server, spec.key))
-    return Resolution(specs=specs, entries=entries, misconfigured=misconfigured, disabled=disabled)
+    return Resolution(
+        specs=specs,
+        entries=entries,
+        misconfigured=misconfigured,
+        disabled=disabled,
+        twins=twins,
+        own_roots=frozenset(
+            each.name for each in config.servers.values() if each.roots == "agent" and not each.disabled
+        ),
+    )
 
 
 def resolve_run(run: RunCommand, *, secret: bytes, policy: Policy | None = None) -> Resolution:
@@ -111,23 +111,27 @@ def resolve_run(run: RunCommand, *, secret: bytes, policy: Policy | None = None)
     server = run_name(run)
     if not run.argv or not all(map(is_usable, (*run.argv, run.cwd))):
         why = "the command is empty, or it or its directory holds a NUL character or is not UTF-8"
-        return Resolution(specs=[], entries=[], misconfigured={server: why}, disabled=[])
-    env = of_caller(run.env)
-    keyed = {name: value for name, value in env.items() if not is_volatile(name)}
-    key = pool_key(server, run.argv, keyed, run.cwd, secret=secret, origin="run")
-    spec = PoolSpec(
-        key=key, server=server, argv=list(run.argv), env=env, cwd=run.cwd, policy=policy or Policy()
+        return Resolution(specs=[], entries=[], misconfigured={server: why}, disabled=[], twins={})
+    launch = _Launch(
+        server=server,
+        argv=list(run.argv),
+        env=of_caller(run.env),
+        cwd=run.cwd,
+        policy=policy or Policy(),
+        origin="run",
     )
+    spec = launch.spec(secret)
     entry = ScopeEntry(
         server=server,
-        key=key,
+        key=spec.key,
         prefix="",
         description_prefix=False,
         tools_allow=("*",),
         tools_deny=(),
         tags=(),
     )
-    return Resolution(specs=[spec], entries=[entry], misconfigured={}, disabled=[])
+    twins = {spec.key: launch.spec(secret, asking=True)}
+    return Resolution(specs=[spec], entries=[entry], misconfigured={}, disabled=[], twins=twins)
 
 
 def pool_key(
@@ -140,46 +144,19 @@ def pool_key(
     origin: str = "config",
     era: str = "",
     capabilities: str = "",
+    roots: Sequence[str] | None = None,
 ) -> PoolKey:
     """`server:` and 16 hex digits of a keyed hash, so that a key tells nothing about the values in it.
 
-    `origin` keeps servers of `carpool run` apart from configured ones, whose policies may differ. `era` and
-    `capabilities` (rule 12) have one value each until servers of both kinds exist.
+    `origin` keeps servers of `carpool run` apart from configured ones, whose policies may differ. `era` has
+    one value until servers of both kinds exist. `capabilities` is the class of agents (rule 12), `roots` is
+    rule 6's.
     """
     # A list of lists in msgpack is unambiguous: no two launches have the same bytes.
-    launch = msgpack.encode([origin, server, list(argv), sorted(env.items()), cwd, era, capabilities])
+    told = None if roots is None else list(roots)
+    launch = msgpack.encode([origin, server, list(argv), sorted(env.items()), cwd, era, capabilities, told])
     keyed = hashlib.blake2b(launch, key=hashlib.blake2b(secret, digest_size=32).digest(), digest_size=8)
     return PoolKey(f"{server}:{keyed.hexdigest()}")
-
-
-def run_name(run: RunCommand) -> ServerName:
-    """A legal server name for a `carpool run`: the wished one, else the package's or the program's."""
-    if run.name and check_server_name(run.name) is None:
-        return ServerName(run.name)
-    words = [run.name] if run.name else [*map(_last_part, run.argv[:1])]
-    if words and words[0] in _RUNNERS:
-        words = [_last_part(word) for word in _package_of(run.argv)] or words
-    name = re.sub(r"[^A-Za-z0-9]+", "-", words[0][-_PACKAGE_CHARS:] if words else "").strip("-")
-    return ServerName(name[:MAX_SERVER_NAME_CHARS].strip("-") or "run")
-
-
-def _package_of(argv: Sequence[str]) -> list[str]:
-    """What a runner runs: its first argument that is neither option nor verb.
-
-    Anything odd is passed over: names are shown everywhere, and `KEY=value` or a URL may hold a secret.
-    """
-    for before, word in pairwise(argv):
-        if word.startswith("-") or word in _RUNNER_VERBS or before in _VALUE_FLAGS:
-            continue
-        if len(word) <= _PACKAGE_CHARS and _PACKAGE.fullmatch(word) and not word[0].isdigit():
-            return [word]
-    return []
-
-
-def _last_part(word: str) -> str:
-    """`@scope/server-x@1.2` and `/opt/server-x.py` are both `server-x`."""
-    last = word.rstrip("/").rpartition("/")[2]
-    return re.sub(r"\.(py|js|mjs|cjs|ts|sh|jar|rb|exe)$", "", last.partition("@")[0] or last)
 
 
 class _Scope(Struct, frozen=True, kw_only=True):
@@ -189,41 +166,95 @@ class _Scope(Struct, frozen=True, kw_only=True):
     places: Mapping[str, str]
     base_environment: Mapping[str, str]
     home: str
-    secret: bytes
+    roots: Sequence[str] | None
 
 
-def _launch(file: str, server: ServerConfig, scope: _Scope) -> PoolSpec | str:
+class _Launch(Struct, frozen=True, kw_only=True):
+    """What is run, before it is known for which agents."""
+
+    server: ServerName
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+    policy: Policy
+    stop_first: bool = False
+    roots: list[str] | None = None
+    origin: str = "config"
+
+    def spec(self, secret: bytes, *, asking: bool = False) -> PoolSpec:
+        """The pool of agents that can be asked, or the plain one."""
+        env = self.env
+        if self.origin == "run":
+            env = {name: value for name, value in env.items() if not is_volatile(name)}
+        return PoolSpec(
+            key=pool_key(
+                self.server,
+                self.argv,
+                env,
+                self.cwd,
+                secret=secret,
+                origin=self.origin,
+                capabilities="asking" if asking else "",
+                roots=self.roots,
+            ),
+            server=self.server,
+            argv=self.argv,
+            env=self.env,
+            cwd=self.cwd,
+            policy=self.policy,
+            stop_first=self.stop_first,
+            asking=asking,
+            roots=self.roots,
+        )
+
+
+def _launch(file: str, server: ServerConfig, scope: _Scope) -> _Launch | str:
     """What to run, or why it cannot be."""
     filled: dict[tuple[str | int, ...], str] = {}
     problems: list[str] = []
+
+    def problem(path: tuple[str | int, ...], text: str) -> None:
+        where = render_path((SERVERS, server.name, *path))
+        problems.append(ConfigProblem(file, server.lines.get(path, server.lines[()]), where, text).render())
+
     for path, text in server.templates():
         value = expand(text, scope.known, scope.places)
         if isinstance(value, Missing):
-            where = render_path((SERVERS, server.name, *path))
-            line = server.lines.get(path, server.lines[()])
-            problems.append(ConfigProblem(file, line, where, value.render()).render())
-            continue
-        filled[path] = value
-    if problems:
+            problem(path, value.render())
+        else:
+            filled[path] = value
+    roots = _roots(server, scope)
+    if isinstance(roots, Missing):
+        problem(("roots",), roots.render())
+    if problems or isinstance(roots, Missing):
         return "; ".join(problems)
     command = _from_home(filled["command",], scope.home)
     if not command.strip():
-        line = server.lines["command",]
-        where = render_path((SERVERS, server.name, "command"))
-        return ConfigProblem(file, line, where, "is empty once its variables are filled in").render()
-    argv = [command, *(filled["args", at] for at in range(len(server.args)))]
-    env = {**scope.base_environment, **{name: filled["env", name] for name in server.env}}
-    cwd = _directory(filled["cwd",], scope.home)
-    key = pool_key(server.name, argv, env, cwd, secret=scope.secret)
-    return PoolSpec(
-        key=key,
+        problem(("command",), "is empty once its variables are filled in")
+        return problems[0]
+    return _Launch(
         server=server.name,
-        argv=argv,
-        env=env,
-        cwd=cwd,
+        argv=[command, *(filled["args", at] for at in range(len(server.args)))],
+        env={**scope.base_environment, **{name: filled["env", name] for name in server.env}},
+        cwd=_directory(filled["cwd",], scope.home),
         policy=server.policy,
         stop_first=server.replace == "stop_first",
+        roots=roots,
     )
+
+
+def _roots(server: ServerConfig, scope: _Scope) -> list[str] | Missing | None:
+    """What the server is told as roots (rule 6). None: they are not declared to it."""
+    if server.roots is None:
+        return None
+    if server.roots == "agent" and scope.roots is not None:
+        return list(scope.roots)
+    workspace = scope.places["workspace"]
+    if not workspace:
+        return Missing("workspace")
+    if not is_usable(workspace):
+        return Missing("workspace", "unusable")
+    return [f"file://{quote(_directory(workspace, scope.home))}"]
 
 
 def _entry(config: Config, server: ServerConfig, key: PoolKey) -> ScopeEntry:

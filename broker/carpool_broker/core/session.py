@@ -7,8 +7,9 @@ Knows nothing of: effects, views, the link.
 from collections import deque
 from typing import Literal
 
-from carpool_broker.core.events import AgentCalled, SourceId
+from carpool_broker.core.events import AgentCalled, Capabilities, SourceId
 from carpool_broker.core.listing import Family
+from carpool_broker.core.scope import Scope
 from carpool_protocol.ids import CallId, PoolKey, RawJson, ServerName, SessionId
 
 Notice = Literal["tools", "prompts", "resources"]
@@ -41,8 +42,8 @@ class Session:
     """One agent's attachment."""
 
     __slots__ = (
-        "agent", "calls", "carrier", "greeted", "id", "listed", "lists", "owed", "pid", "sent", "source",
-        "used", "version", "waiting", "waiting_bytes",
+        "agent", "asking", "calls", "capabilities", "carrier", "greeted", "id", "listed", "lists", "owed",
+        "pid", "rooting", "scope", "sent", "source", "used", "version", "waiting", "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, session: SessionId, source: SourceId, agent: str, pid: int, carrier: str) -> None:
@@ -53,6 +54,13 @@ class Session:
         self.carrier = carrier
         self.greeted = False
         self.version = ""
+        self.capabilities = Capabilities()
+        self.asking = False
+        """It sees what agents see that can be asked, where its source has any."""
+        self.scope = Scope(())
+        """What it sees, retained in the registry for it. `outlook` keeps it up to date."""
+        self.rooting = False
+        """Its agent is to say its roots, and what it sees of servers that are told them is not final yet."""
         self.owed: dict[RawJson, Owed] = {}
         """By the agent's own request id, byte for byte."""
         self.waiting: deque[Owed] = deque()

@@ -1,17 +1,19 @@
-"""Which scope each source of configuration has in force, and which pools are wanted for it.
+"""Which scopes each source of configuration has in force, and which pools are wanted for them.
 
-A source is one configuration seen with one environment; many sessions share one. When it is read
-again, a server whose launch changed keeps its old pool until the new one has greeted (design
-section 10), so no agent meets a broken window; a new one that fails leaves the old one in force and
-says so. With `stop_first` the new pool is in force at once and starts after the old one is gone.
+A source is one configuration seen with one environment; many sessions share one. It has a scope for plain
+agents, and one for agents that can be asked from the first of these on (rule 12; `twins` says which launches
+are one pool after all). When it is read again, a server whose launch changed keeps its old pool until the
+new one has greeted (design section 10), so no agent meets a broken window; a new one that fails leaves the
+old one in force and says so. It is the same when a launch becomes one pool or two. With `stop_first` the new
+pool is in force at once and starts after the old one is gone.
 
-Invariants (`check`): each source's scope in force is retained in the registry exactly once; all
-pools of scopes in force and of scopes to come are wanted.
+Invariants (`check`): each scope in force is retained in the registry exactly once; all pools of scopes in
+force and of scopes to come are wanted, and no others.
 
 Knows nothing of: sessions, files, environments.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from msgspec.structs import replace
@@ -19,26 +21,43 @@ from msgspec.structs import replace
 from carpool_broker.core.events import SourceId, SourceRead
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.scope import Scope, ScopeEntry
+from carpool_broker.core.twins import Twins
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.messages import PoolChanged, PoolSpec, Wanted
 
 FAILED: Final = frozenset({"backing_off", "given_up"})
 
 
+class Lane:
+    """What one class of agents sees of a source."""
+
+    __slots__ = ("asking", "in_force", "replacing")
+
+    def __init__(self, in_force: Scope, *, asking: bool) -> None:
+        self.asking = asking
+        self.in_force = in_force
+        self.replacing: dict[ServerName, PoolKey] = {}
+        """Servers whose new pool has not greeted yet: the new key. The old one is still in force."""
+
+
 class Source:
     """One configuration seen with one environment."""
 
-    __slots__ = ("after", "goal", "in_force", "replacing", "specs")
+    __slots__ = ("asking", "before", "goal", "plain", "specs")
 
     def __init__(self, goal: SourceRead) -> None:
         self.goal = goal
-        self.in_force = goal.scope
-        self.specs: dict[PoolKey, PoolSpec] = {spec.key: spec for spec in goal.specs}
-        """Specs of the scope in force and of the goal."""
-        self.replacing: dict[ServerName, PoolKey] = {}
-        """Servers whose new pool has not greeted yet: the key that is still in force."""
-        self.after: dict[PoolKey, PoolKey] = {}
-        """Of pools with `stop_first`: the one before. The supervisor knows when it is gone."""
+        self.plain = Lane(Scope((), goal.scope.separator), asking=False)
+        self.asking: Lane | None = None
+        """None until an agent comes that can be asked; from then on it stays."""
+        self.specs: dict[PoolKey, PoolSpec] = {}
+        """Of everything in force and to come."""
+        self.before: dict[PoolKey, PoolKey] = {}
+        """Whose place a pool took, or takes, since the configuration was read again."""
+
+    def lanes(self) -> tuple[Lane, ...]:
+        """Of every class of agents that is here."""
+        return (self.plain,) if self.asking is None else (self.plain, self.asking)
 
 
 class Sources:
@@ -48,59 +67,98 @@ class Sources:
         self._registry = registry
         self._states = states
         """What the supervisor last said of each pool."""
+        self._twins = Twins(registry, states)
         self.sources: dict[SourceId, Source] = {}
 
-    def read(self, event: SourceRead) -> bool:
-        """Take over a source. True when its scope in force is another one now."""
+    def read(self, event: SourceRead) -> None:
+        """Take over a source, new or read again."""
         source = self.sources.get(event.source)
         if source is None:
             source = self.sources[event.source] = Source(event)
-            self._registry.retain(source.in_force)
-            return True
+            self._registry.retain(source.plain.in_force)
         source.goal = event
-        return self._settle(source)
+        self._pair()
+        self._settle(source)
+
+    def ask(self, source: SourceId) -> bool:
+        """An agent that can be asked uses this source. True when it is the first one."""
+        found = self.sources[source]
+        if found.asking is not None:
+            return False
+        found.asking = Lane(Scope((), found.goal.scope.separator), asking=True)
+        self._registry.retain(found.asking.in_force)
+        self._settle(found)
+        return True
 
     def drop(self, source: SourceId) -> None:
         """No session uses it any more."""
         gone = self.sources.pop(source, None)
         if gone is not None:
-            self._registry.release(gone.in_force)
+            for lane in gone.lanes():
+                self._registry.release(lane.in_force)
+            self._pair()
 
-    def advance(self) -> list[SourceId]:
-        """A catalog came or a pool changed: the sources whose scope in force is another one now."""
-        return [name for name, source in self.sources.items() if source.replacing and self._settle(source)]
+    def advance(self, key: PoolKey | None = None) -> bool:
+        """A catalog came or a pool changed: `key`. True when something else is in force or wanted now."""
+        otherwise = key is not None and self._twins.look(key)
+        changed = False
+        for source in self.sources.values():
+            if otherwise or any(lane.replacing for lane in source.lanes()):
+                changed = self._settle(source) or changed
+        return changed
+
+    def _pair(self) -> None:
+        self._twins.know(
+            {plain: twin.key for source in self.sources.values() for plain, twin in source.goal.twins.items()}
+        )
 
     def _settle(self, source: Source) -> bool:
-        old = {entry.server: entry for entry in source.in_force.servers}
+        """Put in force what can be. True when the scopes in force or the wanted pools are others now."""
         goal = source.goal
-        specs = {spec.key: spec for spec in goal.specs}
-        source.replacing = {}
-        entries: list[ScopeEntry] = []
+        known = {**source.specs, **{spec.key: spec for spec in (*goal.specs, *goal.twins.values())}}
+        used: set[PoolKey] = set()
+        moved = False
+        for lane in source.lanes():
+            entries: list[ScopeEntry] = []
+            old = {entry.server: entry.key for entry in lane.in_force.servers}
+            lane.replacing = {}
+            for entry in self._goals(goal, lane):
+                used.add(entry.key)
+                entries.append(self._entry(source, lane, entry, old.get(entry.server)))
+            used.update(entry.key for entry in entries)
+            scope = replace(goal.scope, servers=tuple(entries))
+            if scope != lane.in_force:
+                self._registry.retain(scope)
+                self._registry.release(lane.in_force)
+                lane.in_force = scope
+                moved = True
+        moved = moved or used != source.specs.keys()
+        source.before = {key: before for key, before in source.before.items() if key in used}
+        source.specs = {key: self._placed(source, known[key]) for key in used}
+        return moved
+
+    def _goals(self, goal: SourceRead, lane: Lane) -> Iterator[ScopeEntry]:
+        """What this class of agents is to see once every pool has greeted."""
         for entry in goal.scope.servers:
-            before = old.get(entry.server)
-            if before is None or before.key == entry.key:
-                entries.append(entry)
-                continue
-            if entry.server in goal.stop_first:
-                source.after[entry.key] = before.key
-                entries.append(entry)
-            elif self._must_wait(before.key, entry.key):
-                source.replacing[entry.server] = before.key
-                specs[before.key] = source.specs[before.key]
-                entries.append(replace(entry, key=before.key))
-            else:
-                entries.append(entry)
-        source.after = {key: before for key, before in source.after.items() if key in specs}
-        for key, before_key in source.after.items():
-            specs[key] = replace(specs[key], start_after=before_key)
-        source.specs = specs
-        scope = replace(goal.scope, servers=tuple(entries))
-        if scope == source.in_force:
-            return False
-        self._registry.retain(scope)
-        self._registry.release(source.in_force)
-        source.in_force = scope
-        return True
+            twin = goal.twins.get(entry.key)
+            key = entry.key
+            if twin is not None:
+                key = twin.key if lane.asking else self._twins.serving(key)
+            yield entry if key == entry.key else replace(entry, key=key)
+
+    def _entry(self, source: Source, lane: Lane, entry: ScopeEntry, before: PoolKey | None) -> ScopeEntry:
+        """What is in force of this goal now."""
+        if before is None or before == entry.key:
+            return entry
+        twins = source.goal.twins
+        if not any(a in twins and twins[a].key == b for a, b in ((before, entry.key), (entry.key, before))):
+            source.before[entry.key] = before
+            if source.before.get(before) == entry.key:  # the change is taken back
+                del source.before[before]
+        if entry.server not in source.goal.stop_first and self._must_wait(before, entry.key):
+            lane.replacing[entry.server] = entry.key
+            return replace(entry, key=before)
+        return entry
 
     def _must_wait(self, old: PoolKey, new: PoolKey) -> bool:
         """The new pool has not yet shown that it can serve, or has shown that it cannot."""
@@ -108,30 +166,48 @@ class Sources:
         new_state = self._states[new].state if new in self._states else "cold"
         if new_state in FAILED:
             return old_state not in FAILED
-        return old_state == "serving" and new_state != "serving"
+        could = new_state == "serving" or (new_state != "stopped" and self._registry.catalog(new) is not None)
+        return old_state == "serving" and not could
 
-    def scope(self, source: SourceId) -> Scope:
-        """The scope in force."""
-        return self.sources[source].in_force
+    def _placed(self, source: Source, spec: PoolSpec) -> PoolSpec:
+        """With the pool before it. The supervisor knows when that one is gone."""
+        before = source.before.get(spec.key, PoolKey(""))
+        after = before if spec.server in source.goal.stop_first else PoolKey("")
+        if (spec.replaces, spec.start_after) == (before, after):
+            return spec
+        return replace(spec, replaces=before, start_after=after)
+
+    def scope(self, source: SourceId, *, asking: bool = False) -> Scope:
+        """The scope in force. `asking`: for agents that can be asked, if there are any here."""
+        found = self.sources[source]
+        return (found.asking if asking and found.asking is not None else found.plain).in_force
 
     def misconfigured(self, source: SourceId) -> Mapping[ServerName, str]:
         """Servers that cannot be run, and why."""
         return self.sources[source].goal.misconfigured
 
+    def own_roots(self, source: SourceId) -> frozenset[ServerName]:
+        """Servers that are told the roots which the agent itself names."""
+        return self.sources[source].goal.own_roots
+
     def to_discover(self) -> list[PoolKey]:
         """New pools that must greet before they replace an old one."""
-        return [
-            entry.key
-            for source in self.sources.values()
-            for entry in source.goal.scope.servers
-            if entry.server in source.replacing
-        ]
+        return sorted(
+            {
+                key
+                for source in self.sources.values()
+                for lane in source.lanes()
+                for key in lane.replacing.values()
+            }
+        )
 
     def wanted(self) -> Wanted:
         """Every pool of every source, in a stable order."""
         specs: dict[PoolKey, PoolSpec] = {}
         for source in self.sources.values():
-            specs.update(source.specs)
+            for key, spec in source.specs.items():
+                if key not in specs or spec.replaces:  # a source that came later knows of no pool before
+                    specs[key] = spec
         goals = [source.goal for source in self.sources.values()]
         return Wanted(
             sorted(specs.values(), key=lambda spec: spec.key),
@@ -141,8 +217,13 @@ class Sources:
 
     def check(self) -> None:
         """Assert every invariant."""
+        self._twins.check()
         for source in self.sources.values():
-            for entry in source.in_force.servers:
-                assert entry.key in source.specs, f"{entry.key} is in force and not wanted"
-            for server, key in source.replacing.items():
-                assert any(e.server == server and e.key == key for e in source.in_force.servers)
+            used: set[PoolKey] = set()
+            for lane in source.lanes():
+                in_force = {entry.server: entry.key for entry in lane.in_force.servers}
+                used |= {*in_force.values(), *lane.replacing.values()}
+                for server, key in lane.replacing.items():
+                    assert in_force[server] != key, f"{key} replaces itself"
+            assert used == source.specs.keys(), "what is wanted is not what is in force and to come"
+            assert all(source.before.get(before) != key for key, before in source.before.items())

@@ -20,7 +20,7 @@ from carpool_broker.core.resources import Listed, UriTable
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_broker.core.view import View
 from carpool_protocol.features import PERHAPS
-from carpool_protocol.ids import PoolKey
+from carpool_protocol.ids import PoolKey, RawJson
 from carpool_protocol.messages import Feature
 from carpool_protocol.names import Tool
 
@@ -207,3 +207,17 @@ def instructions_of(scope: Scope, known: Known, hidden: Collection[PoolKey]) -> 
     if len(scope.servers) == 1:  # one server exposed as itself is passed on word for word
         return "".join(told.values())
     return "\n\n".join(f"# {server}\n\n{text.strip()}" for server, text in told.items())
+
+
+def differing(one: View, other: View) -> frozenset[Family]:
+    """The families of which agents read different lists in the two."""
+    lists = zip(FAMILIES, _readable(one), _readable(other), strict=True)
+    return frozenset(family for family, mine, its in lists if mine != its)
+
+
+def _readable(view: View) -> Iterable[list[RawJson]]:
+    """The lists of a view, in the order of `FAMILIES`, without what agents do not see of them."""
+    yield [tool.definition for tool in view.tools]
+    yield [prompt.definition for prompt in view.prompts]
+    yield [resource.definition for resource in view.resources]
+    yield [template.definition for template in view.templates]

@@ -1,8 +1,8 @@
 """The handshake era (2024-11-05 … 2025-11-25) towards agents.
 
 Owns which event a line of an agent means and how an effect is worded as a line. Stateless: what a
-session may do when is the core's decision. Source: MCP 2025-11-25, basic/lifecycle,
-basic/utilities, server/tools.
+session may do when is the core's decision. What is asked of agents is `asking`'s. Source: MCP
+2025-11-25, basic/lifecycle, basic/utilities, server/tools.
 
 Knows nothing of: sessions' state, views, sockets.
 """
@@ -10,7 +10,7 @@ Knows nothing of: sessions' state, views, sockets.
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from carpool_broker.core.effects import Greet, Reply, ReportProgress, SayLog, SayUpdated
 from carpool_broker.core.events import (
@@ -20,11 +20,14 @@ from carpool_broker.core.events import (
     AgentGreeted,
     AgentListed,
     AgentPinged,
+    AgentReady,
+    AgentRootsChanged,
     AgentSetLevel,
     AgentWatched,
     OwnEvent,
 )
 from carpool_broker.core.listing import Family
+from carpool_broker.era import asking
 from carpool_protocol.content import at, elements, text_of
 from carpool_protocol.features import capabilities_of
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
@@ -101,6 +104,7 @@ class _Info(Struct, frozen=True):
 class _Initialize(Struct):
     protocolVersion: str = ""  # noqa: N815 - the wire's name
     clientInfo: _Info = _Info()  # noqa: N815 - the wire's name
+    capabilities: Raw = Raw()
 
 
 _initialize = msgspec.json.Decoder(_Initialize)
@@ -121,18 +125,31 @@ def read(session: SessionId, line: bytes) -> Meaning:
         return _read_request(session, message)
     match message:
         case Notification():
-            if message.method == "notifications/cancelled":
-                request, reason = split_cancelled(message.params)
-                return None if request is None else AgentCancelled(session, request, reason)
-            return None
+            return _read_notification(session, message)
         case Garbage():
             if message.why == "batch":
                 refusal = error_line(RawJson(b"null"), INVALID_REQUEST, message.text)
                 lines = elements(line.strip()) or []
                 return Batch(lines, refusal) if len(lines) <= MAX_BATCH else Unservable(refusal)
-            return _read_garbage(message)
-        case Result() | ErrorAnswer() | Request():
-            # Nothing has been asked of this agent: an answer of its own making is dropped.
+            return _read_garbage(session, message)
+        case Result() | ErrorAnswer():
+            return asking.answered(session, message)
+        case Request():  # pragma: no cover - read above
+            return None
+
+
+def _read_notification(session: SessionId, message: Notification) -> Meaning:
+    match message.method:
+        case "notifications/cancelled":
+            request, reason = split_cancelled(message.params)
+            return None if request is None else AgentCancelled(session, request, reason)
+        case "notifications/progress":
+            return asking.progressed(session, message.params)
+        case "notifications/initialized":
+            return AgentReady(session)
+        case "notifications/roots/list_changed":
+            return AgentRootsChanged(session)
+        case _:
             return None
 
 
@@ -171,26 +188,28 @@ def _read_request(session: SessionId, message: Request) -> Meaning:
                 params = _initialize.decode(message.params or EMPTY_OBJECT)
             except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
                 return AgentErred(session, message.id, "bad_params", "initialize needs a protocolVersion.")
-            return AgentGreeted(session, message.id, params.protocolVersion, params.clientInfo.name[:100])
+            version = params.protocolVersion
+            declared = asking.declared(version, bytes(params.capabilities))
+            return AgentGreeted(session, message.id, version, params.clientInfo.name[:100], declared)
         case method if method.startswith(CONTROL):
             return ControlAsked(message.id, method, message.params)
         case _:
             return AgentErred(session, message.id, "unknown_method", "")
 
 
-def _read_garbage(garbage: Garbage) -> Meaning:
+def _read_garbage(session: SessionId, garbage: Garbage) -> Meaning:
     """JSON-RPC 2.0, section 5.1: what cannot be read is answered with id null."""
     if garbage.kind == "answer":
-        return None
+        return asking.unreadable(session, garbage.id, garbage.text)
     code = PARSE_ERROR if garbage.id is None else INVALID_REQUEST
     return Unservable(error_line(garbage.id or RawJson(b"null"), code, garbage.text))
 
 
 def read_overlong(session: SessionId, line: OverlongLine, cap_bytes: int) -> Meaning:
-    """A line longer than we read: its request gets a definite answer."""
+    """A line longer than we read: its request gets a definite answer, and so does whoever it answers."""
     detail = f"The line had {line.size_bytes} bytes; carpool reads up to {cap_bytes}."
     if line.is_answer:
-        return None
+        return asking.unreadable(session, line.id, detail.removesuffix("."))
     if line.id is None:
         return Unservable(error_line(RawJson(b"null"), INVALID_REQUEST, detail))
     return AgentErred(session, line.id, "too_large", detail)

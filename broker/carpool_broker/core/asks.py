@@ -1,0 +1,153 @@
+"""What is asked of agents: which session, whether it can be asked that at all, and what it says.
+
+Owns the open asks of every session. A session is asked for its own calls only, and answers only what was
+asked of it, once. What its agent has not declared is answered here with the error that the specification
+names, so a server is never left waiting. Asks need no admission and no credit: they unblock what is open
+(rules 3, 10).
+
+Invariants (`check`): every open ask is a session's that is there; none is open without a supervisor.
+
+Knows nothing of: why a server asks, how an era words it, what is in params: they decide nothing here, for a
+journal does not keep them.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from carpool_broker.core.effects import AnyEffect, SayElicited, SendAsk, WithdrawAsk
+from carpool_broker.core.events import AgentAnswered, AgentProgressed, Capabilities
+from carpool_broker.core.ledger import Ledger
+from carpool_broker.core.session import Session
+from carpool_protocol.answers import repair_error
+from carpool_protocol.downgrade import INVALID_PARAMS, METHOD_NOT_FOUND, NEWEST, Unknowable
+from carpool_protocol.ids import AskId, RawJson, SessionId
+from carpool_protocol.messages import AnswerAsk, Asked, AskProgressed, AskWithdrawn, Elicited, Need
+
+SAMPLING: Final = "sampling/createMessage"
+ELICITATION: Final = "elicitation/create"
+
+OVER: Final = -32603
+"""JSON-RPC's internal error: nobody is left who could answer, which is neither side's fault."""
+
+
+class _Open(Struct, frozen=True, gc=False):
+    """Who was asked. The call may be over before the ask is (the agent cancelled it): it is not needed."""
+
+    session: SessionId
+    wants_progress: bool
+
+
+class Asks:
+    """All open asks of all sessions."""
+
+    def __init__(
+        self, sessions: dict[SessionId, Session], ledger: Ledger, out: Callable[[AnyEffect], None]
+    ) -> None:
+        self._sessions = sessions
+        self._ledger = ledger
+        self._out = out
+        self._open: dict[AskId, _Open] = {}
+
+    # --- servers ---------------------------------------------------------------------------------------
+
+    def asked(self, asked: Asked) -> None:
+        """A server wants something of the agent behind a call. Said again, it is not asked again."""
+        if asked.ask in self._open:
+            return
+        owed = self._ledger.calls.get(asked.call)
+        if owed is None:  # it crossed with a cancel, or with the end of the agent
+            self._refuse(asked.ask, Unknowable(OVER, "The call that this was asked for is over."))
+            return
+        session = owed.session
+        lack = undeclared(session.capabilities, asked.method, asked.needs)
+        if lack is not None:
+            self._refuse(asked.ask, lack)
+            return
+        self._open[asked.ask] = _Open(session.id, asked.wants_progress)
+        self._out(
+            SendAsk(session.id, asked.ask, asked.method, asked.params, asked.wants_progress, session.version)
+        )
+
+    def _refuse(self, ask: AskId, why: Unknowable) -> None:
+        self._out(AnswerAsk(ask, is_error=True, body=error_object(why.code, why.text)))
+
+    def withdrawn(self, withdrawn: AskWithdrawn) -> None:
+        """The server no longer waits."""
+        asked = self._open.pop(withdrawn.ask, None)
+        if asked is not None:
+            self._out(WithdrawAsk(asked.session, withdrawn.ask, withdrawn.reason))
+
+    def elicited(self, done: Elicited) -> None:
+        """What an agent was sent to a URL for is done. Only 2025-11-25 has words for that."""
+        session = self._sessions.get(done.session)
+        if session is not None and session.capabilities.url and session.version >= NEWEST:
+            self._out(SayElicited(session.id, done.params))
+
+    def supervisor_went(self) -> None:
+        """Whoever asked is gone."""
+        for ask, asked in self._open.items():
+            self._out(WithdrawAsk(asked.session, ask, "The server that asked is gone."))
+        self._open.clear()
+
+    # --- agents ----------------------------------------------------------------------------------------
+
+    def answered(self, session: Session, event: AgentAnswered) -> None:
+        """The agent's answer. A result goes on as it is; an error at least has the form of one.
+
+        A second answer, one that nobody waits for any more and one to another's question are dropped.
+        """
+        if self._is_open(session, event.ask):
+            del self._open[event.ask]
+            body = repair_error(event.body, "agent")[0] if event.is_error else event.body
+            self._out(AnswerAsk(event.ask, event.is_error, body))
+
+    def progressed(self, session: Session, event: AgentProgressed) -> None:
+        """The agent says how far it is."""
+        if self._is_open(session, event.ask) and self._open[event.ask].wants_progress:
+            self._out(AskProgressed(event.ask, event.params))
+
+    def _is_open(self, session: Session, ask: AskId) -> bool:
+        asked = self._open.get(ask)
+        return asked is not None and asked.session == session.id
+
+    def forget(self, session: Session) -> None:
+        """The agent is gone: servers that wait for it are told."""
+        for ask in [ask for ask, asked in self._open.items() if asked.session == session.id]:
+            del self._open[ask]
+            self._refuse(ask, Unknowable(OVER, "The agent that was asked is gone."))
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        assert all(asked.session in self._sessions for asked in self._open.values()), "an ask of nobody"
+        assert not self._open or self._ledger.credit_bytes is not None, "an ask without a supervisor"
+
+
+def undeclared(declared: Capabilities, method: str, needs: Sequence[Need]) -> Unknowable | None:
+    """The error for what this agent has not declared; None where it has. No `needs`: what the method needs at
+    least, which is sampling without tools, or a form.
+
+    MCP 2025-11-25, client/sampling and client/elicitation ("Error Handling"): -32601 where the capability
+    is missing; -32602 for tools without `sampling.tools`, and for a mode without its sub-capability.
+    """
+    if method == SAMPLING:
+        if not declared.sampling:
+            return Unknowable(METHOD_NOT_FOUND, "This agent has not declared sampling.")
+        if "sampling.tools" in needs and not declared.sampling_tools:
+            return Unknowable(INVALID_PARAMS, "This agent has not declared sampling.tools.")
+    elif method == ELICITATION:
+        if not (declared.form or declared.url):
+            return Unknowable(METHOD_NOT_FOUND, "This agent has not declared elicitation.")
+        mode, only = ("url", "form") if "elicitation.url" in needs else ("form", "url")
+        if not (declared.url if mode == "url" else declared.form):
+            return Unknowable(INVALID_PARAMS, f"This agent has declared elicitation in mode {only} only.")
+    else:
+        return Unknowable(METHOD_NOT_FOUND, "Agents are asked for sampling and elicitation only.")
+    return None
+
+
+def error_object(code: int, text: str) -> RawJson:
+    """A JSON-RPC error object of our own making."""
+    return RawJson(msgspec.json.encode({"code": code, "message": text}))

@@ -1,0 +1,142 @@
+"""The roots that agents name themselves, for the servers that are told them (rule 6).
+
+Owns the question to the agent: asked once it is ready and whenever it says that its roots are others, only
+where its configuration uses the answer, one question at a time. A server never reaches the agent with
+`roots/list`: what it is told is part of its pool's key, so another answer gives the session another source,
+never the process another answer. Source: MCP 2025-11-25, client/roots.
+
+Invariant (`check`): whoever is asked is there and has declared roots.
+Knows nothing of: how a source is found for an answer, what waits for it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from carpool_broker.core.effects import AnyEffect, SendAsk, UseRoots
+from carpool_broker.core.events import AgentAnswered
+from carpool_broker.core.session import Session
+from carpool_broker.core.sources import Sources
+from carpool_protocol.config.expand import is_usable
+from carpool_protocol.ids import EMPTY_OBJECT, AskId, RawJson, SessionId
+
+METHOD: Final = "roots/list"
+MAX_ROOTS: Final = 64
+MAX_URI_CHARS: Final = 4096
+
+
+class _Root(Struct):
+    uri: str = ""
+
+
+class _Answer(Struct):
+    roots: list[_Root]
+
+
+_answer = msgspec.json.Decoder(_Answer)
+
+
+class _Agent:
+    """What is known of one agent's roots."""
+
+    __slots__ = ("asked", "roots", "stale")
+
+    def __init__(self) -> None:
+        self.asked = AskId("")
+        """The open question."""
+        self.stale = True
+        """What it said last, if anything, is no longer so."""
+        self.roots: tuple[str, ...] | None = None
+        """What it said last."""
+
+
+class Roots:
+    """The roots of all agents that declare some and are ready to be asked."""
+
+    def __init__(
+        self, sessions: Mapping[SessionId, Session], sources: Sources, out: Callable[[AnyEffect], None]
+    ) -> None:
+        self._sessions = sessions
+        self._sources = sources
+        self._out = out
+        self._agents: dict[SessionId, _Agent] = {}
+        self._count = 0
+
+    def greeted(self, session: Session) -> None:
+        """It has said what it declares. If its roots matter, its servers wait until it has said them."""
+        session.rooting = session.capabilities.roots and bool(self._sources.own_roots(session.source))
+
+    def ready(self, session: Session) -> None:
+        """`notifications/initialized`: before it the agent must not be asked (basic/lifecycle)."""
+        if session.greeted and session.capabilities.roots and session.id not in self._agents:
+            self._agents[session.id] = _Agent()
+            self.look(session)
+
+    def changed(self, session: Session) -> None:
+        """`notifications/roots/list_changed`."""
+        agent = self._agents.get(session.id)
+        if agent is not None:
+            agent.stale = True
+            self.look(session)
+
+    def look(self, session: Session) -> None:
+        """Ask it, if that is needed and not being done."""
+        agent = self._agents.get(session.id)
+        if agent is None or not agent.stale or agent.asked or not self._sources.own_roots(session.source):
+            return
+        self._count += 1
+        agent.stale = False
+        agent.asked = AskId(f"roots-{self._count}")
+        if agent.roots is None:
+            session.rooting = True
+        ask, version = agent.asked, session.version
+        self._out(SendAsk(session.id, ask, METHOD, EMPTY_OBJECT, wants_progress=False, version=version))
+
+    def answered(self, session: Session, event: AgentAnswered) -> bool:
+        """An answer of the agent. False: not to this question. An agent that cannot tell keeps what it has:
+        what it said before, else its workspace.
+        """
+        agent = self._agents.get(session.id)
+        if agent is None or not agent.asked or agent.asked != event.ask:
+            return False
+        agent.asked = AskId("")
+        roots = None if event.is_error else read_roots(event.body)
+        if roots is None or roots == agent.roots:
+            session.rooting = False
+        else:
+            agent.roots = roots
+            self._out(UseRoots(session.id, roots))
+        self.look(session)
+        return True
+
+    def forget(self, session: Session) -> None:
+        """The agent is gone."""
+        self._agents.pop(session.id, None)
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        for session in self._agents:
+            assert self._sessions[session].capabilities.roots
+
+
+def read_roots(body: RawJson) -> tuple[str, ...] | None:
+    """The file URIs of a `ListRootsResult`, in its order; None where it is none. Other URIs are passed over:
+    a root is a `file://` (client/roots).
+    """
+    try:
+        said = [root.uri for root in _answer.decode(body).roots]
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+    return tuple(dict.fromkeys(uri for uri in said if _is_file(uri)))[:MAX_ROOTS]
+
+
+def _is_file(uri: str) -> bool:
+    if len(uri) > MAX_URI_CHARS or not is_usable(uri):
+        return False
+    try:
+        return urlsplit(uri).scheme == "file"
+    except ValueError:
+        return False

@@ -1,0 +1,407 @@
+"""What is asked of agents: only what they declared, only for their own calls, with one answer in any case.
+
+Source of the errors: MCP 2025-11-25, client/sampling and client/elicitation; rules 3, 4, 10.
+"""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from carpool_broker.core import events as ev
+from carpool_broker.core.bounds import Bounds
+from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.effects import SayElicited, SendAsk, WithdrawAsk
+from carpool_broker.core.events import Capabilities, SourceId
+from carpool_broker.core.registry import Registry
+from carpool_broker.core.scope import Scope, ScopeEntry
+from carpool_broker.era import asking
+from carpool_protocol.ask_needs import needs_of
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, CallId, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.messages import (
+    AnswerAsk,
+    Answered,
+    Asked,
+    AskProgressed,
+    AskWithdrawn,
+    Call,
+    CancelCall,
+    Catalog,
+    Elicited,
+    Policy,
+    PoolSpec,
+    SessionGone,
+    ToolOffer,
+)
+from tests.behaviours import behaviour
+
+ONE, TWO = SessionId("s1"), SessionId("s2")
+DAEMON = SourceId("daemon")
+KEY = PoolKey("a:1")
+ALL = Capabilities(sampling=True, sampling_tools=True, form=True, url=True)
+SAMPLING, ELICITATION = "sampling/createMessage", "elicitation/create"
+SAMPLE = RawJson(b'{"messages":[{"role":"user","content":{"type":"text","text":"?"}}],"maxTokens":9}')
+FORM = RawJson(b'{"message":"Name?","requestedSchema":{"type":"object","properties":{}}}')
+URL = RawJson(b'{"mode":"url","elicitationId":"e","url":"https://x/y","message":"Sign in"}')
+RESULT = RawJson(b'{"action":"accept"}')
+Q1, Q2 = AskId("life-1"), AskId("life-2")
+
+
+class Rig:
+    """A core with a supervisor and one server, `a`, with one tool."""
+
+    def __init__(self) -> None:
+        self.core = BrokerCore(Registry(mark="m"), Bounds(), list_wait_s=10.0)
+        self.calls = 0
+        self.feed(
+            ev.SourceRead(
+                source=DAEMON, scope=Scope((ScopeEntry(server=ServerName("a"), key=KEY),)),
+                specs=(
+                    PoolSpec(key=KEY, server=ServerName("a"), argv=[], env={}, cwd="/", policy=Policy()),
+                ),
+                misconfigured={}, stop_first=frozenset(), max_processes=8, max_greeting=3,
+            )
+        )  # fmt: skip
+        self.supervisor_comes()
+
+    def supervisor_comes(self) -> None:
+        self.feed(ev.SupervisorCame(1_000_000))
+        offers = [ToolOffer("x", RawJson(b'{"name":"x"}'))]
+        self.feed(Catalog(KEY, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25"))
+
+    def feed(self, event: ev.AnyEvent) -> list[Any]:
+        effects = self.core.handle(event, 100.0)
+        self.core.check()
+        return effects
+
+    def come(
+        self, session: SessionId = ONE, capabilities: Capabilities = ALL, version: str = "2025-11-25"
+    ) -> None:
+        self.feed(ev.AgentCame(session=session, source=DAEMON, agent="", pid=1, carrier="shim"))
+        self.feed(ev.AgentGreeted(session, RawJson(b"0"), version, "x", capabilities))
+
+    def call(self, session: SessionId = ONE) -> CallId:
+        self.calls += 1
+        request = RawJson(b"%d" % self.calls)
+        for effect in self.feed(ev.AgentCalled(session, request, "a__x", EMPTY_OBJECT, ABSENT, ABSENT)):
+            if isinstance(effect, Call):
+                return effect.call
+        raise AssertionError("the call was not sent")
+
+    def ask(
+        self,
+        call: CallId,
+        ask: AskId = Q1,
+        method: str = SAMPLING,
+        params: RawJson = SAMPLE,
+        *,
+        wants_progress: bool = False,
+    ) -> list[Any]:
+        needs = needs_of(method, params)
+        return self.feed(Asked(call, ask, method, params, wants_progress, needs))
+
+    def answer(self, session: SessionId = ONE, ask: AskId = Q1, body: RawJson = RESULT) -> list[Any]:
+        return self.feed(ev.AgentAnswered(session, ask, is_error=False, body=body))
+
+
+def error_of(effects: list[Any], ask: AskId = Q1) -> tuple[int, str]:
+    (only,) = effects
+    assert isinstance(only, AnswerAsk)
+    assert (only.ask, only.is_error) == (ask, True)
+    body = msgspec.json.decode(only.body)
+    return body["code"], body["message"]
+
+
+# --- whose it is -----------------------------------------------------------------------------------------
+
+
+@behaviour("asks:own-agent", "asks:answered-back")
+def test_an_ask_reaches_the_agent_of_its_call_and_its_answer_goes_back_untouched() -> None:
+    rig = Rig()
+    rig.come(ONE)
+    rig.come(TWO)
+    rig.call(ONE)
+    call = rig.call(TWO)
+    assert rig.ask(call, wants_progress=True) == [
+        SendAsk(TWO, Q1, SAMPLING, SAMPLE, wants_progress=True, version="2025-11-25")
+    ]
+    body = RawJson(b'{"role" : "assistant","content":{"type":"text","text":"\\u0041"},"model":"m"}')
+    assert rig.answer(TWO, body=body) == [AnswerAsk(Q1, is_error=False, body=body)]
+
+
+@behaviour("asks:answer-of-whom")
+def test_only_the_agent_that_was_asked_can_answer_or_tell_of_progress() -> None:
+    rig = Rig()
+    rig.come(ONE)
+    rig.come(TWO)
+    rig.ask(rig.call(ONE), wants_progress=True)
+    assert rig.answer(TWO) == []
+    assert rig.feed(ev.AgentProgressed(TWO, Q1, EMPTY_OBJECT)) == []
+    assert rig.answer(ONE) == [AnswerAsk(Q1, is_error=False, body=RESULT)]
+
+
+@behaviour("asks:answer-of-whom")
+def test_an_ask_is_answered_once_and_what_was_never_asked_is_not_answered() -> None:
+    rig = Rig()
+    rig.come()
+    assert rig.answer() == []
+    rig.ask(rig.call())
+    assert rig.answer(ask=Q2) == []
+    assert len(rig.answer()) == 1
+    assert rig.answer() == []
+
+
+def test_an_ask_told_again_is_not_put_again() -> None:
+    rig = Rig()
+    rig.come()
+    call = rig.call()
+    assert len(rig.ask(call)) == 1
+    assert rig.ask(call) == []
+    assert len(rig.answer()) == 1
+
+
+def test_an_ask_for_a_call_that_is_over_is_answered_with_an_error() -> None:
+    rig = Rig()
+    rig.come()
+    call = rig.call()
+    assert rig.feed(ev.AgentCancelled(ONE, RawJson(b"1"), "")) == [CancelCall(call, "")]
+    assert error_of(rig.ask(call))[0] == -32603
+    assert error_of(rig.ask(CallId(99), Q2), Q2)[0] == -32603
+
+
+# --- what agents declared --------------------------------------------------------------------------------
+
+NONE = Capabilities()
+
+
+@behaviour("asks:capability:lacking")
+@pytest.mark.parametrize(
+    ("capabilities", "method", "params", "code"),
+    [
+        (NONE, SAMPLING, SAMPLE, -32601),
+        (Capabilities(form=True, url=True), SAMPLING, SAMPLE, -32601),
+        (Capabilities(sampling=True), SAMPLING, b'{"messages":[],"tools":[{"name":"t"}]}', -32602),
+        (Capabilities(sampling=True), SAMPLING, b'{"messages":[],"toolChoice":{"mode":"auto"}}', -32602),
+        (NONE, ELICITATION, FORM, -32601),
+        (NONE, ELICITATION, URL, -32601),
+        (Capabilities(sampling=True), ELICITATION, FORM, -32601),
+        (Capabilities(form=True), ELICITATION, URL, -32602),
+        (Capabilities(url=True), ELICITATION, FORM, -32602),
+        (Capabilities(url=True), ELICITATION, b'{"mode":"form","message":"?"}', -32602),
+        (ALL, "roots/list", b"", -32601),
+    ],
+)
+def test_what_an_agent_has_not_declared_gives_the_error_of_the_specification(
+    capabilities: Capabilities, method: str, params: bytes, code: int
+) -> None:
+    rig = Rig()
+    rig.come(capabilities=capabilities)
+    assert error_of(rig.ask(rig.call(), method=method, params=RawJson(params)))[0] == code
+    assert rig.answer() == [], "nothing was asked, so there is nothing to answer"
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "params"),
+    [
+        (Capabilities(sampling=True), b'{"messages":[],"tools":[{"name":"t"}]}'),
+        (Capabilities(sampling=True, sampling_tools=True), b'{"messages":[],"tools":[{"name":"t"}]}'),
+    ],
+)
+def test_a_journal_that_has_no_params_decides_the_same(capabilities: Capabilities, params: bytes) -> None:
+    decided = []
+    for kept in (params, b" " * len(params)):
+        rig = Rig()
+        rig.come(capabilities=capabilities)
+        needs = needs_of(SAMPLING, RawJson(params))
+        asked = Asked(rig.call(), Q1, SAMPLING, RawJson(kept), wants_progress=False, needs=needs)
+        decided.append([type(effect) for effect in rig.feed(asked)])
+    assert decided[0] == decided[1] == [SendAsk if capabilities.sampling_tools else AnswerAsk]
+
+
+@pytest.mark.parametrize("method", [SAMPLING, ELICITATION])
+def test_an_ask_that_says_no_needs_has_those_of_its_method(method: str) -> None:
+    rig = Rig()
+    rig.come(ONE, Capabilities(sampling=True, form=True))
+    rig.come(TWO, Capabilities(url=True))
+    one = Asked(rig.call(ONE), Q1, method, EMPTY_OBJECT, wants_progress=False)
+    assert [type(effect) for effect in rig.feed(one)] == [SendAsk]
+    two = Asked(rig.call(TWO), Q2, method, EMPTY_OBJECT, wants_progress=False)
+    assert error_of(rig.feed(two), Q2)[0] == (-32601 if method == SAMPLING else -32602)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "method", "params"),
+    [
+        (Capabilities(sampling=True), SAMPLING, SAMPLE),
+        (Capabilities(sampling=True), SAMPLING, b'{"messages":[],"tools":[],"toolChoice":null}'),
+        (ALL, SAMPLING, b'{"messages":[],"tools":[{"name":"t"}],"toolChoice":{"mode":"auto"}}'),
+        (Capabilities(form=True), ELICITATION, FORM),
+        (Capabilities(form=True), ELICITATION, b'{"mode":"form","message":"?"}'),
+        (Capabilities(url=True), ELICITATION, URL),
+    ],
+)
+def test_what_an_agent_has_declared_is_asked_of_it_untouched(
+    capabilities: Capabilities, method: str, params: bytes
+) -> None:
+    rig = Rig()
+    rig.come(capabilities=capabilities)
+    sent = rig.ask(rig.call(), method=method, params=RawJson(params))
+    assert sent == [SendAsk(ONE, Q1, method, RawJson(params), wants_progress=False, version="2025-11-25")]
+
+
+@behaviour("downgrade:asks")
+def test_an_older_agent_is_asked_in_words_that_it_knows_or_the_server_gets_an_error() -> None:
+    rig = Rig()
+    rig.come(capabilities=Capabilities(sampling=True, form=True), version="2025-06-18")
+    two_blocks = RawJson(
+        b'{"messages":[{"role":"user","content":[{"type":"text","text":"1"},{"type":"text","text":"2"}]}]}'
+    )
+    (sent,) = rig.ask(rig.call(), params=two_blocks)
+    line = asking.ask(sent)
+    assert isinstance(line, bytes)
+    assert len(msgspec.json.decode(line)["params"]["messages"]) == 2
+    schema = b'{"type":"object","required":["m"],"properties":{"m":{"type":"array"}}}'
+    params = RawJson(b'{"message":"?","requestedSchema":%b}' % schema)
+    (sent,) = rig.ask(rig.call(), Q2, ELICITATION, params)
+    instead = asking.ask(sent)
+    assert isinstance(instead, ev.AgentAnswered)
+    code, _ = error_of(rig.feed(instead), Q2)
+    assert code == -32602
+    assert rig.feed(AskWithdrawn(Q2, "over")) == [], "it was never put to the agent"
+
+
+# --- answers and progress --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "message"),
+    [
+        (b'{"code":-1,"message":"no","data":[1]}', -1, "no"),
+        (b'"no"', -32603, "no"),
+        (b"[]", -32603, "the agent gave an error without a message"),
+        (b'{"code":"x"}', -32603, "the agent gave an error without a message"),
+    ],
+)
+def test_an_agents_error_reaches_the_server_as_an_error_object(said: bytes, code: int, message: str) -> None:
+    rig = Rig()
+    rig.come()
+    rig.ask(rig.call())
+    assert error_of(rig.feed(ev.AgentAnswered(ONE, Q1, is_error=True, body=RawJson(said)))) == (code, message)
+
+
+@behaviour("asks:progress")
+def test_progress_goes_to_a_server_that_wants_it_and_to_no_other() -> None:
+    rig = Rig()
+    rig.come()
+    rig.ask(rig.call(), Q1, wants_progress=True)
+    rig.ask(rig.call(), Q2, wants_progress=False)
+    step = RawJson(b'{"progress":1}')
+    assert rig.feed(ev.AgentProgressed(ONE, Q1, step)) == [AskProgressed(Q1, step)]
+    assert rig.feed(ev.AgentProgressed(ONE, Q2, step)) == []
+    rig.answer()
+    assert rig.feed(ev.AgentProgressed(ONE, Q1, step)) == []
+
+
+@behaviour("link:free-messages", "pressure:unblocking-lines-are-read")
+def test_asks_and_their_answers_need_no_credit_and_no_place_among_open_calls() -> None:
+    rig = Rig()
+    rig.come()
+    bound = rig.core.ledger.bounds.max_open_calls
+    calls = [rig.call() for _ in range(bound)]
+    rig.core.ledger.credit_bytes = 0
+    asks = [AskId(f"q{n}") for n in range(bound)]
+    for call, ask in zip(calls, asks, strict=True):
+        assert [type(effect) for effect in rig.ask(call, ask)] == [SendAsk]
+    for ask in reversed(asks):
+        assert [type(effect) for effect in rig.answer(ask=ask)] == [AnswerAsk]
+    assert rig.core.ledger.credit_bytes == 0
+
+
+# --- ends ------------------------------------------------------------------------------------------------
+
+
+@behaviour("asks:withdrawn:by-server")
+def test_an_ask_that_the_server_withdraws_is_withdrawn_at_its_agent_once() -> None:
+    rig = Rig()
+    rig.come()
+    rig.ask(rig.call())
+    assert rig.feed(AskWithdrawn(Q1, "timed out")) == [WithdrawAsk(ONE, Q1, "timed out")]
+    assert rig.feed(AskWithdrawn(Q1, "timed out")) == []
+    assert rig.answer() == [], "nobody waits for it any more"
+
+
+def test_an_ask_that_is_answered_or_was_refused_is_not_withdrawn() -> None:
+    rig = Rig()
+    rig.come(capabilities=Capabilities(sampling=True))
+    call = rig.call()
+    rig.ask(call, Q1)
+    rig.answer()
+    rig.ask(call, Q2, ELICITATION, FORM)
+    assert rig.feed(AskWithdrawn(Q1, "over")) == []
+    assert rig.feed(AskWithdrawn(Q2, "over")) == []
+
+
+@behaviour("asks:withdrawn:call-over")
+def test_an_agent_that_cancels_its_own_call_is_told_that_the_question_is_off() -> None:
+    rig = Rig()
+    rig.come()
+    call = rig.call()
+    rig.ask(call)
+    assert rig.feed(ev.AgentCancelled(ONE, RawJson(b"1"), "")) == [CancelCall(call, "")]
+    assert rig.feed(AskWithdrawn(Q1, "the call was cancelled")) == [
+        WithdrawAsk(ONE, Q1, "the call was cancelled")
+    ]
+
+
+@behaviour("asks:agent-gone")
+def test_when_an_agent_goes_whoever_asked_it_is_told_and_nothing_is_written_to_it() -> None:
+    rig = Rig()
+    rig.come(ONE)
+    rig.come(TWO)
+    mine, other = rig.call(ONE), rig.call(TWO)
+    rig.ask(mine, Q1)
+    rig.ask(other, Q2)
+    said = rig.feed(ev.AgentLeft(ONE))
+    assert [type(effect) for effect in said] == [CancelCall, AnswerAsk, SessionGone]
+    assert error_of([said[1]])[0] == -32603
+    assert rig.feed(AskWithdrawn(Q1, "the call was cancelled")) == []
+    assert len(rig.answer(TWO, Q2)) == 1
+
+
+def test_when_the_supervisor_goes_agents_are_told_that_their_questions_are_off() -> None:
+    rig = Rig()
+    rig.come()
+    rig.ask(rig.call())
+    withdrawn = [effect for effect in rig.feed(ev.SupervisorWent()) if isinstance(effect, WithdrawAsk)]
+    assert [(each.session, each.ask) for each in withdrawn] == [(ONE, Q1)]
+    rig.supervisor_comes()
+    assert rig.answer() == []
+
+
+def test_a_call_that_is_answered_leaves_its_ask_to_whoever_asked() -> None:
+    rig = Rig()
+    rig.come()
+    call = rig.call()
+    rig.ask(call)
+    rig.feed(Answered(call, is_error=False, body=EMPTY_OBJECT))
+    assert rig.feed(AskWithdrawn(Q1, "the call is over")) == [WithdrawAsk(ONE, Q1, "the call is over")]
+
+
+# --- url elicitations ------------------------------------------------------------------------------------
+
+
+@behaviour("asks:elicitation:completion")
+def test_the_end_of_an_elicitation_is_told_to_its_agent_if_it_can_know_what_that_is() -> None:
+    params = RawJson(b'{"elicitationId":"e"}')
+    rig = Rig()
+    rig.come(ONE, ALL)
+    rig.come(TWO, Capabilities(form=True))
+    assert rig.feed(Elicited(ONE, params)) == [SayElicited(ONE, params)]
+    assert rig.feed(Elicited(TWO, params)) == []
+    assert rig.feed(Elicited(SessionId("gone"), params)) == []
+
+
+def test_an_agent_of_an_older_version_does_not_hear_of_the_end_of_an_elicitation() -> None:
+    rig = Rig()
+    rig.come(ONE, ALL, version="2025-06-18")
+    assert rig.feed(Elicited(ONE, EMPTY_OBJECT)) == []

@@ -1,0 +1,127 @@
+"""Which session uses which source, when that changes, and what the core is told of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from carpool_broker.configuration import DAEMON, Configuration
+from carpool_broker.core.events import SessionMoved, SourceDropped, SourceId, SourceRead
+from carpool_protocol.attach import Attach, RunCommand
+from carpool_protocol.attach_version import ATTACH_VERSION
+from carpool_protocol.config.load import ConfigFile
+from carpool_protocol.ids import SessionId
+from tests.behaviours import behaviour
+
+ONE, TWO = SessionId("s1"), SessionId("s2")
+
+
+class House:
+    """A configuration file that can be written again."""
+
+    def __init__(self, directory: Path, **servers: dict[str, Any]) -> None:
+        self.file = directory / "carpool.json"
+        self.write(**servers)
+        self.configuration = Configuration(ConfigFile(str(self.file), asked_for=True), {"HOME": "/h"})
+
+    def write(self, **servers: dict[str, Any]) -> None:
+        self.file.write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
+
+    def come(self, session: SessionId, cwd: str = "/w", run: RunCommand | None = None) -> SourceId:
+        attach = Attach(
+            version=ATTACH_VERSION, carrier="run" if run is not None else "shim", cwd=cwd, run=run
+        )
+        source, followed = self.configuration.enter(session, attach, {})
+        assert all(isinstance(event, SourceRead) and event.source == source for event in followed)
+        return source
+
+    def roots(self, session: SessionId, *uris: str) -> list[Any]:
+        return list(self.configuration.use_roots(session, uris))
+
+
+def kinds(events: list[Any]) -> list[str]:
+    return [type(event).__name__ for event in events]
+
+
+def told(event: Any) -> list[str] | None:
+    """The roots of the only server of a reading."""
+    assert isinstance(event, SourceRead)
+    (spec,) = event.specs
+    return spec.roots
+
+
+def test_sessions_share_a_source_unless_the_configuration_makes_a_difference_between_them(
+    tmp_path: Path,
+) -> None:
+    house = House(tmp_path, a={"command": "x"})
+    assert house.come(ONE, "/one") == house.come(TWO, "/two") == DAEMON
+    house = House(tmp_path, a={"command": "x", "roots": "workspace"})
+    one, two = house.come(ONE, "/one"), house.come(TWO, "/two")
+    assert len({one, two, DAEMON}) == 3
+    assert house.come(SessionId("s3"), "/one") == one
+    assert house.configuration.leave(ONE) == []
+    assert house.configuration.leave(SessionId("s3")) == [SourceDropped(one)]
+
+
+@behaviour("roots:of-the-agent")
+def test_roots_that_an_agent_names_move_its_session_to_the_source_that_goes_with_them(tmp_path: Path) -> None:
+    house = House(tmp_path, a={"command": "x", "roots": "agent"})
+    before = house.come(ONE)
+    house.come(TWO)
+    read, moved = house.roots(ONE, "file:///r")
+    assert (told(read), read.own_roots) == (["file:///r"], {"a"})
+    assert moved == SessionMoved(ONE, read.source)
+    again, dropped = house.roots(TWO, "file:///r")
+    assert again == SessionMoved(TWO, read.source), "equal roots share"
+    assert dropped == SourceDropped(before)
+    assert house.roots(ONE, "file:///r") == [SessionMoved(ONE, read.source)]
+
+
+def test_roots_of_a_session_that_is_gone_move_nobody(tmp_path: Path) -> None:
+    house = House(tmp_path, a={"command": "x", "roots": "agent"})
+    source = house.come(ONE)
+    assert house.configuration.leave(ONE) == [SourceDropped(source)]
+    assert house.roots(ONE, "file:///r") == []
+
+
+def test_the_workspace_of_a_session_counts_from_the_moment_a_server_wants_it(tmp_path: Path) -> None:
+    house = House(tmp_path, a={"command": "x"})
+    house.come(ONE, "/one")
+    house.come(TWO, "/two")
+    house.write(a={"command": "x", "roots": "workspace"})
+    events = list(house.configuration.reload() or [])
+    assert kinds(events) == ["SourceRead", "SourceRead", "SessionMoved", "SourceRead", "SessionMoved"]
+    assert [told(event) for event in (events[1], events[3])] == [["file:///one"], ["file:///two"]]
+    house.write(a={"command": "x"})
+    events = list(house.configuration.reload() or [])
+    assert kinds(events[3:]) == ["SessionMoved", "SourceDropped"] * 2
+    assert {event.source for event in events if isinstance(event, SessionMoved)} == {DAEMON}
+
+
+def test_roots_that_do_not_matter_for_a_while_are_remembered(tmp_path: Path) -> None:
+    house = House(tmp_path, a={"command": "x", "roots": "agent"}, b={"command": "x", "disabled": True})
+    house.come(ONE, "/one")
+    house.roots(ONE, "file:///r")
+    house.write(a={"command": "x", "roots": "agent", "disabled": True})
+    events = list(house.configuration.reload() or [])
+    assert SessionMoved(ONE, DAEMON) in events
+    house.write(a={"command": "x", "roots": "agent"})
+    read = next(event for event in house.configuration.reload() or [] if event.source != DAEMON)
+    assert told(read) == ["file:///r"], "what the agent said is still so"
+
+
+def test_a_run_is_a_source_of_its_own_whatever_the_file_says_of_roots(tmp_path: Path) -> None:
+    house = House(tmp_path, a={"command": "x", "roots": "agent"})
+    run = RunCommand(argv=["y"], env={}, cwd="/w")
+    source = house.come(ONE, "/one", run)
+    assert source == house.come(TWO, "/two", run) != DAEMON
+    reading = house.configuration.resolve(source)
+    assert (told(reading), reading.own_roots) == (None, frozenset())
+    assert house.roots(ONE, "file:///r") == [SessionMoved(ONE, source)]
+
+
+def test_a_broken_file_moves_nobody(tmp_path: Path) -> None:
+    house = House(tmp_path, a={"command": "x"})
+    house.come(ONE)
+    house.file.write_text("{", encoding="utf-8")
+    assert house.configuration.reload() is None
+    assert house.configuration.problem

@@ -1,0 +1,138 @@
+"""What the command line may ask of a broker about sharing modes: `carpool/why` and `carpool/testify`."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from carpool_broker.configuration import DAEMON, Configuration
+from carpool_broker.control import Control, ControlError
+from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.events import AgentCame
+from carpool_broker.core.registry import Registry
+from carpool_protocol import messages
+from carpool_protocol.config.load import ConfigFile
+from carpool_protocol.ids import RawJson, SessionId
+from carpool_protocol.messages import AnyMessage, Discover, Explain, Explained
+from tests.behaviours import behaviour
+
+ME = SessionId("s1")
+
+
+class Rig:
+    """A control with a supervisor that answers as it is told, and three servers of which one is disabled."""
+
+    def __init__(self, place: Path, *, linked: bool = True) -> None:
+        file = place / "carpool.json"
+        servers = {"git": {"command": "git"}, "time": {"command": "time"}}
+        file.write_text(
+            json.dumps({"mcpServers": {**servers, "old": {"command": "old", "disabled": True}}}), "utf-8"
+        )
+        configuration = Configuration(ConfigFile(str(file), asked_for=True), {"PATH": "/bin", "HOME": "/h"})
+        core = BrokerCore(Registry(mark="m"), configuration.bounds(), 10.0)
+        core.handle(configuration.resolve(DAEMON), 1.0)
+        self.core, self.linked = core, linked
+        self.sent: list[AnyMessage] = []
+        self.answer: Callable[[AnyMessage], None] = lambda message: None
+        self.control = Control(
+            core,
+            configuration,
+            self.send,
+            release="1",
+            supervisors=lambda: [("main", 20)] if self.linked else [],
+            control_sessions=lambda: {ME},
+            reload=list,
+        )
+
+    def send(self, message: AnyMessage) -> None:
+        self.sent.append(message)
+        self.answer(message)
+
+    def explain(self, message: AnyMessage) -> None:
+        assert isinstance(message, Explain)
+        lines = [f"{message.key} is shared."]
+        self.control.heard(Explained(message.token, lines, "serial", verified=False, source="evidence"))
+
+    async def ask(self, method: str, **params: Any) -> dict[str, Any]:
+        with trio.fail_after(5):
+            body = await self.control.answer(ME, method, RawJson(json.dumps(params).encode()))
+        answer: dict[str, Any] = msgspec.json.decode(body)
+        return answer
+
+    async def refused(self, method: str, **params: Any) -> ControlError:
+        with pytest.raises(ControlError) as caught:
+            await self.ask(method, **params)
+        return caught.value
+
+
+@behaviour("modes:why")
+async def test_why_gives_what_the_supervisor_says_of_each_pool(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.answer = rig.explain
+    said = await rig.ask("carpool/why", server="git")
+    assert said["server"] == "git"
+    (pool,) = said["pools"]
+    (sent,) = rig.sent
+    assert isinstance(sent, Explain)
+    assert pool == {
+        "key": sent.key,
+        "mode": "serial",
+        "verified": False,
+        "source": "evidence",
+        "lines": [f"{sent.key} is shared."],
+    }
+
+
+async def test_a_supervisor_that_goes_while_it_is_asked_ends_the_wait(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.answer = lambda _: rig.control.supervisor_went()
+    assert (await rig.refused("carpool/why", server="git")).slug == "supervisor_away"
+
+
+@pytest.mark.parametrize("method", ["carpool/why", "carpool/testify"])
+async def test_a_server_that_nobody_can_say_anything_of_is_refused_with_the_reason(
+    tmp_path: Path, method: str
+) -> None:
+    more = {"kind": "probe_agreed"} if method == "carpool/testify" else {}
+    rig = Rig(tmp_path)
+    unknown = await rig.refused(method, server="gti", **more)
+    assert (unknown.slug, "Did you mean git?" in unknown.detail) == ("bad_params", True)
+    far = await rig.refused(method, server="zzz", **more)
+    assert "git, old, time" in far.detail
+    disabled = await rig.refused(method, server="old", **more)
+    assert (disabled.slug, "disabled" in disabled.detail) == ("stopped", True)
+    assert rig.sent == []
+    away = await Rig(tmp_path, linked=False).refused(method, server="git", **more)
+    assert away.slug == "supervisor_away"
+
+
+@behaviour("modes:probe")
+async def test_what_a_probe_found_is_told_to_the_supervisor(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    said = await rig.ask("carpool/testify", server="git", kind="probe_diverged", detail="x" * 9000)
+    assert said == {}
+    (sent,) = rig.sent
+    assert isinstance(sent, messages.Testify)
+    assert (sent.kind, sent.key.startswith("git")) == ("probe_diverged", True)
+    assert len(sent.detail) <= 500
+    assert (await rig.refused("carpool/testify", server="git", kind="hearsay")).slug == "bad_params"
+
+
+async def test_tools_are_asked_for_once_a_supervisor_is_there_to_hear_it(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    rig = Rig(tmp_path, linked=False)
+    rig.core.handle(AgentCame(session=ME, source=DAEMON, agent="", pid=1, carrier="cli"), 1.0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.control.answer, ME, "carpool/tools", RawJson(b"{}"))
+        await trio.sleep(1)
+        assert rig.sent == []
+        rig.linked = True
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert [type(each) for each in rig.sent] == [Discover, Discover]

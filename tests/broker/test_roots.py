@@ -1,0 +1,264 @@
+"""Servers that are told the agent's own roots (rule 6): who is asked, what waits, where the session goes."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from carpool_broker.core import events as ev
+from carpool_broker.core.bounds import Bounds
+from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.effects import Reply, SayListChanged, SendAsk, UseRoots
+from carpool_broker.core.events import Capabilities, SourceId
+from carpool_broker.core.registry import Registry
+from carpool_broker.core.roots import MAX_ROOTS, read_roots
+from carpool_broker.core.scope import Scope, ScopeEntry
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.messages import (
+    Call,
+    Catalog,
+    Discover,
+    Policy,
+    PoolChanged,
+    PoolSpec,
+    PoolState,
+    SessionRekeyed,
+    ToolOffer,
+)
+from tests.behaviours import behaviour
+from tests.broker.test_broker_core import code, names
+
+ME, OTHER = SessionId("me"), SessionId("other")
+WORKSPACE, MINE = SourceId("workspace"), SourceId("mine")
+FILES, TIME = ServerName("f"), ServerName("t")
+
+
+class Rig:
+    """A core with a supervisor, a server `f` with `roots: agent` and a server `t` without."""
+
+    def __init__(self, *, own: bool = True) -> None:
+        self.core = BrokerCore(Registry(mark="m"), Bounds(), list_wait_s=10.0)
+        self.now = 100.0
+        self.own = own
+        self.read(WORKSPACE, "f:w", "t:1")
+        self.feed(ev.SupervisorCame(1_000_000))
+
+    def feed(self, event: ev.AnyEvent) -> list[Any]:
+        effects = self.core.handle(event, self.now)
+        self.core.check()
+        return effects
+
+    def wait(self, duration_s: float) -> list[Any]:
+        self.now += duration_s
+        effects = self.core.tick(self.now)
+        self.core.check()
+        return effects
+
+    def read(self, source: SourceId, *keys: str) -> list[Any]:
+        entries = tuple(ScopeEntry(server=ServerName(key[0]), key=PoolKey(key)) for key in keys)
+        specs = tuple(
+            PoolSpec(key=it.key, server=it.server, argv=[], env={}, cwd="/", policy=Policy())
+            for it in entries
+        )
+        return self.feed(
+            ev.SourceRead(
+                source=source,
+                scope=Scope(entries),
+                specs=specs,
+                misconfigured={},
+                stop_first=frozenset(),
+                max_processes=8,
+                max_greeting=3,
+                own_roots=frozenset({FILES} if self.own else ()),
+            )
+        )
+
+    def come(self, session: SessionId = ME, *, roots: bool = True, ready: bool = True) -> list[Any]:
+        self.feed(ev.AgentCame(session=session, source=WORKSPACE, agent="", pid=1, carrier="shim"))
+        greeted = ev.AgentGreeted(session, RawJson(b"0"), "2025-11-25", "x", Capabilities(roots=roots))
+        return self.feed(greeted) + (self.feed(ev.AgentReady(session)) if ready else [])
+
+    def answer(self, ask: str, *uris: str, session: SessionId = ME) -> list[Any]:
+        body = msgspec.json.encode({"roots": [{"uri": uri} for uri in uris]})
+        return self.feed(ev.AgentAnswered(session, AskId(ask), is_error=False, body=RawJson(body)))
+
+    def move(self, *, to: str = "f:m", source: SourceId = MINE) -> list[Any]:
+        return self.read(source, to, "t:1") + self.feed(ev.SessionMoved(ME, source))
+
+    def tells(self, key: str, *tools: str) -> list[Any]:
+        offers = [ToolOffer(tool, RawJson(b'{"name":"%s"}' % tool.encode())) for tool in tools]
+        catalog = Catalog(PoolKey(key), offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25")
+        return self.feed(catalog) + self.pool(key, "serving")
+
+    def pool(self, key: str, state: PoolState) -> list[Any]:
+        return self.feed(PoolChanged(PoolKey(key), state, ""))
+
+    def lists(self) -> list[Any]:
+        return self.feed(ev.AgentListed(ME, RawJson(b"9"), None))
+
+    def call(self, name: str, request: bytes = b"1") -> list[Any]:
+        return self.feed(ev.AgentCalled(ME, RawJson(request), name, EMPTY_OBJECT, ABSENT, ABSENT))
+
+
+def asked(effects: list[Any]) -> list[tuple[SessionId, str, str]]:
+    return [(it.session, it.ask, it.method) for it in effects if isinstance(it, SendAsk)]
+
+
+def discovered(effects: list[Any]) -> list[str]:
+    return [effect.key for effect in effects if isinstance(effect, Discover)]
+
+
+@behaviour("roots:of-the-agent")
+def test_a_ready_agent_is_asked_once_and_its_answer_is_given_on() -> None:
+    rig = Rig()
+    assert asked(rig.come(ready=False)) == [], "before initialized it must not be asked"
+    assert asked(rig.feed(ev.AgentReady(ME))) == [(ME, "roots-1", "roots/list")]
+    assert asked(rig.feed(ev.AgentReady(ME))) == []
+    assert rig.answer("roots-1", "file:///a", "file:///b") == [UseRoots(ME, ("file:///a", "file:///b"))]
+    assert rig.answer("roots-1", "file:///c") == [], "a question has one answer"
+
+
+@behaviour("roots:of-the-agent")
+def test_nobody_is_asked_without_roots_of_its_own_or_without_a_server_that_wants_them() -> None:
+    rig = Rig()
+    assert asked(rig.come(roots=False)) == []
+    assert discovered(rig.lists()) == ["f:w", "t:1"], "its workspace is the answer"
+    rig = Rig(own=False)
+    effects = rig.come() + rig.feed(ev.AgentRootsChanged(ME))
+    assert (asked(effects), discovered(effects)) == ([], ["f:w", "t:1"])
+    rig.tells("t:1", "now")
+    (call,) = rig.call("t__now")
+    assert isinstance(call, Call)
+
+
+def test_an_answer_of_another_agent_or_to_another_question_says_nothing() -> None:
+    rig = Rig()
+    rig.come()
+    rig.come(OTHER)
+    assert rig.answer("roots-2", "file:///a") == []
+    assert rig.answer("roots-1", "file:///a", session=OTHER) == []
+    assert rig.answer("roots-1", "file:///a") == [UseRoots(ME, ("file:///a",))]
+
+
+def test_while_the_answer_is_out_its_servers_are_not_started_and_only_what_concerns_them_waits() -> None:
+    rig = Rig()
+    assert discovered(rig.come()) == ["t:1"]
+    rig.tells("t:1", "now")
+    rig.tells("f:w", "read")  # another session's
+    assert rig.lists() == []
+    assert rig.call("f__read", b"1") == []
+    (call,) = rig.call("t__now", b"2")
+    assert call.key == "t:1"
+    assert rig.answer("roots-1", "file:///a") == [UseRoots(ME, ("file:///a",))]
+    assert set(discovered(rig.move())) == {"f:m"}
+    reply, call = sorted(rig.tells("f:m", "read", "write"), key=lambda it: isinstance(it, Call))
+    assert (names(reply), call.key) == (["f__read", "f__write", "t__now"], "f:m")
+
+
+@behaviour("roots:of-the-agent")
+def test_an_agent_that_cannot_tell_its_roots_is_served_with_its_workspace() -> None:
+    rig = Rig()
+    rig.come()
+    rig.tells("t:1", "now")
+    rig.tells("f:w", "read")
+    rig.lists()
+    effects = rig.feed(ev.AgentAnswered(ME, AskId("roots-1"), is_error=True, body=EMPTY_OBJECT))
+    assert [names(effect) for effect in effects] == [["f__read", "t__now"]]
+
+
+def test_roots_that_do_not_come_in_time_are_the_workspace_and_late_ones_still_count() -> None:
+    rig = Rig()
+    rig.come()
+    rig.tells("t:1", "now")
+    assert rig.lists() + rig.call("f__read") == []
+    assert set(discovered(rig.wait(10.0))) == {"f:w"}, "now its catalog is waited for"
+    effects = rig.tells("f:w", "read")
+    assert sorted(type(effect).__name__ for effect in effects) == ["Call", "Reply"]
+    assert rig.answer("roots-1", "file:///a") == [UseRoots(ME, ("file:///a",))]
+    effects = rig.move()
+    assert [effect for effect in effects if isinstance(effect, SayListChanged)] == [SayListChanged(ME)]
+
+
+def test_nothing_waits_for_ever_for_roots_and_a_server() -> None:
+    rig = Rig()
+    rig.come()
+    rig.lists()
+    rig.call("f__read")
+    rig.wait(10.0)
+    replies = rig.wait(10.0)
+    assert [type(it) for it in replies] == [Reply, Reply]
+    assert "unknown_tool" in [code(it) for it in replies if it.id == b"1"]
+    assert rig.core.next_deadline() is None
+
+
+@behaviour("roots:changes-rekey")
+def test_changed_roots_are_asked_for_again_and_move_the_session_to_a_pool_of_its_own() -> None:
+    rig = Rig()
+    rig.come()
+    rig.answer("roots-1", "file:///a")
+    rig.move()
+    rig.tells("f:m", "read")
+    rig.tells("t:1", "now")
+    rig.lists()
+    assert asked(rig.feed(ev.AgentRootsChanged(ME))) == [(ME, "roots-2", "roots/list")]
+    (call,) = rig.call("f__read")
+    assert call.key == "f:m", "until they are known, the old ones are right"
+    assert rig.answer("roots-2", "file:///b") == [UseRoots(ME, ("file:///b",))]
+    effects = rig.move(to="f:n", source=SourceId("next"))
+    assert SessionRekeyed(ME, PoolKey("f:m"), PoolKey("f:n")) in effects, "a lease of the old pool ends"
+    rig.feed(ev.SourceDropped(MINE))
+    rig.tells("f:n", "read")
+    (call,) = rig.call("f__read", b"2")
+    assert call.key == "f:n"
+
+
+def test_the_same_roots_again_change_nothing_and_changes_during_a_question_cause_one_more() -> None:
+    rig = Rig()
+    rig.come()
+    assert rig.feed(ev.AgentRootsChanged(ME)) + rig.feed(ev.AgentRootsChanged(ME)) == []
+    effects = rig.answer("roots-1", "file:///a")
+    assert asked(effects) == [(ME, "roots-2", "roots/list")]
+    rig.move()
+    assert rig.answer("roots-2", "file:///a") == []
+    assert discovered(rig.lists()) == ["f:m", "t:1"], "nothing waits for roots any more"
+
+
+def test_who_was_there_before_a_server_wanted_roots_is_asked_when_it_does() -> None:
+    rig = Rig(own=False)
+    rig.come()
+    rig.own = True
+    assert asked(rig.read(WORKSPACE, "f:w", "t:1")) == [(ME, "roots-1", "roots/list")]
+
+
+def test_the_question_ends_with_the_agent() -> None:
+    rig = Rig()
+    rig.come()
+    rig.feed(ev.AgentLeft(ME))
+    assert rig.answer("roots-1", "file:///a") == []
+    assert rig.feed(ev.SessionMoved(ME, WORKSPACE)) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "roots"),
+    [
+        (b'{"roots":[]}', ()),
+        (
+            b'{"roots":[{"uri":"file:///a","name":"a"},{"uri":"file:///a"},{"uri":"https://x/"}]}',
+            ("file:///a",),
+        ),
+        (b'{"roots":[{"name":"a"},{"uri":""},{"uri":"file:///\\u0000"}]}', ()),
+        (b'{"roots":[{"uri":"file:///%b"}]}' % (b"a" * 5000), ()),
+        (b'{"roots":[{"uri":"file://[x"}]}', ()),
+        (b"{}", None),
+        (b'{"roots":[1]}', None),
+        (b'{"roots":{}}', None),
+        (b"[" * 100_000, None),
+    ],
+)
+def test_of_an_answer_only_file_uris_are_taken(body: bytes, roots: tuple[str, ...] | None) -> None:
+    assert read_roots(RawJson(body)) == roots
+
+
+def test_there_is_an_end_to_roots() -> None:
+    body = msgspec.json.encode({"roots": [{"uri": f"file:///{number}"} for number in range(1000)]})
+    assert len(read_roots(RawJson(body)) or ()) == MAX_ROOTS

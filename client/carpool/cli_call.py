@@ -50,7 +50,7 @@ class _Progress(msgspec.Struct):
 @json_option
 def call(name: str, arguments: str, timeout_s: float, profile: str, as_json: bool) -> None:
     """Call the tool NAME (any spelling `carpool tools NAME` knows). Exit code 1: its answer is an error."""
-    params = {"name": name, "arguments": _object(arguments), "_meta": {"progressToken": _PROGRESS}}
+    params = {"name": name, "arguments": json_object(arguments), "_meta": {"progressToken": _PROGRESS}}
     with open_door(control=False, start=True, profile=profile) as door:
         try:
             result = _called(door, params, timeout_s)
@@ -71,8 +71,8 @@ def _called(door: Door, params: dict[str, Any], timeout_s: float) -> msgspec.Raw
     return door.request("tools/call", params, timeout_s, _on_notice if sys.stderr.isatty() else None)
 
 
-def _object(text: str) -> msgspec.Raw:
-    """`--args` as one line of JSON; ends the verb when it is no object."""
+def json_object(text: str) -> msgspec.Raw:
+    """`--args` as one line of JSON (`-`: what stdin says); ends the verb when it is no object."""
     if text == "-":
         text = sys.stdin.read()
     try:

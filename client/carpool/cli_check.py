@@ -1,16 +1,19 @@
 """The verb `check`: what the configuration says, what is wrong with it, and what it comes to.
 
 Reads the file itself, so it works without a daemon. With `--start` it starts every
-server once through the daemon that runs. Values of `env` are never shown.
+server once through the daemon that runs, and `--probe` is another errand altogether (`probe`). Values of
+`env` are never shown.
 """
 
 import os
+from collections.abc import Iterable
 from typing import Any
 
 import click
 
 from carpool import display
 from carpool.cli import EXIT_FAILED, EXIT_USAGE, ask, json_option, open_door, print_json
+from carpool.cli_call import json_object
 from carpool.cli_daemon import OPERATE_S
 from carpool_protocol.config.describe import describe
 from carpool_protocol.config.expand import PLACES, Missing, expand
@@ -18,13 +21,77 @@ from carpool_protocol.config.load import find_config_file, home_of, load_config,
 from carpool_protocol.config.model import Config
 
 
-@click.command()
+class _InOrder(click.Command):
+    """Keeps the order of `--call` and `--args`, which belong together in pairs: click does not."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        ctx.meta[_ORDER] = [each.name for each in order if each.name in ("calls", "arguments")]
+        return super().parse_args(ctx, args)
+
+
+_ORDER = "carpool.check.order"
+
+
+@click.command(cls=_InOrder)
 @click.option("--config", "file", help="This file instead of the user's carpool.json.")
 @click.option("--start", "starts", is_flag=True, help="Also start every server once, in the running carpool.")
 @click.option("--all", "everything", is_flag=True, help="Show the settings at their defaults, too.")
+@click.option(
+    "--probe",
+    "probed",
+    metavar="SERVER",
+    help="Instead: try in a private carpool whether two sessions on one instance see each other's state.",
+)
+@click.option(
+    "--call",
+    "calls",
+    metavar="TOOL",
+    multiple=True,
+    help="For --probe: call this tool, also if it changes something. May be repeated. Default: every tool "
+    "that says it only reads and needs no argument.",
+)
+@click.option(
+    "--args",
+    "arguments",
+    metavar="JSON",
+    multiple=True,
+    help="The arguments of the --call before it, a JSON object.",
+)
 @json_option
-def check(file: str | None, starts: bool, everything: bool, as_json: bool) -> None:
-    """Check the configuration and show its settings and where each is from. Exit code 2: it is wrong."""
+@click.pass_context
+def check(
+    ctx: click.Context,
+    *,
+    file: str | None,
+    starts: bool,
+    everything: bool,
+    probed: str | None,
+    calls: tuple[str, ...],
+    arguments: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Check the configuration and show its settings and where each is from. Exit code 2: it is wrong.
+
+    With --probe: find out whether agents may share an instance of SERVER, and let the carpool that runs here
+    know. Exit code 0: it was found out; 1: nothing could be told.
+    """
+    tries = paired(ctx.meta[_ORDER], calls, arguments)
+    if probed is not None:
+        if starts or everything:
+            raise click.UsageError("--probe goes with --config, --call, --args and --json only")
+        from carpool.probe import probe  # late: it brings a whole carpool of its own
+        from carpool.probe_run import Try
+
+        probe(probed, [Try(tool, json_object(text)) for tool, text in tries], file, as_json=as_json)
+        return
+    if tries:
+        raise click.UsageError("--call is for --probe SERVER")
+    _show(file, starts=starts, everything=everything, as_json=as_json)
+
+
+def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) -> None:
+    """The check of the configuration itself."""
     where = find_config_file(os.environ, os.path.expanduser(file) if file else None)
     loaded = load_config(where)
     problems = list(loaded.problems)
@@ -79,6 +146,25 @@ def check(file: str | None, starts: bool, everything: bool, as_json: bool) -> No
         raise click.exceptions.Exit(EXIT_USAGE)
     if not all(each["ok"] for each in results):
         raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def paired(order: list[str | None], calls: Iterable[str], arguments: Iterable[str]) -> list[tuple[str, str]]:
+    """Each `--call` with the `--args` right after it, else without arguments. Raises `click.UsageError`.
+
+    `order`: the options' names as they came on the command line.
+    """
+    tools, texts = iter(calls), iter(arguments)
+    pairs: list[tuple[str, str]] = []
+    before: str | None = None
+    for name in order:
+        if name == "calls":
+            pairs.append((next(tools), "{}"))
+        elif before != "calls":
+            raise click.UsageError("--args belongs right after the --call it is for")
+        else:
+            pairs[-1] = (pairs[-1][0], next(texts))
+        before = name
+    return pairs
 
 
 def _unset(config: Config) -> list[str]:

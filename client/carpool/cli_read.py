@@ -58,27 +58,12 @@ def status(as_json: bool) -> None:
 def ps(as_json: bool) -> None:
     """Show every running process: instances of servers, and carpool's own."""
     with open_door(control=True) as door:
-        rows = processes(ask(door, "carpool/status", {}))
+        facts = ask(door, "carpool/status", {})
+    rows = processes(facts)
     if as_json:
         print_json(rows)
         return
-    click.echo(
-        display.columns(
-            ["PID", "SERVER", "ID", "GEN", "STATE", "ERA", "IN FLIGHT", "CALLS", "PSS", "RSS", "CPU %"],
-            [
-                [
-                    row["pid"],
-                    row["server"] or f"({row['role']})",
-                    row["id"],
-                    *(_or_dash(row[key]) for key in ("generation", "state", "era", "in_flight", "calls")),
-                    *(_size(row[key]) for key in ("pss_bytes", "rss_bytes")),
-                    _or_dash(row["cpu_percent"]),
-                ]
-                for row in rows
-            ],
-            right={"PID", "GEN", "IN FLIGHT", "CALLS", "PSS", "RSS", "CPU %"},
-        )
-    )
+    click.echo(ps_page(facts, rows))
 
 
 @click.command()
@@ -109,11 +94,16 @@ _ROLES = "launcher broker supervisor spawner shim"
 """In this order."""
 
 
+_PS_KEYS = (
+    *("generation", "state", "era", "in_flight", "calls", "rss_bytes", "pss_bytes", "cpu_percent"),
+    *("uptime_s", "sharing", "verified", "holder", "holder_agent", "holder_pid", "asks"),
+)
+UNVERIFIED = "?  nobody has looked yet whether the server may be shared like this; see `carpool why SERVER`"
+
+
 def processes(facts: Facts) -> list[Facts]:
     """One row per process, with the same keys for each; `None` where a fact is not known of it."""
-    unknown: Facts = dict.fromkeys(
-        ("generation", "state", "era", "in_flight", "calls", "rss_bytes", "pss_bytes", "cpu_percent")
-    )
+    unknown: Facts = dict.fromkeys(_PS_KEYS)
     rows: list[Facts] = []
     names = {supervisor["pid"]: supervisor["id"] for supervisor in facts.get("supervisors", [])}
     rows += [
@@ -129,8 +119,46 @@ def processes(facts: Facts) -> list[Facts]:
         for own in sorted(facts.get("processes", []), key=lambda each: _ROLES.find(each["role"]))
     ]
     for server, each in facts.get("servers", {}).items():
-        rows += [{**unknown, "role": "instance", "server": server, **one} for one in each["instances"]]
+        # Pools of one server (workspaces, classes of agents) may be shared in different ways.
+        pools = {one: pool for pool in each.get("pools") or () for one in pool.get("instances", ())}
+        for one in each["instances"]:
+            pool = pools.get(one["id"], each)
+            mode = {"sharing": pool["sharing"], "verified": pool.get("verified", True)}
+            rows.append({**unknown, "role": "instance", "server": server, **mode, **one})
     return rows
+
+
+def ps_page(facts: Facts, rows: list[Facts]) -> str:
+    """The whole of `carpool ps`, for people. Holders and questions have columns only while there are any."""
+    holders = any(row["holder"] for row in rows)
+    asks = any(row["asks"] for row in rows)
+    heads = ["PID", "SERVER", "ID", "GEN", "STATE", "SHARING", "ERA", "IN FLIGHT", "CALLS"]
+    heads += ["ASKS"] * asks + ["PSS", "RSS", "CPU %"] + ["HOLDER"] * holders
+    table = [
+        [
+            row["pid"],
+            row["server"] or f"({row['role']})",
+            row["id"],
+            *(_or_dash(row[key]) for key in ("generation", "state")),
+            _sharing(row),
+            *(_or_dash(row[key]) for key in ("era", "in_flight", "calls")),
+            *([_or_dash(row["asks"])] if asks else []),
+            *(_size(row[key]) for key in ("pss_bytes", "rss_bytes")),
+            _or_dash(row["cpu_percent"]),
+            *([_holder(row)] if holders else []),
+        ]
+        for row in rows
+    ]
+    right = {"PID", "GEN", "IN FLIGHT", "CALLS", "ASKS", "PSS", "RSS", "CPU %"}
+    parts = [display.columns(heads, table, right=right)]
+    waiting = [
+        f"{_count(server['waiting'], 'call')} for {display.printable(name)}"
+        for name, server in (facts.get("servers") or {}).items()
+        if server["waiting"]
+    ]
+    parts += [f"waiting: {', '.join(waiting)}"] if waiting else []
+    parts += [UNVERIFIED] if any(map(_is_assumed, rows)) else []
+    return "\n\n".join(parts)
 
 
 def status_page(facts: Facts) -> str:
@@ -140,11 +168,7 @@ def status_page(facts: Facts) -> str:
     parts = [f"carpool {display.printable(str(broker.get('version', '?')))}, up {up}: {_how_it_is(facts)}"]
     servers = facts.get("servers") or {}
     parts.append(
-        display.columns(
-            ["SERVER", "STATE", "SHARING", "INSTANCES", "IN FLIGHT", "WAITING", "RESTARTS", "TOOLS", "PSS"],
-            [_server_row(name, server) for name, server in servers.items()],
-            right={"INSTANCES", "IN FLIGHT", "WAITING", "RESTARTS", "TOOLS", "PSS"},
-        )
+        _servers_table(servers)
         or "no servers are configured; put them into carpool.json and see `carpool check`"
     )
     errors = [
@@ -201,19 +225,56 @@ def _count(number: int, what: str, plural: str = "s") -> str:
     return f"{number} {what}{'' if number == 1 else plural}"
 
 
-def _server_row(name: str, server: Facts) -> list[object]:
-    instances: list[Facts] = server["instances"]
-    return [
-        name,
-        server["state"],
-        server["sharing"],
-        len(instances),
-        sum(instance["in_flight"] for instance in instances),
-        server["waiting"],
-        server["restarts"],
-        server["tools"],
-        _size(sum(instance["pss_bytes"] for instance in instances)) if instances else "-",
+def _servers_table(servers: Facts) -> str:
+    """With the questions that are open to agents, while there are any."""
+    asks = {name: sum(each.get("asks") or 0 for each in one["instances"]) for name, one in servers.items()}
+    heads = [
+        "SERVER",
+        "STATE",
+        "SHARING",
+        "INSTANCES",
+        "IN FLIGHT",
+        *(["ASKS"] if any(asks.values()) else []),
     ]
+    heads += ["WAITING", "RESTARTS", "TOOLS", "PSS"]
+    rows: list[list[object]] = []
+    for name, server in servers.items():
+        instances: list[Facts] = server["instances"]
+        rows.append(
+            [
+                name,
+                server["state"],
+                _sharing(server),
+                len(instances),
+                sum(instance["in_flight"] for instance in instances),
+                *([asks[name]] if any(asks.values()) else []),
+                server["waiting"],
+                server["restarts"],
+                server["tools"],
+                _size(sum(instance["pss_bytes"] for instance in instances)) if instances else "-",
+            ]
+        )
+    table = display.columns(heads, rows, right=set(heads) - {"SERVER", "STATE", "SHARING"})
+    unsure = any(map(_is_assumed, servers.values()))
+    return f"{table}\n{UNVERIFIED}" if unsure else table
+
+
+def _sharing(one: Facts) -> str:
+    """The mode, with a `?` where it is only assumed."""
+    mode = one["sharing"] or "-"
+    return f"{mode}?" if _is_assumed(one) else str(mode)
+
+
+def _is_assumed(one: Facts) -> bool:
+    """Not so for `auto`: nothing is decided before somebody wants the server."""
+    return one.get("verified") is False and one["sharing"] != "auto"
+
+
+def _holder(row: Facts) -> str:
+    """Whose lease an instance is: the session, and its agent's name."""
+    if not row["holder"]:
+        return "-"
+    return f"{row['holder']} {display.one_line(row['holder_agent'] or '', 24)}".rstrip()
 
 
 def _explained(tool: Facts) -> str:

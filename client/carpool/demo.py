@@ -9,20 +9,18 @@ import importlib.util
 import json
 import os
 import shutil
-import signal
 import sys
 import time
-from types import FrameType
-from typing import NoReturn
 
 import click
 
-from carpool import demo_repo, demo_report
+from carpool import demo_repo, demo_report, end_signals
 from carpool.cli import EXIT_FAILED, EXIT_USAGE, json_option
 from carpool.demo_house import DemoError, House
 from carpool.demo_questions import MODULES
 from carpool.demo_run import Run
 from carpool.demo_show import Show
+from carpool.private_house import HouseError
 
 LIMIT_S = 75.0
 """For everything but the end, which takes at worst 45 s: together under two minutes."""
@@ -67,7 +65,7 @@ def perform(agents: int, *, as_json: bool) -> int:
     found: demo_report.Facts = {}
     problems: list[str] = []
     code = 0
-    _on_end_signals(_interrupt)
+    end_signals.interrupt()
     house = House()
     try:
         run = Run(house, show, agents, deadline_s)
@@ -82,12 +80,12 @@ def perform(agents: int, *, as_json: bool) -> int:
         shared = run.shared()
         found = demo_report.facts(agents, run.memory_kind, os.cpu_count(), private, shared)
         problems += demo_report.problems(found)
-    except (DemoError, demo_repo.RepoError) as error:
+    except (DemoError, HouseError, demo_repo.RepoError) as error:
         problems.append(str(error))
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
     finally:
-        _on_end_signals(signal.SIG_IGN)  # the end is bounded
+        end_signals.hold_off()  # the end is bounded
         show.step("ending everything ..." if code == 0 else "interrupted; ending everything ...")
         left = house.close()
     found |= {"seconds": round(show.elapsed_s(), 1), "problems": problems, "left": left}
@@ -111,14 +109,3 @@ def _tell(found: demo_report.Facts, *, interrupted: bool, as_json: bool) -> None
         click.echo(f"carpool demo failed: {problem}", err=True)
     if not found["left"]:
         click.echo("Nothing is left: no process bears the demo's mark, and its directory is gone.")
-
-
-def _on_end_signals(action: "signal._HANDLER") -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN or number == signal.SIGINT:  # nohup stays nohup
-            signal.signal(number, action)
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    _on_end_signals(signal.SIG_IGN)  # once is enough; a second one would cut the end short
-    raise KeyboardInterrupt

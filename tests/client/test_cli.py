@@ -8,7 +8,8 @@ import pytest
 
 from carpool import cli
 from carpool.cli_read import NOTHING
-from tests.kit.fake_broker import STATUS, TOOLS, FakeBroker
+from tests.behaviours import behaviour
+from tests.kit.fake_broker import POOLS, STATUS, TOOLS, FakeBroker
 from tests.kit.house import House
 
 
@@ -28,6 +29,7 @@ def broker(house: House) -> Iterator[FakeBroker]:
         ("restart", "a"),
         ("reload",),
         ("check", "--start"),
+        ("why", "a"),
     ],
 )
 def test_without_a_broker_a_verb_that_needs_one_says_how_to_start_it(
@@ -80,8 +82,63 @@ def test_ps_json_has_a_row_with_the_same_keys_for_every_process(house: House, br
         ("broker", 11),
         ("supervisor", 12),
         ("instance", 21),
+        ("instance", 22),
     ]
     assert len({frozenset(row) for row in rows}) == 1
+
+
+@behaviour("lease:holders-shown")
+def test_ps_for_people_tells_modes_holders_questions_and_who_waits(house: House, broker: FakeBroker) -> None:
+    shown = house.run("ps").stdout
+    assert "\x1b" not in shown
+    rows = {line.split()[0]: line.split() for line in shown.splitlines() if line.strip()}
+    assert "concurrent?" in rows["21"]
+    assert rows["21"][-1] == "-"
+    assert "serial" in rows["22"]  # its pool's mode, where pools of a server differ
+    assert rows["22"][-2:] == ["s1", "clau\\x1bde"]
+    assert rows["PID"].index("ASKS") == rows["PID"].index("CALLS") + 1
+    assert "waiting: 3 calls for browser, 2 calls for git" in shown
+    assert "nobody has looked yet" in shown
+
+
+def test_status_marks_a_mode_that_is_only_assumed_and_counts_open_questions(
+    house: House, broker: FakeBroker
+) -> None:
+    lines = house.run("status").stdout.splitlines()
+    rows = {line.split()[0]: line.split() for line in lines if line.strip()}
+    assert rows["time"][2] == "concurrent?"
+    assert rows["browser"][2] == "session"
+    assert rows["git"][2] == "auto"  # it has never run: nothing is decided
+    assert rows["browser"][5] == "2"
+    assert "nobody has looked yet" in " ".join(rows["?"])
+
+
+@behaviour("modes:why")
+def test_why_tells_the_lines_once_where_pools_agree_and_each_pool_where_not(
+    house: House, broker: FakeBroker
+) -> None:
+    done = house.run("why", "time")
+    assert (done.returncode, done.stdout) == (
+        0,
+        "time is shared as concurrent.\n  Nothing is\\x1b[2J known.\n",
+    )
+    assert house.run("why", "browser").stdout == (
+        "pool browser:session:\nbrowser is shared as session.\n\n"
+        "pool browser:serial:\nbrowser is shared as serial.\n"
+    )
+    told = json.loads(house.run("why", "browser", "--json").stdout)
+    assert told == {"server": "browser", "pools": POOLS["browser"]}
+
+
+def test_why_guesses_a_misspelt_server_and_says_why_a_server_has_no_pool(
+    house: House, broker: FakeBroker
+) -> None:
+    done = house.run("why", "brwoser")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no server is called 'brwoser'; did you mean 'browser'?" in done.stderr
+    away = house.run("why", "git")
+    assert away.returncode == 1
+    assert "disabled in the configuration" in away.stderr
 
 
 def test_tools_json_is_the_list(house: House, broker: FakeBroker) -> None:
@@ -175,6 +232,11 @@ def test_a_refused_reload_tells_the_problems_and_exits_2(house: House, broker: F
         ("stop",),
         ("nonsense",),
         ("logs", "x", "--daemon"),
+        ("why",),
+        ("check", "--call", "x"),
+        ("check", "--probe", "x", "--start"),
+        ("check", "--probe", "x", "--args", "{}"),
+        ("check", "--probe", "x", "--call", "y", "--args", "{}", "--args", "{}"),
     ],
 )
 def test_wrong_usage_exits_2(house: House, arguments: tuple[str, ...]) -> None:

@@ -314,7 +314,7 @@ def test_only_processes_of_the_house_are_seen_and_killed(house: House) -> None:
 
 
 def test_house_says_what_it_had_to_kill(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("carpool.demo_house._CLEAR_S", 0.1)
+    monkeypatch.setattr("carpool.private_house._CLEAR_S", 0.1)
     house = House()
     left = sleeper(house.environ)
     try:

@@ -12,6 +12,7 @@ import pytest
 
 from carpool import adoption, lock
 from carpool_protocol import paths
+from tests.behaviours import behaviour
 from tests.kit.house import House, until
 
 
@@ -37,6 +38,7 @@ def test_a_detached_start_returns_when_sessions_are_taken_and_down_leaves_nothin
     assert house.text("heard-broker") == house.text("heard-sup1") == "stop\n"
 
 
+@behaviour("children:daemon-outlives-agent")
 def test_the_daemon_is_in_a_session_of_its_own(house: House) -> None:
     house.run("up", "--detach")
     assert os.getsid(house.launcher) == house.launcher
@@ -163,6 +165,7 @@ def launcher_with_short_patience(house: House) -> "subprocess.Popen[bytes]":
     return subprocess.Popen([sys.executable, "-c", code], env=environ, stderr=subprocess.DEVNULL)
 
 
+@behaviour("silence:daemons-replaced")
 def test_a_silent_process_is_replaced_and_a_stopped_one_is_not(house: House) -> None:
     house.behave("sup1", "mute")
     launcher = launcher_with_short_patience(house)

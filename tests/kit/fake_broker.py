@@ -47,6 +47,7 @@ STATUS: Json = {
         "time": {
             "state": "serving",
             "sharing": "concurrent",
+            "verified": False,
             "waiting": 0,
             "restarts": 0,
             "tools": 2,
@@ -63,12 +64,47 @@ STATUS: Json = {
                     "rss_bytes": 31457280,
                     "pss_bytes": 20971520,
                     "cpu_percent": 1.5,
+                    "uptime_s": 60.0,
+                    "holder": "",
+                    "holder_agent": "",
+                    "holder_pid": 0,
+                    "asks": 0,
                 }
             ],
         },
+        "browser": {
+            "state": "serving",
+            "sharing": "session",
+            "verified": True,
+            "waiting": 3,
+            "restarts": 0,
+            "tools": 5,
+            "last_error": "",
+            "instances": [
+                {
+                    "id": 2,
+                    "pid": 22,
+                    "state": "serving",
+                    "generation": 1,
+                    "era": "2025-11-25",
+                    "in_flight": 1,
+                    "calls": 7,
+                    "rss_bytes": 31457280,
+                    "pss_bytes": 20971520,
+                    "cpu_percent": 0.5,
+                    "uptime_s": 30.0,
+                    "holder": "s1",
+                    "holder_agent": "clau\x1bde",
+                    "holder_pid": 31,
+                    "asks": 2,
+                }
+            ],
+            "pools": [{"key": "browser:session", "sharing": "serial", "verified": True, "instances": [2]}],
+        },
         "git": {
             "state": "given_up",
-            "sharing": "concurrent",
+            "sharing": "auto",
+            "verified": False,
             "waiting": 2,
             "restarts": 5,
             "tools": 0,
@@ -92,6 +128,30 @@ STATUS: Json = {
         {"role": "broker", "pid": 11, "rss_bytes": 35 << 20, "pss_bytes": 22 << 20, "cpu_s": 0.3},
     ],
     "config": {"file": "/c.json", "problem": ""},
+}
+
+
+POOLS: dict[str, list[Json]] = {
+    "time": [
+        {
+            "key": f"time:{number}",
+            "mode": "concurrent",
+            "verified": False,
+            "source": "assumed",
+            "lines": ["time is shared as concurrent.", "  Nothing is\x1b[2J known."],
+        }
+        for number in (1, 2)
+    ],
+    "browser": [
+        {
+            "key": f"browser:{mode}",
+            "mode": mode,
+            "verified": True,
+            "source": "config",
+            "lines": [f"browser is shared as {mode}."],
+        }
+        for mode in ("session", "serial")
+    ],
 }
 
 
@@ -191,9 +251,18 @@ class FakeBroker:
                 "ok": False,
                 "problems": ["carpool.json:3: unknown key 'comand'; did you mean 'command'?"],
             },
+            "carpool/why": lambda: self._why(params["server"]),
+            "carpool/testify": dict,
             "tools/call": lambda: self._call(params),
         }
         return results.get(method, lambda: FakeError(-32601, f"no {method}"))()
+
+    def _why(self, server: str) -> "Json | FakeError":
+        if server not in STATUS["servers"]:
+            return FakeError(-32602, "no such server")
+        if server == "git":
+            return FakeError(5301, "The server git has no pool: disabled in the configuration.")
+        return {"server": server, "pools": POOLS[server]}
 
     def _call(self, params: Json) -> "Json | FakeError":
         if params["name"] == "unknown":

@@ -1,0 +1,60 @@
+"""The verb `why`: which sharing mode a server has, since when, on what evidence, and how to change it.
+
+Owns how the supervisor's lines are laid out, also of servers with several pools.
+Knows nothing of: how a mode is decided.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import click
+import msgspec
+
+from carpool import display
+from carpool.cli import ask, fail, fail_at, json_option, open_door, print_json
+from carpool.door import AnsweredError, Door, DoorError
+from carpool_protocol.config.problems import did_you_mean
+
+
+@click.command()
+@click.argument("server")
+@json_option
+def why(server: str, as_json: bool) -> None:
+    """Tell how SERVER is shared, why, and how to change that."""
+    with open_door(control=True) as door:
+        answer = _explained(door, server)
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo(why_page(answer.get("pools") or []))
+
+
+def why_page(pools: list[dict[str, Any]]) -> str:
+    """For people: the lines of each pool; pools (of several workspaces, say) with the same lines once."""
+    texts: dict[str, list[str]] = {}
+    for pool in pools:
+        text = "\n".join(display.printable(str(line)) for line in pool.get("lines") or [])
+        texts.setdefault(text, []).append(display.printable(str(pool.get("key", ""))))
+    if len(texts) < 2:
+        return "".join(texts)
+    return "\n\n".join(f"pool {', '.join(keys)}:\n{text}" for text, keys in texts.items())
+
+
+def unknown(server: str, known: Iterable[str]) -> str:
+    """The sentence about a server that there is not."""
+    meant = did_you_mean(server, known)
+    hint = f"; did you mean {meant!r}?" if meant else "; `carpool status` lists all"
+    return f"no server is called {server!r}{hint}"
+
+
+def _explained(door: Door, server: str) -> dict[str, Any]:
+    try:
+        answer = msgspec.json.decode(door.request("carpool/why", {"server": server}))
+    except DoorError as error:
+        fail_at(error)
+    except AnsweredError as error:
+        known = ask(door, "carpool/status", {}).get("servers") or {}
+        fail(str(error) if server in known else unknown(server, known))
+    if not isinstance(answer, dict):
+        fail("the broker's answer is not understood; run `carpool restart --all`")
+    return answer

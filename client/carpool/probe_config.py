@@ -1,0 +1,43 @@
+"""The configuration of a probe's private carpool: one server of the user's, twice.
+
+Pure. `ALONE` gives each session an instance of its own, `SHARED` has one instance for all; everything that
+decides how the server runs stays as the user wrote it. What would disturb the experiment is replaced.
+Knows nothing of: files, what is done with it.
+"""
+
+import json
+
+from carpool_protocol.config.jsonc import parse
+from carpool_protocol.config.shape import SERVERS
+
+ALONE, SHARED = "alone", "shared"
+START_S = 330.0
+"""How long the private carpool waits for the server's tools: a first start may install for minutes."""
+_MOST_ALONE = 4
+"""Two private runs at once, one after them, and one instance that is still ending."""
+_REPLACED = frozenset(
+    {"sharing", "pool", "disabled", "auto_connect", "tools_prefix", "description_prefix", "lease_idle_s"}
+)
+
+
+def arranged(text: str, server: str, env_file: str | None) -> str:
+    """The private configuration. `text`: the user's, which has been read and found right; `server`: one of
+    it; `env_file`: absolute.
+    """
+    value = parse(text, "").value
+    assert isinstance(value, dict)
+    servers = value[SERVERS]
+    assert isinstance(servers, dict)
+    entry = servers[server]
+    assert isinstance(entry, dict)
+    kept = {key: inner for key, inner in entry.items() if key not in _REPLACED}
+    config = {
+        SERVERS: {
+            ALONE: {**kept, "sharing": "session", "pool": {"max": _MOST_ALONE}},
+            SHARED: {**kept, "sharing": "concurrent", "pool": {"max": 1}},
+        },
+        "list_wait_s": START_S,
+        # Installers do not like to run twice at once on one cache.
+        "max_greeting": 1,
+    }
+    return json.dumps(config if env_file is None else {**config, "env_file": env_file}, indent=2)

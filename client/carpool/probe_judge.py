@@ -1,0 +1,80 @@
+"""What two sessions' answers say about a server: may sessions share one instance of it?
+
+Pure. A *transcript* is what one session was answered: the same calls in the same order, `ROUNDS` times over.
+A call counts only if private instances answer it alike at each place; the private run that comes *after*
+the shared one takes out what changes with time. Then, if the answers of a shared instance are other ones,
+it is because of the other session.
+Knows nothing of: how calls are made, words for people.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from msgspec import Struct
+
+ROUNDS = 2
+
+Outcome = Literal["agreed", "diverged", "not_deterministic", "failed"]
+"""Of one call. `failed`: only errors came, which show nothing."""
+Result = Literal["agreed", "diverged", "inconclusive"]
+"""Of a probe."""
+
+
+class Said(Struct, frozen=True):
+    """One answer, in a form that can be compared."""
+
+    text: str
+    is_error: bool
+
+
+Transcript = Sequence[Said]
+"""By place: round after round, each with all calls in order."""
+
+
+def said(result: Any, *, refused: bool = False) -> Said:
+    """A tool's result, or (`refused`) a JSON-RPC error. `_meta` is left out: it is about the one request."""
+    if not isinstance(result, dict):
+        return Said(json.dumps(result), is_error=refused)
+    plain = {key: value for key, value in result.items() if key != "_meta"}
+    return Said(json.dumps(plain, sort_keys=True), refused or bool(result.get("isError")))
+
+
+def turns(calls: int) -> list[tuple[int, int]]:
+    """Who makes which call when two sessions share: (session, call). The second is a round behind the first,
+    so it meets what that one has left, and then they take turns.
+
+    In step they would hide state that both set alike: each would find what it has just written itself.
+    """
+    each = range(calls)
+    together = [(session, call) for call in each for session in (0, 1)]
+    return [(0, call) for call in each] + together * (ROUNDS - 1) + [(1, call) for call in each]
+
+
+def judge(calls: int, private: Sequence[Transcript], shared: Sequence[Transcript]) -> list[Outcome]:
+    """The outcome of each call. `private`: of instances nobody else used; `shared`: of sessions that took
+    turns on one instance.
+    """
+    return [
+        _one(
+            [[each[place] for place in range(call, ROUNDS * calls, calls)] for each in private],
+            [[each[place] for place in range(call, ROUNDS * calls, calls)] for each in shared],
+        )
+        for call in range(calls)
+    ]
+
+
+def _one(private: list[list[Said]], shared: list[list[Said]]) -> Outcome:
+    expected = private[0]
+    if any(each != expected for each in private):
+        return "not_deterministic"
+    if any(each != expected for each in shared):
+        return "diverged"
+    return "failed" if all(each.is_error for each in expected) else "agreed"
+
+
+def result_of(outcomes: Sequence[Outcome]) -> Result:
+    """One call that diverges is enough; agreement needs one that could have diverged."""
+    if "diverged" in outcomes:
+        return "diverged"
+    return "agreed" if "agreed" in outcomes else "inconclusive"

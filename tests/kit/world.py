@@ -13,17 +13,19 @@ from collections.abc import Callable
 from random import Random
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from carpool_broker.core import events as bv
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.events import SourceId
 from carpool_broker.core.scope import Scope, ScopeEntry
-from carpool_protocol.ids import PoolKey, ServerName, SessionId
+from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId
 from carpool_protocol.messages import (
     Operate,
     Policy,
     PoolSpec,
 )
+from carpool_supervisor.core.sharing import Evidence, EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.kit.world_agents import Book, SimAgent
 from tests.kit.world_servers import SimInstance, Traits
@@ -47,6 +49,8 @@ POLICY = Policy(
     healthy_after_s=5.0,
     probe_s=1.5,
     drain_s=5.0,
+    ask_timeout_s=3.0,
+    lease_idle_s=12.0,
 )
 BOUND_S = LIST_WAIT_S + BOUNDS.wait_s + POLICY.wait_s + POLICY.max_total_s + 5.0 + 1.0
 """No request may take longer: a name, the broker's line, then the backstop; and a second for lag."""
@@ -64,6 +68,8 @@ class SimServer(Struct):
     """Each source has a pool of its own."""
     stop_first: bool = False
     configured: bool = True
+    twins: bool = False
+    """Agents that can be asked have a pool of their own (rule 12); else all have one that may ask."""
     policy: Policy = POLICY
 
     def key(self, source: SourceId) -> PoolKey:
@@ -71,29 +77,42 @@ class SimServer(Struct):
         mark = f":{source}" if self.per_source else ""
         return PoolKey(f"{self.name}:{self.version}{mark}")
 
+    def twin(self, source: SourceId) -> PoolKey:
+        """The key of the pool for agents that can be asked."""
+        return PoolKey(f"{self.key(source)}:asking")
+
 
 class World:
     """See the module."""
 
     def __init__(
-        self, seed: int, servers: list[SimServer], *, max_processes: int = 6, journal: bool = False
+        self,
+        seed: int,
+        servers: list[SimServer],
+        *,
+        max_processes: int = 6,
+        journal: bool = False,
+        traces: bool = True,
     ) -> None:
         self.seed = seed
         self.rng = Random(seed)
         self.now = 100.0
         self.servers = {server.name: server for server in servers}
         self.max_processes = max_processes
-        self.book = Book(BOUND_S)
+        self.book = Book(BOUND_S, POLICY.ask_timeout_s)
         self.agents: dict[SessionId, SimAgent] = {}
         self.calm = False
         self.events = 0
         self.journal = journal
+        self.traces = traces
+        """Agents say trace contexts of their own."""
         self._traits: dict[PoolKey, Traits] = {}
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._sessions = 0
         self.words = 0
         self.operations: dict[int, str] = {}
+        self.evidence: dict[PoolKey, dict[EvidenceKind, Evidence]] = {}
         self.wire = Wire(self)
         self.broker = BrokerSide(self)
         self.supervisor = SupervisorSide(self)
@@ -148,6 +167,7 @@ class World:
             servers = [server for server in self.servers.values() if server.configured]
             for server in servers:
                 self._traits.setdefault(server.key(source), server.traits)
+                self._traits.setdefault(server.twin(source), server.traits)
             entries = [ScopeEntry(server=ServerName(s.name), key=s.key(source)) for s in servers]
             specs = [
                 PoolSpec(
@@ -157,6 +177,7 @@ class World:
                     env={"SECRET": "x"},
                     cwd="/",
                     policy=s.policy,
+                    asking=not s.twins,
                 )
                 for s in servers
             ]
@@ -169,24 +190,37 @@ class World:
                     stop_first=frozenset(ServerName(s.name) for s in servers if s.stop_first),
                     max_processes=self.max_processes,
                     max_greeting=3,
+                    twins={
+                        spec.key: replace(spec, key=s.twin(source), asking=True)
+                        for s, spec in zip(servers, specs, strict=True)
+                        if s.twins
+                    },
                 )
             )
 
     # --- agents and operators ---------------------------------------------------------------------------
 
-    def agent(self, source: SourceId = SOURCES[0], *, careless: bool = False) -> SimAgent:
-        """A new agent that has greeted."""
+    def agent(
+        self,
+        source: SourceId = SOURCES[0],
+        *,
+        careless: bool = False,
+        capabilities: bv.Capabilities | None = None,
+    ) -> SimAgent:
+        """A new agent that has greeted, with these or with any capabilities."""
         self._sessions += 1
         session = SessionId(f"a{self._sessions}")
         agent = self.agents[session] = SimAgent(self.book, self.rng, session, careless=careless)
+        agent.capabilities = capabilities or agent.capabilities
+        agent.traced = self.traces
         self.broker.feed(bv.AgentCame(session=session, source=source, agent="sim", pid=1, carrier="shim"))
         self.broker.feed(agent.greet(self.now))
         return agent
 
     def leave(self, agent: SimAgent) -> None:
-        """The agent vanishes."""
-        del self.agents[agent.session]
-        self.broker.feed(bv.AgentLeft(agent.session))
+        """The agent vanishes, if it is still there."""
+        if self.agents.pop(agent.session, None) is not None:
+            self.broker.feed(bv.AgentLeft(agent.session))
 
     def call(self, agent: SimAgent, name: str, **more: int) -> None:
         """The agent calls a tool."""
@@ -194,6 +228,29 @@ class World:
             self.broker.feed(
                 agent.call(name, self.now, size_bytes=more.get("size_bytes", 0), progress=bool(more))
             )
+
+    def asked(self, agent: SimAgent, shown: AskId) -> None:
+        """An agent was asked something: it answers well, badly, twice, never, or leaves."""
+        roll = self.rng.random() if not self.calm else 1.0
+        if roll < 0.08 or agent.silent:
+            return
+        if roll < 0.1:
+            self.later(self.rng.uniform(0, 0.5), lambda: self.leave(agent))
+            return
+        self._answer_later(agent, shown)
+        if roll < 0.2:
+            self._answer_later(agent, shown)
+        elif roll < 0.3:
+            self._answer_later(agent, self.rng.choice(list(self.book.asks.shown)))
+        if roll < 0.5:
+            self._later_said(0.0, agent, lambda: agent.progress(shown, self.book.asks.shown[shown]))
+
+    def _answer_later(self, agent: SimAgent, shown: AskId) -> None:
+        ask = self.book.asks.shown[shown]
+        self._later_said(self.rng.uniform(0.01, 0.6), agent, lambda: agent.answer(shown, ask))
+
+    def _later_said(self, delay_s: float, agent: SimAgent, say: Callable[[], bv.AnyEvent]) -> None:
+        self.later(delay_s, lambda: self.broker.feed(say()) if agent.session in self.agents else None)
 
     def operate(self, key: PoolKey, verb: str) -> None:
         """An operator's word, if it can be said now."""

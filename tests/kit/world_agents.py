@@ -1,8 +1,8 @@
 """Agents of the simulated world, and the book of what each is owed: the oracle.
 
 Owns who asked what, what was executed and handed over, and every rule about answers: one for each
-request, none after a cancel, never another agent's, honest about delivery, and in time. A broken rule is a
-`Violation`.
+request, none after a cancel, never another agent's, honest about delivery, and in time; and that agents are
+asked only what they can be asked. A broken rule is a `Violation`.
 
 Knows nothing of: cores' insides, the link, instances.
 """
@@ -15,19 +15,24 @@ from msgspec import Struct
 
 from carpool_broker.core import effects as bf
 from carpool_broker.core import events as bv
-from carpool_protocol.ids import ABSENT, RawJson, SessionId
+from carpool_protocol.ids import ABSENT, AskId, RawJson, SessionId
 from carpool_protocol.messages import Call
+from tests.kit.world_asks import AskBook, SimAsk, Violation, result_of
+from tests.kit.world_servers import number_of
 
 Kind = Literal["greet", "list", "call", "ping", "bad"]
 UNSURE = frozenset({"link_broken", "answer_overdue"})
 """Faults of calls that the broker had sent away and cannot know the fate of."""
+SHARED_TRACE = RawJson(b'{"traceparent":"00-%b-%b-01"}' % (b"a" * 32, b"b" * 16))
+"""Several agents work on one thing: their own contexts are the same."""
+CAPABILITIES = (
+    bv.Capabilities(),
+    bv.Capabilities(sampling=True, form=True),
+    bv.Capabilities(sampling=True, sampling_tools=True, form=True, url=True),
+)
 
 
-class Violation(AssertionError):  # noqa: N818 - it is what it says
-    """A promise of carpool's was broken."""
-
-
-class Ask(Struct):
+class Request(Struct):
     """One request of an agent."""
 
     number: int
@@ -38,8 +43,10 @@ class Ask(Struct):
 class Book:
     """Everything that was asked, handed over and executed, by number."""
 
-    def __init__(self, bound_s: float) -> None:
+    def __init__(self, bound_s: float, ask_timeout_s: float) -> None:
         self.bound_s = bound_s
+        self.owners: dict[int, SessionId] = {}
+        self.asks = AskBook(self.owners, ask_timeout_s)
         self.asked = 0
         self.answered = 0
         self.handed: set[int] = set()
@@ -60,7 +67,7 @@ class Book:
         if number in self.said_no:
             raise Violation(f"call {number} was executed after its agent was told that it was not delivered")
 
-    def outcome(self, ask: Ask, effect: bf.Reply, now: float) -> str:
+    def outcome(self, ask: Request, effect: bf.Reply, now: float) -> str:
         """Judge an answer; the word for it."""
         if now - ask.at > self.bound_s:
             raise Violation(f"request {ask.number} ({ask.kind}) was answered only after {now - ask.at:.1f} s")
@@ -76,7 +83,7 @@ class Book:
         self.outcomes[word] = self.outcomes.get(word, 0) + 1
         return word
 
-    def _judge_call(self, ask: Ask, effect: bf.Reply, body: dict[str, object]) -> str:
+    def _judge_call(self, ask: Request, effect: bf.Reply, body: dict[str, object]) -> str:
         number = ask.number
         if "n" in body:
             if body["n"] != number:
@@ -106,17 +113,30 @@ class SimAgent:
         self.session = session
         self.careless = careless
         """Uses an id again while it is open."""
-        self.open: dict[RawJson, Ask] = {}
+        self.silent = False
+        """Never answers what it is asked."""
+        self.traced = True
+        """Now and then it says a trace context of its own."""
+        self.open: dict[RawJson, Request] = {}
         self.doubles: dict[RawJson, int] = {}
         self.tokens: dict[RawJson, RawJson] = {}
         self.tools: list[str] = []
         self.greeted = False
         self.list_is_old = True
+        self.capabilities = rng.choice(CAPABILITIES)
+        self.asks: dict[AskId, SimAsk] = {}
+        """What it was asked and has neither answered nor been told to forget."""
         self._next = 0
 
     def greet(self, now: float) -> bv.AnyEvent:
         """`initialize`."""
-        return bv.AgentGreeted(self.session, self._open("greet", now), "2025-11-25", "sim")
+        version, id_ = self.version, self._open("greet", now)
+        return bv.AgentGreeted(self.session, id_, version, "sim", self.capabilities)
+
+    @property
+    def version(self) -> str:
+        """Who can be asked everything is of the newest version, all others of an older one."""
+        return "2025-11-25" if self.capabilities.url else "2025-06-18"
 
     def list_tools(self, now: float) -> bv.AnyEvent:
         """`tools/list`."""
@@ -141,7 +161,21 @@ class SimAgent:
         token = request if progress else ABSENT
         if token:
             self.tokens[token] = request
-        return bv.AgentCalled(self.session, request, name, rest, ABSENT, token)
+        meta = SHARED_TRACE if self.rng.random() < 0.3 and self.traced else ABSENT
+        return bv.AgentCalled(self.session, request, name, rest, meta, token)
+
+    def answer(self, shown: AskId, ask: SimAsk) -> bv.AnyEvent:
+        """Its answer to an ask: also to one that is another's, or over."""
+        self.asks.pop(shown, None)
+        is_error = self.rng.random() < 0.2
+        body = result_of(ask, self.session, is_error=is_error)
+        ask.said.setdefault(self.session, body)
+        return bv.AgentAnswered(self.session, shown, is_error, body)
+
+    def progress(self, shown: AskId, ask: SimAsk) -> bv.AnyEvent:
+        """Its progress with an ask."""
+        params = RawJson(b'{"progress":1,"k":%d,"by":"%b"}' % (ask.number, self.session.encode()))
+        return bv.AgentProgressed(self.session, shown, params)
 
     def cancel(self) -> bv.AnyEvent | None:
         """`notifications/cancelled` of an open call or list: nothing may come for it any more."""
@@ -168,7 +202,10 @@ class SimAgent:
                 return self._answered(plain, now)
             case bf.ReportProgress():
                 request = self.tokens.get(effect.token)
-                number = msgspec.json.decode(effect.params)["n"]
+                told = msgspec.json.decode(effect.params)
+                if "n" not in told:  # it hears that its call waits for an instance
+                    return "waits"
+                number = told["n"]
                 if request is None or request not in self.open or self.open[request].number != number:
                     raise Violation(
                         f"{self.session} got progress of call {number}, which is not its own or not open"
@@ -177,9 +214,11 @@ class SimAgent:
             case bf.SayListChanged():
                 self.list_is_old = self.list_is_old or effect.family == "tools"
                 return "list_changed"
+            case bf.SendAsk() | bf.WithdrawAsk() | bf.SayElicited():
+                return self._heard_of_ask(effect)
             case bf.SayLog() | bf.SayUpdated():
                 raise Violation(f"{self.session} hears what it never asked for")
-            case bf.Note():
+            case bf.UseRoots() | bf.Note():
                 return "note"
 
     def _answered(self, effect: bf.Reply, now: float) -> str:
@@ -194,23 +233,48 @@ class SimAgent:
             self.tools = [tool["name"] for tool in msgspec.json.decode(effect.body)["tools"]]
         return word
 
+    def _heard_of_ask(self, effect: bf.SendAsk | bf.WithdrawAsk | bf.SayElicited) -> str:
+        match effect:
+            case bf.SendAsk():
+                ask = self.book.asks.show(effect.ask, effect.params, self.session)
+                if ask.kind not in able(self.capabilities):
+                    raise Violation(f"{self.session} was asked for {ask.kind}, which it has not declared")
+                if effect.wants_progress != bool(ask.token):
+                    raise Violation(f"ask {ask.number} lost what it says about progress")
+                self.asks[effect.ask] = ask
+                return "asked"
+            case bf.WithdrawAsk():
+                if self.asks.pop(effect.ask, None) is None:
+                    raise Violation(
+                        f"{self.session} is told that {effect.ask} is over, which it has not open"
+                    )
+                return "withdrawn"
+            case bf.SayElicited():
+                if not self.capabilities.url:
+                    raise Violation(f"{self.session} hears of a URL and knows none")
+                self.book.asks.elicited(self.session, effect.params)
+                return "elicited"
+
     def _open(self, kind: Kind, now: float) -> RawJson:
         """Every agent uses the same ids, in all the spellings that JSON allows."""
         self._next += 1
         spellings = (b"%d", b'"%d"', b"%d.0", b"-%d")
         request = RawJson(spellings[self._next % 4] % (self._next // 4))
         self.book.asked += 1
-        self.open[request] = Ask(self.book.asked, kind, now)
+        self.book.owners[self.book.asked] = self.session
+        self.open[request] = Request(self.book.asked, kind, now)
         return request
 
-    def _close(self, request: RawJson) -> Ask:
+    def _close(self, request: RawJson) -> Request:
         ask = self.open.pop(request, None)
         if ask is None:
             raise Violation(f"{self.session} got an answer to {request!r}, which it does not wait for")
         return ask
 
 
-def number_of(call: Call) -> int:
-    """The number of the request behind a call."""
-    number: int = msgspec.json.decode(call.params)["arguments"]["n"]
-    return number
+def able(declared: bv.Capabilities) -> set[str]:
+    """What an agent can be asked that has declared this."""
+    kinds = {"sampling": declared.sampling, "form": declared.form, "url": declared.url}
+    kinds["sampling_tools"] = declared.sampling_tools
+    kinds["multi_select"] = declared.form and declared.url  # of the newest version
+    return {kind for kind, can in kinds.items() if can}

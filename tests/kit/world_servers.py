@@ -12,9 +12,10 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-from carpool_protocol.ids import EMPTY_OBJECT, InstanceId, PoolKey, RawJson, WireId
+from carpool_protocol.ids import EMPTY_OBJECT, InstanceId, PoolKey, RawJson, SessionId, WireId
 from carpool_protocol.messages import Call, Catalog, ToolOffer
 from carpool_supervisor.core import events as ev
+from tests.kit.world_asks import AskBook, Asker, Echo, task_of
 
 PIPE_LINES = 4
 """So many lines fit in the pipe of an instance that does not read: they count as written."""
@@ -50,6 +51,22 @@ class Traits(Struct, frozen=True, kw_only=True):
     errs: float = 0.0
     misspeaks: float = 0.0
     list_changes: float = 0.0
+    asks: float = 0.0
+    """Asks its agent during a call, once or several times."""
+    echo: Echo = "no"
+    waits: bool = False
+    """Answers a call when its asks have been answered."""
+    as_task: bool = False
+    """Runs each call as a task, and says so when it asks."""
+    asks_late: float = 0.0
+    """Asks about a call that it has answered."""
+    asks_after_cancel: float = 0.0
+    asks_about_nothing: float = 0.0
+    asks_twice: float = 0.0
+    """Under the id of an ask that is still open."""
+    withdraws: float = 0.0
+    sends_to_urls: float = 0.0
+    """Answers a call with -32042."""
 
     @property
     def healthy(self) -> bool:
@@ -59,13 +76,26 @@ class Traits(Struct, frozen=True, kw_only=True):
     def calm(self) -> "Traits":
         """The same server on a good day."""
         lasting = {f: getattr(self, f) for f in self.__struct_fields__ if isinstance(getattr(self, f), bool)}
-        return Traits(greet_s=self.greet_s, answer_s=self.answer_s, tools=self.tools, **lasting)
+        return Traits(
+            greet_s=self.greet_s,
+            answer_s=self.answer_s,
+            tools=self.tools,
+            asks=self.asks,
+            echo=self.echo,
+            **lasting,
+        )
 
 
 class Ground(Protocol):
     """What an instance needs of its world."""
 
     rng: Random
+    life: bytes
+    asks: AskBook
+
+    @property
+    def now(self) -> float:
+        """The time."""
 
     def later(self, delay_s: float, act: Callable[[], None]) -> None:
         """Do it so much later."""
@@ -73,7 +103,7 @@ class Ground(Protocol):
     def feed(self, event: ev.OwnEvent) -> None:
         """Tell the supervisor's core that runs this instance."""
 
-    def executed(self, call: Call) -> None:
+    def executed(self, instance: "SimInstance", call: Call) -> None:
         """The server runs this call now."""
 
     def traits(self, key: PoolKey) -> Traits:
@@ -100,6 +130,11 @@ class SimInstance:
         self._open: set[WireId] = set()
         self._lost: list[WireId] = []
         """What the pipe had not taken when it was closed."""
+        self.unanswered: dict[WireId, Call] = {}
+        """Written, and neither answered nor given up after a cancel."""
+        self.served: set[SessionId] = set()
+        self.leased = False
+        self.asker = Asker(ground, instance, self._say)
         self._later(ground.rng.uniform(0.001, 0.05), self._spawned)
 
     # --- what the supervisor does -----------------------------------------------------------------------
@@ -109,13 +144,17 @@ class SimInstance:
         if self._closed or not self.alive:
             return
         self._lines.append((wire, call))
+        self.unanswered[wire] = call
         self._watch_pipe()
         self._read_soon()
 
     def cancel(self, wire: WireId) -> None:
         """A cancel: a conforming server does not answer then, others do."""
-        if self.ground.rng.random() < 0.5:
+        if self.ground.rng.random() < 0.5 and wire in self._open:
             self._open.discard(wire)
+            call = self.unanswered.pop(wire)
+            if self.ground.rng.random() < self._traits.asks_after_cancel:
+                self._later(self.ground.rng.uniform(0.0, 1.0), lambda: self._ask(wire, call, live=True))
 
     def probe(self) -> None:
         """A ping. One who reads a line at a time reads it when its calls are done."""
@@ -227,7 +266,7 @@ class SimInstance:
             return
         wire, call = self._lines.popleft()
         self._watch_pipe()
-        self.ground.executed(call)
+        self.ground.executed(self, call)
         self._open.add(wire)
         if roll() < traits.dies_on_call:
             self.die("was killed by SIGSEGV")
@@ -251,7 +290,34 @@ class SimInstance:
                 self._later(delay_s * 0.4, lambda: self._progress(wire, call))
                 self._later(delay_s * 0.8, lambda: self._progress(wire, call))
             self._later(delay_s, lambda: self._answer(wire, call))
+            if roll() < traits.asks:
+                self._ask_during(wire, call, delay_s)
         self._read_soon()
+
+    def _ask_during(self, wire: WireId, call: Call, delay_s: float) -> None:
+        if self._traits.as_task:
+            self._say(ev.TaskBegan(self.id, wire, task_of(wire)))
+        for _ in range(self.ground.rng.choice((1, 1, 3))):
+            at_s = self.ground.rng.uniform(0.0, 0.9) * delay_s
+            self._later(at_s, lambda: self._ask(wire, call, live=True) if wire in self._open else None)
+
+    def _ask(self, wire: WireId, call: Call, *, live: bool) -> None:
+        traits, roll = self._traits, self.ground.rng.random
+        if self.mute:
+            return
+        task = task_of(wire) if traits.as_task else ""
+        again = roll() < traits.asks_twice
+        about = number_of(call)
+        ask = self.asker.ask(call, about, echo=traits.echo, task=task, live=live, again=again)
+        if ask.elicitation and ask.certain:
+            self._aloud(3.0, lambda: self._end_elicitation(ask.elicitation, about))
+        if roll() < traits.withdraws:
+            self._aloud(0.5, lambda: self.asker.withdraw("not needed"))
+        if roll() < traits.asks_about_nothing:
+            self._aloud(3.0, self.asker.ask_about_nothing)
+
+    def _aloud(self, within_s: float, act: Callable[[], None]) -> None:
+        self._later(self.ground.rng.uniform(0.0, within_s), lambda: None if self.mute else act())
 
     def _progress(self, wire: WireId, call: Call) -> None:
         if wire in self._open:
@@ -259,24 +325,57 @@ class SimInstance:
 
     def _answer(self, wire: WireId, call: Call) -> None:
         traits, roll = self._traits, self.ground.rng.random
+        if wire in self._open and traits.waits and self.asker.waits(number_of(call)):
+            self.asker.after(number_of(call), lambda: self._later(0.01, lambda: self._answer(wire, call)))
+            return
         if wire in self._open:
             self._open.discard(wire)
+            self.unanswered.pop(wire, None)
             if roll() < traits.unreadable:
                 self._say(ev.AnswerUnreadable(self.id, wire, "bad_answer", "The answer cannot be read."))
+            elif roll() < traits.sends_to_urls:
+                self._send_to_url(wire, call)
             else:
                 is_error = roll() < traits.errs
                 for _ in range(2 if roll() < traits.doubles else 1):
                     self._say(ev.ServerAnswered(self.id, wire, is_error, body_of(call)))
+            if roll() < traits.asks_late:
+                self._later(self.ground.rng.uniform(0.0, 1.0), lambda: self._ask(wire, call, live=False))
             if roll() < traits.dies_after_call:
                 self.die("ended with exit code 3")
         self._answer_ping()
         self._read_soon()
 
+    def _send_to_url(self, wire: WireId, call: Call) -> None:
+        elicitation = self.asker.elicitation()
+        self._say(ev.UrlsOffered(self.id, wire, (elicitation,)))
+        self._say(ev.ServerAnswered(self.id, wire, is_error=True, body=body_of(call)))
+        self._aloud(3.0, lambda: self._end_elicitation(elicitation, number_of(call)))
+
+    def _end_elicitation(self, elicitation: str, about: int) -> None:
+        done = RawJson(b'{"elicitationId":"%b","about":%d}' % (elicitation.encode(), about))
+        self._say(ev.ElicitationEnded(self.id, elicitation, done))
+
+    # --- asks -------------------------------------------------------------------------------------------
+
+    def ask_answered(self, request: RawJson, is_error: bool, body: RawJson) -> None:
+        """An answer to one of its asks was written to it."""
+        self.asker.answered(request, is_error, body, self.ground.now)
+
+    def ask_progressed(self, token: RawJson, params: RawJson) -> None:
+        """It was told how far an agent is with one of its asks."""
+        self.asker.progressed(token, params)
+
 
 def body_of(call: Call) -> RawJson:
     """What a server answers: which call it was."""
-    number = msgspec.json.decode(call.params)["arguments"]["n"]
-    return RawJson(b'{"content":[],"n":%d}' % number)
+    return RawJson(b'{"content":[],"n":%d}' % number_of(call))
+
+
+def number_of(call: Call) -> int:
+    """The number of the request behind a call."""
+    number: int = msgspec.json.decode(call.params)["arguments"]["n"]
+    return number
 
 
 def catalog(key: PoolKey, tools: int) -> Catalog:

@@ -18,15 +18,18 @@ from carpool_broker.core import events as bv
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.registry import Registry
-from carpool_protocol.ids import Epoch, InstanceId, PoolKey, SessionId
+from carpool_broker.era import asking
+from carpool_protocol.ids import AskId, Epoch, InstanceId, PoolKey, SessionId
 from carpool_protocol.journal import Journal
 from carpool_protocol.machine import Ticked
 from carpool_protocol.messages import (
     LINK_VERSION,
     AnyMessage,
     Call,
+    Failed,
     Hello,
     Message,
+    Mode,
     Operated,
     PoolSpec,
     Wanted,
@@ -34,9 +37,13 @@ from carpool_protocol.messages import (
 from carpool_protocol.peer import BROKER, LinkEvent, Peer, PeerDown, PeerRefused, PeerUp
 from carpool_supervisor.core import effects as sf
 from carpool_supervisor.core import events as sv
+from carpool_supervisor.core.sharing import Evidence, EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
-from tests.kit.world_agents import Book, SimAgent, Violation
+from carpool_supervisor.core.trace import LIFE_BYTES
+from tests.kit.world_agents import Book, SimAgent
+from tests.kit.world_asks import AskBook, Violation
 from tests.kit.world_servers import SimInstance, Traits
+from tests.kit.world_sharing import SharingBook
 
 BOUNDS = Bounds(max_open_calls=6, max_waiting_calls=8, max_waiting_bytes=2048, wait_s=4.0)
 LIST_WAIT_S = 2.0
@@ -53,6 +60,7 @@ class Stage(Protocol):
     book: Book
     agents: dict[SessionId, SimAgent]
     operations: dict[int, str]
+    evidence: dict[PoolKey, dict[EvidenceKind, Evidence]]
     broker: "BrokerSide"
     supervisor: "SupervisorSide"
 
@@ -67,6 +75,9 @@ class Stage(Protocol):
 
     def living(self) -> list[SimInstance]:
         """Every process that runs."""
+
+    def asked(self, agent: SimAgent, shown: AskId) -> None:
+        """An agent was asked something."""
 
 
 class Wire:
@@ -137,11 +148,19 @@ class BrokerSide:
         self.core = BrokerCore(Registry(mark="m"), BOUNDS, LIST_WAIT_S)
         self.peer = Peer(hello(BROKER, world), "main", world.now, window_bytes=WINDOW_BYTES)
         self.journal = Journal(1_000_000) if world.journal else None
+        self._queue: deque[bv.AnyEvent] = deque()
+        self._busy = False
 
     def feed(self, event: bv.AnyEvent) -> None:
-        """One event."""
-        if self.alive:
+        """One event; what its effects cause waits its turn, as in the pump."""
+        self._queue.append(event)
+        if self._busy or not self.alive:
+            return
+        self._busy = True
+        while self._queue:
+            event = self._queue.popleft()
             self._perform(event, self.core.handle(event, self.world.now))
+        self._busy = False
 
     def next_deadline(self) -> float | None:
         """Of the core and of the link."""
@@ -172,7 +191,13 @@ class BrokerSide:
                 agent = self.world.agents.get(effect.session)
                 if agent is None:
                     raise Violation(f"{effect} is for an agent that is gone")
+                instead = asking.ask(effect) if isinstance(effect, bf.SendAsk) else b""
+                if isinstance(instead, bv.AgentAnswered):
+                    self.feed(instead)
+                    continue
                 agent.take(effect, self.world.now)
+                if isinstance(effect, bf.SendAsk):
+                    self.world.asked(agent, effect.ask)
 
     def heard(self, messages: list[LinkEvent]) -> None:
         """From the link."""
@@ -202,8 +227,12 @@ class SupervisorSide:
         self.world = world
         self.rng = world.rng
         self.alive = True
-        self.core = SupervisorCore()
+        self.life = world.rng.randbytes(LIFE_BYTES)
+        self.core = SupervisorCore(self.life)
+        self.asks: AskBook = world.book.asks
+        self.sharing = SharingBook()
         self.peer = Peer(hello("main", world), BROKER, world.now, window_bytes=WINDOW_BYTES)
+        self._broker = Epoch("")
         self.journal = Journal(1_000_000) if world.journal else None
         self.instances: dict[InstanceId, SimInstance] = {}
         self._specs: dict[PoolKey, PoolSpec] = {}
@@ -247,11 +276,17 @@ class SupervisorSide:
         if self.journal is not None:
             self.journal.record(self.world.now, event, effects)
         self.world.look(self.core)
+        if isinstance(event, (Wanted, sv.PoolKnown, sv.InstanceGreeted, sv.CatalogRead)):
+            self._look_at_modes()
         for effect in effects:
             if isinstance(effect, Message):
                 self.peer.send(effect)
+                if isinstance(effect, Failed):
+                    self.sharing.failed(effect)
             elif isinstance(effect, sf.Spawn):
                 self._spawn(effect)
+            elif isinstance(effect, sf.Observe):
+                self._observe(effect)
             elif not isinstance(effect, sf.Note):
                 self._do(self.instances[effect.instance], effect)
 
@@ -259,6 +294,7 @@ class SupervisorSide:
         match effect:
             case sf.WriteCall():
                 self.world.book.hand_over(effect.call)
+                self.sharing.placed(instance, effect.call, self._mode(instance))
                 instance.write(effect.wire, effect.call)
             case sf.WriteCancel():
                 instance.cancel(effect.wire)
@@ -272,10 +308,38 @@ class SupervisorSide:
                 if instance.alive:
                     raise Violation(f"instance {instance.id} is forgotten while it runs")
                 del self.instances[instance.id]
+            case sf.WriteAskAnswer():
+                instance.ask_answered(effect.id, effect.is_error, effect.body)
+            case sf.WriteAskProgress():
+                instance.ask_progressed(effect.token, effect.params)
             case sf.WriteLevel() | sf.WriteWatch() | sf.KeepLog():
                 raise Violation("nobody in this world wants logs or watches resources")
-            case sf.Spawn() | sf.Note():
+            case sf.Spawn() | sf.Note() | sf.Observe():
                 pass
+
+    def _mode(self, instance: SimInstance) -> Mode:
+        return self.core.roster.instances[instance.id].pool.mode
+
+    def _observe(self, seen: sf.Observe) -> None:
+        """Evidence is kept for good, and what is known told again."""
+        known = self.world.evidence.setdefault(seen.key, {})
+        known[seen.kind] = Evidence(kind=seen.kind, first="then", last="now", detail=seen.detail)
+        self.later(self.rng.uniform(0.0, 0.1), lambda: self._tell(seen.key))
+
+    def _tell(self, key: PoolKey) -> None:
+        self.feed(sv.PoolKnown(key, None, tuple(self.world.evidence[key].values())))
+
+    def _look_at_modes(self) -> None:
+        pools = self.core.pools
+        for key, pool in pools.items():
+            wanted = pool.policy.sharing
+            if wanted not in ("auto", pool.mode):
+                raise Violation(f"{key} is shared as {pool.mode}, not {wanted}")
+        self.sharing.modes(
+            {key: pool.mode for key, pool in pools.items()},
+            {key: pool.server for key, pool in pools.items()},
+            {each for key, pool in pools.items() if pool.wanted for each in (key, *pool.older)},
+        )
 
     def _spawn(self, effect: sf.Spawn) -> None:
         world = self.world
@@ -295,16 +359,23 @@ class SupervisorSide:
         for message in messages:
             match message:
                 case PeerUp():
-                    self.feed(sv.BrokerCame())
+                    self.feed(sv.BrokerCame(same=message.hello.epoch == self._broker))
+                    self._broker = message.hello.epoch
                 case PeerDown() | PeerRefused():
                     pass
                 case Wanted():
+                    new = [s.key for s in message.pools if s.key not in self._specs]
                     self._specs = {spec.key: spec for spec in message.pools}
                     self.feed(message)
+                    for key in new:
+                        if key in self.world.evidence:
+                            self._tell(key)
                 case _:
                     self._feed_message(message)
 
     def _feed_message(self, message: AnyMessage) -> None:
+        if isinstance(message, Call):
+            self.sharing.came(message)
         if isinstance(message, sv.LinkEvent):
             self.feed(message)
 
@@ -314,9 +385,15 @@ class SupervisorSide:
         """See `Ground`."""
         self.world.later(delay_s, lambda: act() if self.alive else None)
 
-    def executed(self, call: Call) -> None:
+    @property
+    def now(self) -> float:
+        """See `Ground`."""
+        return self.world.now
+
+    def executed(self, instance: SimInstance, call: Call) -> None:
         """See `Ground`."""
         self.world.book.execute(call)
+        self.sharing.executed(instance, call, self._mode(instance))
 
     def traits(self, key: PoolKey) -> Traits:
         """See `Ground`."""

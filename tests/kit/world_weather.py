@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from carpool_broker.core.events import SourceId
 from carpool_protocol.ids import PoolKey
-from carpool_protocol.messages import Policy
+from carpool_protocol.messages import Policy, Sharing
 from carpool_supervisor.core.lifecycle import ACTIVE
 from tests.kit.world import BOUND_S, POLICY, SOURCES, SimServer, World
-from tests.kit.world_agents import SimAgent, Violation
+from tests.kit.world_agents import SimAgent
+from tests.kit.world_asks import Violation
 from tests.kit.world_servers import Traits, catalog
 
 PERSONS = (
@@ -29,28 +30,40 @@ PERSONS = (
     Traits(never_greets=True),
     Traits(no_command=True),
     Traits(silent=0.3, one_at_a_time=True),
+    Traits(asks=0.5, echo="exact", asks_late=0.1, asks_after_cancel=0.3, asks_twice=0.1, progress=0.3),
+    Traits(asks=0.5, echo="tracer", waits=True, withdraws=0.2, slow=0.1),
+    Traits(asks=0.7, waits=True, asks_about_nothing=0.1, asks_after_cancel=0.3),
+    Traits(asks=0.5, as_task=True, asks_late=0.2, asks_twice=0.1, waits=True),
+    Traits(asks=0.4, sends_to_urls=0.2, asks_late=0.05, silent=0.05, dies_on_call=0.01, doubles=0.1),
 )
+SILENT = tuple(person for person in PERSONS if not person.asks)
+"""Those that ask nothing."""
+SHARINGS: tuple[Sharing, ...] = ("auto", "auto", "concurrent", "serial", "session", "session")
 
 
-def storm(seed: int, *, journal: bool = False) -> World:
+def storm(seed: int, *, journal: bool = False, asks: bool = True, traces: bool = True) -> World:
     """Thirty seconds of storm, then calm. Raises what is wrong. Odd seeds cut links and kill daemons."""
     rng = Random(seed)
-    servers = servers_of(rng, rng.randint(2, 5))
-    world = World(seed, servers, max_processes=rng.choice((4, 6, 24)), journal=journal)
-    Storm(world, agents=rng.randint(2, 8), duration_s=30, disasters=seed % 2 == 1)
+    persons = PERSONS if asks else SILENT
+    servers = servers_of(rng, rng.randint(2, 5), persons)
+    most = rng.choice((4, 6, 24))
+    world = World(seed, servers, max_processes=most, journal=journal, traces=traces)
+    Storm(world, persons, agents=rng.randint(2, 8), duration_s=30, disasters=seed % 2 == 1)
     world.run(30)
     calm_down(world)
     return world
 
 
-def servers_of(rng: Random, count: int) -> list[SimServer]:
-    """So many servers of all kinds."""
+def servers_of(rng: Random, count: int, persons: tuple[Traits, ...]) -> list[SimServer]:
+    """So many servers of these kinds."""
     return [
         SimServer(
             name=f"s{i}",
-            traits=rng.choice(PERSONS),
+            traits=rng.choice(persons),
             per_source=rng.random() < 0.3,
             stop_first=rng.random() < 0.3,
+            twins=rng.random() < 0.4,
+            policy=replace(POLICY, sharing=rng.choice(SHARINGS), spares=rng.randint(0, 1)),
         )
         for i in range(count)
     ]
@@ -59,9 +72,12 @@ def servers_of(rng: Random, count: int) -> list[SimServer]:
 class Storm:
     """Agents at work and everything that can go wrong, for a while."""
 
-    def __init__(self, world: World, *, agents: int, duration_s: float, disasters: bool) -> None:
+    def __init__(
+        self, world: World, persons: tuple[Traits, ...], *, agents: int, duration_s: float, disasters: bool
+    ) -> None:
         self.world = world
         self.rng = world.rng
+        self.persons = persons
         self.until = world.now + duration_s
         for _ in range(agents):
             self._arrive()
@@ -136,13 +152,14 @@ class Storm:
             match self.rng.randrange(5):
                 case 0 | 1:
                     server.version += 1
-                    server.traits = self.rng.choice(PERSONS)
+                    server.traits = self.rng.choice(self.persons)
                 case 2:
                     server.version = max(0, server.version - 1)
                 case 3:
                     server.configured = not server.configured
                 case _:
-                    server.policy = POLICY if server.policy is not POLICY else self._other_policy()
+                    policy = self.rng.choice((POLICY, self._other_policy()))
+                    server.policy = replace(policy, sharing=self.rng.choice(SHARINGS))
         self.world.read_config()
 
     def _other_policy(self) -> Policy:
@@ -184,12 +201,13 @@ def calm_down(world: World) -> None:
     for server in world.servers.values():
         for source in SOURCES:
             world.operate(server.key(source), "start")
+            world.operate(server.twin(source), "start")
     world.run(POLICY.first_start_s + POLICY.give_up_after * (POLICY.max_delay_s + POLICY.first_start_s) + 12)
     if world.operations:
         raise Violation(f"operators still wait: {world.operations}")
     for source in SOURCES:
         _everything_works(world, source)
-    world.run(POLICY.idle_s + 20)
+    world.run(POLICY.lease_idle_s + POLICY.idle_s + 20)
     _nothing_is_left(world)
     _pools_are_at_rest(world)
 
@@ -208,6 +226,7 @@ def _nothing_is_left(world: World) -> None:
         broker.requests.name_waits,
     )
     _empty("supervisor's calls", desk.calls, desk.idle, desk.total, desk.waits)
+    _nobody_is_asked(world)
     for agent in world.agents.values():
         if any(agent.doubles.values()):
             raise Violation(f"{agent.session} got no answer to a doubled id: {agent.doubles}")
@@ -227,6 +246,20 @@ def _nothing_is_left(world: World) -> None:
         raise Violation(f"{strangers} run and nobody knows")
 
 
+def _nobody_is_asked(world: World) -> None:
+    """No server waits for an answer, no agent owes one, no instance is held for an agent that is gone."""
+    for instance in world.living():
+        if instance.asker.open and not instance.mute:
+            raise Violation(f"instance {instance.id} of {instance.key} waits for {instance.asker.open}")
+    for agent in world.agents.values():
+        if agent.asks:
+            raise Violation(f"{agent.session} believes that {list(agent.asks)} are open")
+    for pool in world.supervisor.core.report():
+        for shown in pool.instances:
+            if shown.holder and shown.holder not in world.agents:
+                raise Violation(f"instance {shown.id} of {pool.key} is held for {shown.holder}, who is gone")
+
+
 def _empty(what: str, *tables: object) -> None:
     for table in tables:
         if len(table):  # type: ignore[arg-type]
@@ -239,7 +272,7 @@ def _everything_works(world: World, source: SourceId) -> None:
     world.run(POLICY.first_start_s + 10)
     world.broker.feed(agent.list_tools(world.now))
     world.run(POLICY.first_start_s)
-    for entry in world.broker.core.sources.scope(source).servers:
+    for entry in world.broker.core.sources.scope(source, asking=agent.capabilities.asking).servers:
         if not _good(world, entry.key):
             continue
         for tool in catalog(entry.key, world.traits(entry.key).tools).tools:

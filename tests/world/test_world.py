@@ -16,14 +16,27 @@ from carpool_broker.core.registry import Registry
 from carpool_protocol.journal import load, replay
 from carpool_supervisor.core import events as sv
 from carpool_supervisor.core.supervisor import SupervisorCore
+from tests.behaviours import behaviour
 from tests.kit.world import POLICY, SimServer, World
 from tests.kit.world_servers import Traits
 from tests.kit.world_sides import BOUNDS, LIST_WAIT_S
 from tests.kit.world_weather import calm_down, storm
 
-SEEDS = range(int(os.environ.get("CARPOOL_WORLD_SEEDS", "14")))
+SEEDS = range(int(os.environ.get("CARPOOL_WORLD_SEEDS", "12")))
 
 
+@behaviour(
+    "calls:one-answer",
+    "calls:honest-delivery",
+    "calls:isolation",
+    "asks:never-left-waiting",
+    "asks:own-agent",
+    "asks:answer-of-whom",
+    "asks:ids:hostile",
+    "lease:exclusive",
+    "lease:never-silently",
+    "modes:serial",
+)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_promise_holds_through_a_storm_and_after_it(seed: int) -> None:
     try:
@@ -47,16 +60,44 @@ def kinds(effects: list[Any]) -> list[str]:
 @pytest.mark.parametrize("seed", [2, 6])
 def test_a_journal_of_both_cores_replays_to_the_same_end(seed: int) -> None:
     """No disasters in these seeds, so each side has one life and one journal."""
-    world = storm(seed, journal=True)
+    world = storm(seed, journal=True, asks=False)
+    broker_replays_to_the_same_end(world)
+    supervisor_replays_to_the_same_end(world)
+
+
+def test_a_journal_with_asks_in_it_replays_to_the_same_end() -> None:
+    world = storm(4, journal=True, traces=False)
+    assert world.book.asks.outcomes["answered"] > 0
+    broker_replays_to_the_same_end(world)
+    supervisor_replays_to_the_same_end(world)
+
+
+def test_a_brokers_journal_replays_also_where_agents_have_traces_of_their_own() -> None:
+    broker_replays_to_the_same_end(storm(4, journal=True))
+
+
+@pytest.mark.xfail(
+    reason="The supervisor's core reads the trace id of an agent out of a call's meta, of which a journal "
+    "keeps the length: a question that names that trace is attributed otherwise."
+)
+def test_a_supervisors_journal_replays_also_where_agents_have_traces_of_their_own() -> None:
+    supervisor_replays_to_the_same_end(storm(4, journal=True))
+
+
+def broker_replays_to_the_same_end(world: World) -> None:
     assert world.broker.journal is not None
-    assert world.supervisor.journal is not None
     broker = BrokerCore(Registry(mark="m"), BOUNDS, LIST_WAIT_S)
     told = load(world.broker.journal.dump(), [bv.AnyEvent])
     decided = [[e["type"] for e in entry.effects] for entry in world.broker.journal.entries()]
     assert [kinds(effects) for effects in replay(broker, told)] == decided
     assert broker.ledger.opened == world.broker.core.ledger.opened
     assert broker.states == world.broker.core.states
-    supervisor = SupervisorCore()
+    broker.check()
+
+
+def supervisor_replays_to_the_same_end(world: World) -> None:
+    assert world.supervisor.journal is not None
+    supervisor = SupervisorCore(world.supervisor.life)
     told = load(world.supervisor.journal.dump(), [sv.AnyEvent])
     decided = [[e["type"] for e in entry.effects] for entry in world.supervisor.journal.entries()]
     assert [kinds(effects) for effects in replay(supervisor, told)] == decided
@@ -64,9 +105,9 @@ def test_a_journal_of_both_cores_replays_to_the_same_end(seed: int) -> None:
         replace(r, stderr_tail=[]) for r in world.supervisor.core.report()
     ]
     supervisor.check()
-    broker.check()
 
 
+@behaviour("wait:fair")
 def test_a_session_with_a_long_line_delays_a_single_call_of_another_by_one_turn() -> None:
     slow = Traits(answer_s=0.5, one_at_a_time=True)
     policy = replace(POLICY, max_instances=1, max_in_flight=1, max_waiting_calls=2000, timeout_s=60.0)
@@ -98,6 +139,7 @@ def test_three_servers_that_never_greet_hold_up_another_by_their_turn_only() -> 
     assert agent.tools == ["good__t0", "good__t1"]
 
 
+@behaviour("wait:slot-for-each")
 def test_one_slot_goes_round_among_servers_with_demand() -> None:
     world = World(1, [SimServer(name=f"s{i}", traits=Traits(greet_s=0.1)) for i in range(3)], max_processes=1)
     agent = world.agent()
@@ -167,6 +209,7 @@ def test_stop_first_waits_for_the_old_pool_also_when_the_configuration_is_read_a
     calm_down(world)
 
 
+@behaviour("silence:probed-then-replaced")
 def test_an_instance_that_answers_calls_is_not_silent_though_it_ignores_pings() -> None:
     world = World(1, [SimServer(name="s", traits=Traits(ignores_ping=True, answer_s=0.5))])
     agent = world.agent()

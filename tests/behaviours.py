@@ -1,0 +1,405 @@
+"""What carpool promises: one sentence each, where it comes from, and the mark for tests that hold it.
+
+Owns the list that an owner can read. `tests/test_behaviours.py` holds both directions: no promise without a
+test, no test for a promise that is not here. Sources: `rule N` and `design N` are the project's own decided
+rules and design sections, `issue N` its issues; a date is a version of the MCP specification with the page.
+
+Knows nothing of: how a promise is kept or tested.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+
+class Behaviour(NamedTuple):
+    """One promise."""
+
+    source: str
+    sentence: str
+
+
+def behaviour(*ids: str) -> Callable[[T], T]:
+    """Mark a test (a function, a class, a state machine's `TestCase`) as holding these promises."""
+    unknown = [each for each in ids if each not in BEHAVIOURS]
+    if unknown or not ids:
+        raise KeyError(f"no such behaviour: {unknown}")
+    return lambda test: test
+
+
+_RUNS: Final = {
+    "lines:no-control-bytes": Behaviour(
+        "rule 1",
+        "Bytes that cross undecoded hold nothing below 0x20, so one line is one line for every reader.",
+    ),
+    "lines:no-smuggling": Behaviour(
+        "rule 1", "A request hidden between carriage returns is not run by a shared server of a real SDK."
+    ),
+    "lines:lone-surrogates": Behaviour(
+        "rule 16", "Half a surrogate pair, which real servers write, passes or is answered; it is never lost."
+    ),
+    "lines:over-the-cap": Behaviour(
+        "rule 16", "A line too long to be read still ends the call it answers, and harms no other."
+    ),
+    "lines:depth-bombs": Behaviour("rule 16", "A line nested too deep is refused, and its call is known."),
+    "answers:repaired": Behaviour(
+        "rule 17", "An answer that breaks the protocol ends its call at once, as text where it was text."
+    ),
+    "answers:valid-untouched": Behaviour("rule 17", "A valid answer passes byte for byte."),
+    "children:outlive-threads": Behaviour("rule 2", "A server does not die with a thread of the supervisor."),
+    "children:end-with-us": Behaviour(
+        "rule 2", "Every process of a server ends with the supervisor, however it dies, grandchildren too."
+    ),
+    "children:sweep": Behaviour(
+        "rule 2", "What survived is found by its mark, never by a pid alone, and ended before new ones serve."
+    ),
+    "children:cold-starts-staggered": Behaviour("rule 2", "At most so many servers greet at the same time."),
+    "children:daemon-outlives-agent": Behaviour(
+        "rule 2", "A daemon that an agent started outlives that agent's process group."
+    ),
+    "pressure:bounded-calls": Behaviour(
+        "rule 3", "Calls over the session's bound wait in a line that is bounded; past that each is refused."
+    ),
+    "pressure:unblocking-lines-are-read": Behaviour(
+        "rule 3", "However many calls an agent has open, its cancels, pings and answers are read."
+    ),
+    "pressure:slow-reader": Behaviour(
+        "rule 3", "An agent that does not read is dropped; nobody else notices."
+    ),
+    "pressure:receive-budget": Behaviour(
+        "rule 3", "When the budget for unfinished lines is spent only the oldest reads on."
+    ),
+    "backstop:broker": Behaviour(
+        "rule 8", "A call that the supervisor forgot ends as maybe executed, and its late answer is dropped."
+    ),
+    "silence:probed-then-replaced": Behaviour(
+        "rule 8",
+        "A silent instance is probed, then given nothing, then ended; one that answers is not silent.",
+    ),
+    "silence:timeouts-kill-nobody": Behaviour(
+        "rule 8", "A call that times out is cancelled; its process lives on."
+    ),
+    "silence:breaker": Behaviour(
+        "rule 8", "Transport failures in a row end restarting; then calls are refused at once, and say when."
+    ),
+    "silence:clock-jump": Behaviour(
+        "rule 8", "After a jump of the clock every instance is probed before use."
+    ),
+    "silence:daemons-replaced": Behaviour(
+        "rule 8", "A silent broker or supervisor is replaced; a stopped one is not a dead one."
+    ),
+    "link:free-messages": Behaviour("rule 10", "Cancels and answers to asks need no credit."),
+    "link:big-payloads-alone": Behaviour("rule 10", "A big payload travels in a frame of its own."),
+    "pipes:raised-for-few": Behaviour(
+        "rule 11", "Only senders of long lines get larger pipes, and only a few."
+    ),
+    "stderr:not-for-everybody": Behaviour(
+        "rule 7", "An answer carries stderr only of an instance that served nobody else."
+    ),
+    "numbers:stop-ladder": Behaviour("rule 20", "Stopping is: close stdin, then TERM the group, then KILL."),
+    "numbers:back-off": Behaviour("rule 20", "Restarts back off, doubling to a cap, with jitter."),
+    "numbers:healthy": Behaviour("rule 20", "A healthy life makes the next failure the first again."),
+    "numbers:call-limits": Behaviour(
+        "rule 20", "Progress restarts the idle limit of a call, not its total one."
+    ),
+    "numbers:socket-path": Behaviour(
+        "rule 20", "A runtime directory too long for a socket is replaced by a short one, and says so."
+    ),
+}
+"""Running at all: what issue 2 was about."""
+
+_CALLS: Final = {
+    "calls:one-answer": Behaviour(
+        "design 4", "Every request gets exactly one answer, and none after a cancel; nothing runs twice."
+    ),
+    "calls:honest-delivery": Behaviour(
+        "design 4", "A call that cannot be answered ends once, as not delivered or as maybe executed."
+    ),
+    "calls:own-ids": Behaviour(
+        "design 4", "Ids and progress tokens come back byte for byte; equal ones of two agents never meet."
+    ),
+    "calls:isolation": Behaviour(
+        "design 1, issue 3", "No message of one agent ever reaches another, whatever ids all of them use."
+    ),
+    "progress:by-token": Behaviour(
+        "2025-11-25 basic/utilities/progress", "Progress reaches the one call whose token it carries."
+    ),
+    "cancel:reaches-server": Behaviour(
+        "2025-11-25 basic/utilities/cancellation",
+        "A cancel goes on to the server; a late answer is nobody's.",
+    ),
+    "ping:answered-here": Behaviour(
+        "2025-11-25 basic/utilities/ping", "Pings are answered at each end, not passed on."
+    ),
+    "versions:negotiated-apart": Behaviour(
+        "2025-11-25 basic/lifecycle, issue 3",
+        "Each agent and each server agrees to its own version of the handshake era.",
+    ),
+    "batches:split": Behaviour(
+        "2025-03-26 basic",
+        "A batch of an agent of 2025-03-26 is split; others are refused; servers see none.",
+    ),
+    "failure:death-ends-calls": Behaviour(
+        "design 4, digest 4.8", "When a process dies its calls end once, and the next call finds another one."
+    ),
+    "failure:agent-gone": Behaviour(
+        "digest 4.8", "When an agent goes its calls are cancelled at the servers and its subscriptions end."
+    ),
+}
+
+_FEATURES: Final = {
+    "features:as-direct": Behaviour(
+        "issue 3", "Every feature of a server answers through carpool as it does directly."
+    ),
+    "features:announced": Behaviour(
+        "issue 3", "A capability is announced where a visible server serves it or is not known yet."
+    ),
+    "features:instructions-merged": Behaviour(
+        "2025-11-25 basic/lifecycle", "Instructions of several servers are told under their names."
+    ),
+    "resources:routed-by-table": Behaviour(
+        "digest 2.3, design 9", "URIs go to the server that lists them, by table: exact, template, ancestor."
+    ),
+    "resources:rewritten-on-collision": Behaviour(
+        "digest 2.3, design 9", "A URI is rewritten only where two servers have it, in all places, and back."
+    ),
+    "prompts:own-names": Behaviour(
+        "2025-11-25 server/prompts", "Prompts are named like tools, in a name space of their own."
+    ),
+    "completion:routed": Behaviour(
+        "2025-11-25 server/utilities/completion",
+        "A completion goes to the server of its reference, in that server's words.",
+    ),
+    "pages:servers-drained": Behaviour(
+        "2025-11-25 server/utilities/pagination",
+        "All pages of a server's list are read; pages without end are cut off.",
+    ),
+    "pages:own-cursors": Behaviour(
+        "rule 18", "Pages are cut from an immutable view; an old or foreign cursor is -32602."
+    ),
+    "lists:changes-told": Behaviour(
+        "issue 3", "list_changed of all four families reaches who had read the list, if it changed for them."
+    ),
+    "lists:bounded-wait": Behaviour(
+        "rule 18", "A list waits a bounded time for unknown catalogs; a bad server never blocks the others."
+    ),
+    "lists:away-and-back": Behaviour(
+        "rule 18", "A server that has given up or is stopped leaves every list and returns when fit."
+    ),
+    "lists:reason-at-once": Behaviour(
+        "rule 18", "A call by name to a server that is away is told the reason at once."
+    ),
+    "lists:stable-order": Behaviour(
+        "design 9", "Lists come in one order, whatever order servers answered in."
+    ),
+    "subscriptions:counted": Behaviour(
+        "2025-11-25 server/resources",
+        "Subscriptions of all agents are one towards the server, until the last.",
+    ),
+    "subscriptions:renewed": Behaviour(
+        "digest 2.3", "After a restart the server watches again, and subscribers hear of a change."
+    ),
+    "subscriptions:subscribers-only": Behaviour(
+        "2025-11-25 server/resources", "resources/updated reaches subscribers only, of sub-resources too."
+    ),
+    "logging:level-per-session": Behaviour(
+        "2025-11-25 server/utilities/logging",
+        "Each session has its level; the server is told the most verbose; each gets its own and above.",
+    ),
+    "logging:one-session": Behaviour(
+        "rule 5", "A log message reaches an agent only if all that may have caused it is that agent's own."
+    ),
+    "downgrade:content": Behaviour(
+        "digest 1", "Content that an older agent cannot know becomes text; the rest stays byte for byte."
+    ),
+    "downgrade:structured": Behaviour(
+        "digest 1", "Structured content and output schemas that are no objects go in the handshake era."
+    ),
+    "downgrade:asks": Behaviour(
+        "digest 1", "What an older agent cannot be asked is reworded where that is lossless, else refused."
+    ),
+}
+
+_ASKS: Final = {
+    "asks:attribution:task": Behaviour(
+        "design 3", "A question that names a task belongs to that task's call."
+    ),
+    "asks:attribution:traceparent": Behaviour(
+        "design 3", "The trace context of a call coming back is certain among many."
+    ),
+    "asks:attribution:only-call": Behaviour(
+        "design 3", "The only call in flight that can ask is the one that asks."
+    ),
+    "asks:attribution:only-session": Behaviour(
+        "design 3", "Where all calls that can ask are one session's, that session is asked."
+    ),
+    "asks:attribution:refused": Behaviour(
+        "design 3", "Where it may be several agents' question nobody is asked and the server gets an error."
+    ),
+    "asks:attribution:outside-calls": Behaviour(
+        "rule 6", "A question outside any call is answered with an error and is no evidence."
+    ),
+    "asks:evidence": Behaviour(
+        "design 3", "An ambiguous question is recorded; the server is serial for new placements from then on."
+    ),
+    "asks:trace:fresh": Behaviour(
+        "issue 3", "Every call that may be asked about has a trace context of its own."
+    ),
+    "asks:trace:agents-own": Behaviour("issue 3", "An agent's own trace id is kept: carpool is one hop."),
+    "asks:trace:unforgeable": Behaviour(
+        "design 1", "No agent can name the trace context of another agent's call."
+    ),
+    "asks:in-flight:after-cancel": Behaviour(
+        "rule 5", "A call counts as in flight until it is answered, also after a cancel, timeout or loss."
+    ),
+    "asks:in-flight:tainted-replaced": Behaviour(
+        "rule 5", "A shared instance on which an ended call still asks is drained and replaced."
+    ),
+    "asks:in-flight:serial-waits": Behaviour(
+        "rule 5", "A serial instance with an ended call that may still run takes no new one that can ask."
+    ),
+    "asks:in-flight:serial-replaced": Behaviour(
+        "rule 5", "It is drained and replaced if the answer has not come 5 s after the cancel."
+    ),
+    "asks:own-agent": Behaviour(
+        "issue 3", "A question reaches exactly the agent behind the call, under a new id."
+    ),
+    "asks:answered-back": Behaviour(
+        "2025-11-25 client/sampling, client/elicitation",
+        "The agent's answer reaches the server under the server's own id, untouched.",
+    ),
+    "asks:answer-of-whom": Behaviour(
+        "design 1", "Only the agent that was asked can answer, and once; others' answers go nowhere."
+    ),
+    "asks:progress": Behaviour(
+        "2025-11-25 basic/utilities/progress", "An agent's progress with a question reaches the server."
+    ),
+    "asks:withdrawn:by-server": Behaviour(
+        "2025-11-25 basic/utilities/cancellation", "A server's cancel of its question reaches the agent."
+    ),
+    "asks:withdrawn:call-over": Behaviour(
+        "issue 3", "When the call ends its questions are withdrawn at the agent and answered to the server."
+    ),
+    "asks:withdrawn:instance-gone": Behaviour(
+        "digest 4.8", "When the server dies its questions are withdrawn at the agents."
+    ),
+    "asks:agent-gone": Behaviour("issue 3", "When the agent goes the server gets an error for its question."),
+    "asks:never-left-waiting": Behaviour(
+        "issue 3", "Every question of a living server gets exactly one answer within the limit."
+    ),
+    "asks:capability:lacking": Behaviour(
+        "2025-11-25 client/sampling, client/elicitation",
+        "An agent that has not declared a capability is not asked; the server gets the error the spec names.",
+    ),
+    "asks:elicitation:completion": Behaviour(
+        "2025-11-25 client/elicitation", "Completion of a URL elicitation reaches only the agent sent there."
+    ),
+    "asks:elicitation:32042": Behaviour(
+        "2025-11-25 client/elicitation", "So does that of URLs which came in a -32042 error."
+    ),
+    "asks:ids:hostile": Behaviour(
+        "issue 3", "Equal ids, numeric strings, equal tokens and doubled ids of servers confuse nobody."
+    ),
+    "asks:new-broker": Behaviour(
+        "design 4", "What the old broker's agents were asked is answered with an error when a new one comes."
+    ),
+    "roots:declared-where-configured": Behaviour(
+        "rule 6", "Roots are declared to a server only where its configuration says so, and answered by us."
+    ),
+    "roots:part-of-the-key": Behaviour("rule 6", "Two sets of roots never share an instance."),
+    "roots:of-the-agent": Behaviour(
+        "rule 6", "With `roots: agent` the agent is asked; without roots its workspace is the answer."
+    ),
+    "roots:changes-rekey": Behaviour("rule 6", "roots/list_changed re-keys the session, never the process."),
+    "classes:declared": Behaviour(
+        "rule 12",
+        "A plain instance is greeted with nothing declared, an asking one with all there is to ask.",
+    ),
+    "classes:apart": Behaviour(
+        "rule 12", "Agents that can be asked and agents that cannot each see the server as greeted for them."
+    ),
+    "classes:merged": Behaviour(
+        "rule 12", "A server with equal catalogs that never asked serves both classes from one pool."
+    ),
+}
+
+_SHARING: Final = {
+    "modes:concurrent": Behaviour("design 3", "Many calls on one instance, the least busy instance first."),
+    "modes:serial": Behaviour(
+        "design 3", "A serial instance runs one call that can ask at a time; the pool grows instead."
+    ),
+    "modes:session": Behaviour("design 3", "A session has its instance to itself: two agents, two counters."),
+    "modes:auto:order": Behaviour(
+        "design 3", "Configuration beats the list, the list beats tool names, evidence only ever tightens."
+    ),
+    "modes:auto:unverified": Behaviour(
+        "design 3", "A server nobody knows is concurrent and shown as unverified; a probe verifies it."
+    ),
+    "modes:new-placements": Behaviour("design 3", "A new verdict holds for new placements only."),
+    "modes:list-sourced": Behaviour("issue 3", "Every entry of the shipped list has a source."),
+    "modes:verdicts-kept": Behaviour("issue 3", "Evidence is kept on disk and survives restarts."),
+    "modes:why": Behaviour("issue 3", "`carpool why` tells mode, evidence and how to change it."),
+    "modes:probe": Behaviour(
+        "issue 3", "`carpool check --probe` tells from two sessions whether they see each other's state."
+    ),
+    "lease:exclusive": Behaviour("rule 15", "A leased instance runs only calls of its holder."),
+    "lease:with-holder": Behaviour("rule 15", "The lease dies with its holder, and its instance with it."),
+    "lease:returned-ended": Behaviour("rule 15", "A returned instance is ended, never handed on."),
+    "lease:idle": Behaviour(
+        "rule 15", "A lease ends after its idle limit and its holder is told; none in use does."
+    ),
+    "lease:crash:one-state-lost": Behaviour(
+        "rule 15",
+        "A lease lost to a crash gives its holder one state_lost, not executed, then a fresh instance.",
+    ),
+    "lease:reload": Behaviour("rule 15", "A lease that a reload ends is told at the new pool."),
+    "lease:supervisor-restart": Behaviour(
+        "rule 15", "A lease that ended with the supervisor is told to its holder."
+    ),
+    "lease:never-silently": Behaviour(
+        "rule 15", "No call of a session runs on another instance than its last without a state_lost before."
+    ),
+    "lease:next-in-line": Behaviour(
+        "issue 3", "When a lease ends who waits longest has a new instance at once."
+    ),
+    "lease:spares": Behaviour(
+        "issue 3", "A warm spare makes a lease instant and outlives no use of its pool."
+    ),
+    "lease:holders-shown": Behaviour("issue 3", "`ps` and `status` show who holds what."),
+    "wait:ask-stops-idle": Behaviour(
+        "rule 14", "While a question is open the call's idle limit stands still."
+    ),
+    "wait:ask-timeout": Behaviour(
+        "rule 14", "A question nobody answers in ask_timeout_s ends with an error."
+    ),
+    "wait:bounded": Behaviour("rule 14", "Waiting for an instance is bounded in calls, bytes and time."),
+    "wait:fair": Behaviour(
+        "design 4", "Sessions take turns: one with many calls delays another by one turn."
+    ),
+    "wait:own-lane": Behaviour(
+        "rule 14", "Who waits for a lane held by its own asking call gets another, or an answer at once."
+    ),
+    "wait:progress": Behaviour("issue 3", "An agent that asked for progress sees that it waits."),
+    "wait:cap": Behaviour(
+        "rule 14", "At the process cap the least recently used idle instance makes room, never one with work."
+    ),
+    "wait:slot-for-each": Behaviour("rule 14", "Every server with demand is sure of one slot."),
+    "wait:cap-yields-lease": Behaviour(
+        "rule 14", "A session that waits while it holds an idle lease is the first whose lease ends."
+    ),
+}
+
+_TASKS: Final = {
+    "tasks:hidden": Behaviour("issue 3, digest 4.6", "Agents are told of no tasks."),
+    "tasks:driven": Behaviour(
+        "issue 3, 2025-11-25 basic/utilities/tasks",
+        "A tool that must be run as a task works: the task is driven inside and its result is the answer.",
+    ),
+    "tasks:cancelled": Behaviour(
+        "2025-11-25 basic/utilities/tasks", "A cancel of such a call cancels its task."
+    ),
+    "tasks:progress": Behaviour("2025-11-25 basic/utilities/tasks", "Its progress reaches the agent."),
+}
+
+BEHAVIOURS: Final[dict[str, Behaviour]] = _RUNS | _CALLS | _FEATURES | _ASKS | _SHARING | _TASKS

@@ -1,0 +1,99 @@
+"""How instances of the simulated world may be shared: the oracle about modes and leases.
+
+Owns what each instance has run for whom, during one life of a supervisor, and the rules of design section
+3 and rule 15: a `serial` instance is given nothing that can ask before it has answered everything, unless one
+session holds it from when it was leased; an instance of a `session` pool serves one session; a lease that
+ends underneath its holder is told to it once, whatever pool of the server the next call goes to.
+
+Knows nothing of: cores' insides but the mode of a pool, agents, the link.
+"""
+
+from carpool_protocol.ids import CallId, InstanceId, PoolKey, ServerName, SessionId
+from carpool_protocol.messages import Call, Failed, Mode
+from tests.kit.world_asks import Violation
+from tests.kit.world_servers import SimInstance
+
+At = tuple[SessionId, ServerName]
+
+
+class SharingBook:
+    """What one supervisor does with calls."""
+
+    def __init__(self) -> None:
+        self._calls: dict[CallId, Call] = {}
+        self._server_of: dict[PoolKey, ServerName] = {}
+        self._modes: dict[PoolKey, Mode] = {}
+        self._state: dict[At, tuple[InstanceId, PoolKey]] = {}
+        """Where this session has state."""
+        self._placed: dict[At, set[InstanceId]] = {}
+        """Where its calls went since it was last told."""
+        self._over: set[tuple[SessionId, InstanceId]] = set()
+        """What it was told of: calls written before may still run there."""
+        self._leases: dict[At, set[InstanceId]] = {}
+        self._told: dict[At, int] = {}
+
+    def modes(
+        self, modes: dict[PoolKey, Mode], servers: dict[PoolKey, ServerName], kept: set[PoolKey]
+    ) -> None:
+        """How pools are shared from now on. A server whose mode changes makes no promise about older state,
+        nor does a pool that is taken out of the configuration and comes back. `kept`: pools that are
+        configured, and those in whose place they stand.
+        """
+        self._server_of.update(servers)
+        changed = {servers[key] for key, mode in modes.items() if self._modes.get(key, mode) != mode}
+        self._state = {
+            at: (instance, key)
+            for at, (instance, key) in self._state.items()
+            if at[1] not in changed and key in kept
+        }
+        self._modes = dict(modes)
+
+    def came(self, call: Call) -> None:
+        """The supervisor has got a call."""
+        self._calls[call.call] = call
+
+    def placed(self, instance: SimInstance, call: Call, mode: Mode) -> None:
+        """A call is written to an instance whose pool is shared like this."""
+        held = instance.leased and instance.served == {call.session}
+        if mode == "serial" and instance.unanswered and not held:
+            raise Violation(
+                f"instance {instance.id} of {instance.key} is serial and gets call {call.call} of "
+                f"{call.session} beside {list(instance.unanswered)}"
+            )
+        if mode == "session":
+            others = instance.served - {call.session}
+            if others:
+                raise Violation(f"instance {instance.id} of {instance.key} served {others} before")
+            instance.leased = True
+            self._leases.setdefault(self._at(call), set()).add(instance.id)
+            self._placed.setdefault(self._at(call), set()).add(instance.id)
+        instance.served.add(call.session)
+
+    def executed(self, instance: SimInstance, call: Call, mode: Mode) -> None:
+        """A server runs a call: from now on its process may hold something of that session."""
+        at = self._at(call)
+        if mode != "session":
+            self._state.pop(at, None)
+        elif (call.session, instance.id) not in self._over:
+            before = self._state.get(at)
+            if before is not None and before[0] != instance.id:
+                raise Violation(
+                    f"{call.session} had state on instance {before[0]} of {before[1]}; its next "
+                    f"call of {call.key} ran on {instance.id} and nobody told it"
+                )
+            self._state[at] = (instance.id, instance.key)
+
+    def failed(self, failed: Failed) -> None:
+        """The supervisor ends a call."""
+        if failed.fault != "state_lost":
+            return
+        call = self._calls[failed.call]
+        at = self._at(call)
+        self._state.pop(at, None)
+        self._over.update((call.session, each) for each in self._placed.pop(at, ()))
+        self._told[at] = self._told.get(at, 0) + 1
+        if self._told[at] > len(self._leases.get(at, ())):
+            raise Violation(f"{at} was told {self._told[at]} times that state was lost")
+
+    def _at(self, call: Call) -> At:
+        return call.session, self._server_of[call.key]

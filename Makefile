@@ -9,10 +9,10 @@ PIP = .venv/bin/python -m pip --disable-pip-version-check --quiet
 demo: .venv/demo
 	.venv/bin/carpool demo
 
-test: .venv/ready
+test: .venv/ready .venv/peers/ready
 	.venv/bin/pytest -q
 
-check: .venv/ready
+check: .venv/ready .venv/peers/ready
 	./check
 
 bench: .venv/ready
@@ -34,6 +34,10 @@ soak: .venv/ready
 	$(PIP) install --upgrade 'pip>=25.1'
 	$(PIP) install --editable '.[demo]' --group dev
 	@touch $@ .venv/demo
+
+# Other people's agents and servers for the live tests: mcp 1.29, node, the TypeScript SDK and servers.
+.venv/peers/ready: .venv/bin/python $(addprefix tests/kit/peers/,install requirements.txt package.json package-lock.json)
+	tests/kit/peers/install $(PYTHON) .venv/peers
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

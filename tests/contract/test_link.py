@@ -18,6 +18,7 @@ from carpool_protocol.peer import BROKER, LINK_WINDOW_BYTES, LinkEvent, PeerDown
 from carpool_protocol.runtime.link import PeeredLink
 from carpool_protocol.runtime.memory_link import MemoryWire
 from carpool_protocol.runtime.zmq_link import ZmqLink, checked_address
+from tests.behaviours import behaviour
 from tests.kit.waits import until
 
 SUP = "sup1"
@@ -203,6 +204,7 @@ async def test_what_is_sent_while_settling_goes_out_without_another_flush(net: N
         await until(lambda: broker.of(Answered) == [answered(7)], "the answer")
 
 
+@behaviour("link:big-payloads-alone")
 async def test_a_big_payload_travels_in_a_frame_of_its_own(net: Net) -> None:
     async with pair(net) as (broker, sup):
         broker.say(SUP, call(1), call(2, FRAME_BYTES * 8), call(3))
@@ -232,6 +234,7 @@ async def test_a_message_larger_than_the_window_goes_when_the_window_is_open(net
         await until(lambda: sup.calls() == [1, 2], "both calls")
 
 
+@behaviour("link:free-messages")
 async def test_free_messages_pass_paid_ones_that_wait(net: Net) -> None:
     async with pair(net, window_bytes=4096) as (broker, sup):
         broker.say(SUP, call(1, 5000), call(2, 5000), cancel(1))

@@ -59,6 +59,10 @@ class Agent:
         """Every line that came, without its end."""
         self.answers: dict[bytes, Json] = {}
         self.notices: list[Json] = []
+        self.asks: list[Json] = []
+        """Requests that came: what servers ask."""
+        self.says: Callable[[Json], Json | None] | None = None
+        """What is said to such a request, at once: `{result}` or `{error}`; None: nothing yet."""
         self.doubles: list[bytes] = []
         self.ended = trio.Event()
         """End of file from the broker."""
@@ -66,6 +70,7 @@ class Agent:
         self._turn = trio.Lock()
         self._news = trio.Event()
         self._next = 0
+        self._unanswered: list[Json] = []
 
     # --- speaking --------------------------------------------------------------------------------------
 
@@ -95,6 +100,10 @@ class Agent:
         if token is not None:
             params["_meta"] = {"progressToken": token}
         return await self.request("tools/call", params, id_=id_)
+
+    async def say(self, ask: Json, said: Json) -> None:
+        """Answer what was asked."""
+        await self.line(json.dumps({"jsonrpc": "2.0", "id": ask["id"], **said}).encode())
 
     async def cancel(self, id_: bytes) -> None:
         await self.tell("notifications/cancelled", {"requestId": json.loads(id_), "reason": "test"})
@@ -143,10 +152,10 @@ class Agent:
         """Wait until exactly so many calls are inside the observer `server`."""
         await self.until_seen(server, lambda seen: seen["inside"] == count, f"{count} calls inside")
 
-    async def greet(self, version: str = "2025-06-18") -> Json:
+    async def greet(self, version: str = "2025-06-18", capabilities: Json | None = None) -> Json:
         params = {
             "protocolVersion": version,
-            "capabilities": {},
+            "capabilities": capabilities or {},
             "clientInfo": {"name": "live", "version": "1"},
         }
         result = await self.result("initialize", params)
@@ -202,9 +211,16 @@ class Agent:
                     self._take(b"".join([*parts, line]))
                     parts = []
                 parts.append(bytes(rest))
+                await self._answer_asks()
                 self._wake()
         self.ended.set()
         self._wake()
+
+    async def _answer_asks(self) -> None:
+        asks, self._unanswered = self._unanswered, []
+        for ask in asks:
+            if self.says is not None and (said := self.says(ask)) is not None:
+                await self.say(ask, said)
 
     def _wake(self) -> None:
         self._news.set()
@@ -214,6 +230,9 @@ class Agent:
         self.lines.append(bytes(line))
         message: Json = json.loads(line, parse_int=_number)
         if "method" in message:
+            if "id" in message:
+                self.asks.append(message)
+                self._unanswered.append(message)
             self.notices.append(message)
             return
         try:

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from carpool_protocol import paths
+from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, fault_of
 from tests.kit.live import Daemon, gone, observer, undisturbed
 from tests.kit.waits import until
@@ -22,6 +23,7 @@ def shared() -> Iterator[Daemon]:
     yield from shared_daemon(servers, session={"slow_reader_s": 1.0})
 
 
+@behaviour("calls:isolation", "calls:own-ids", "progress:by-token")
 async def test_agents_with_equal_ids_and_tokens_get_their_own_answers_and_progress(shared: Daemon) -> None:
     async def talk(name: str) -> None:
         async with shared.shim(greet=False) as agent:
@@ -61,6 +63,7 @@ async def test_an_agent_cancels_only_its_own_call(shared: Daemon) -> None:
             assert mine not in one.answers
 
 
+@behaviour("pressure:bounded-calls", "pressure:unblocking-lines-are-read")
 async def test_64_calls_are_open_256_wait_and_the_rest_is_refused(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with shared.shim() as agent, shared.agent() as other:
@@ -92,6 +95,7 @@ async def flood(stream: trio.SocketStream) -> None:
         await stream.send_all(b'{"jsonrpc":"2.0","id":%d,%s}\n' % (id_, call))
 
 
+@behaviour("pressure:slow-reader")
 async def test_an_agent_that_never_reads_is_dropped_and_nobody_notices(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with undisturbed(shared):
@@ -102,6 +106,7 @@ async def test_an_agent_that_never_reads_is_dropped_and_nobody_notices(shared: D
             await until(lambda: "it has not read for 1 s" in shared.log("broker"), "the log says so", WAIT_S)
 
 
+@behaviour("failure:agent-gone")
 async def test_an_agent_that_vanishes_has_its_calls_cancelled_at_the_server(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with shared.agent() as witness:

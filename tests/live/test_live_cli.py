@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import trio
 
+from carpool_protocol.attach import Attach
+from carpool_protocol.attach_version import ATTACH_VERSION
 from tests.kit.line_agent import LIMIT_S, Json
 from tests.kit.live import Daemon, Make, kit, observer
 from tests.live.conftest import shared_daemon
@@ -258,3 +260,13 @@ async def test_restart_all_brings_a_new_daemon_with_the_same_configuration(daemo
         assert facts["broker"]["pid"] != before
         assert set(facts["servers"]) == {"good"}
         assert oct(os.stat(one.directory).st_mode & 0o777) == "0o700"
+
+
+async def test_an_operator_may_ask_many_things_on_one_connection_also_at_once(shared: Daemon) -> None:
+    attach = Attach(version=ATTACH_VERSION, carrier="cli", control=True)
+    with trio.fail_after(LIMIT_S):
+        async with shared.agent(greet=False, attach=attach) as operator:
+            for _ in range(2):
+                asked = [await operator.request("carpool/status", {}) for _ in range(2)]
+                for each in asked:
+                    assert "servers" in (await operator.answer(each))["result"]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import trio
 
+from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Agent, Json, fault_of, settled
 from tests.kit.live import Daemon, Make, alive, gone, kit, observer
 from tests.kit.waits import until
@@ -142,6 +143,7 @@ async def test_an_agent_that_comes_in_the_gap_between_two_supervisors_is_served(
             assert "good__echo" in await agent.tools()
 
 
+@behaviour("silence:daemons-replaced")
 async def test_a_stopped_supervisor_is_not_a_dead_one(daemon: Make) -> None:
     one = daemon({"good": observer()})
     with trio.fail_after(LIMIT_S):
@@ -185,6 +187,7 @@ async def test_racing_shims_start_one_daemon(daemon: Make) -> None:
         one.note_fds()
 
 
+@behaviour("children:daemon-outlives-agent")
 async def test_a_daemon_outlives_the_process_group_of_the_agent_that_started_it(daemon: Make) -> None:
     one = daemon({"good": observer()}, up=False)
     with trio.fail_after(LIMIT_S):

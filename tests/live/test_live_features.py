@@ -14,6 +14,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.types import PromptReference, ResourceTemplateReference
 from pydantic import BaseModel
 
+from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Agent, Json, settled
 from tests.kit.live import LIVE, Daemon, Make, kit
 from tests.live.conftest import shared_daemon
@@ -65,6 +66,7 @@ async def seen(agent: Agent, server: str, method: str) -> list[Any]:
     return [id_ for each, id_ in json.loads(await agent.text(f"{server}__seen")) if each == method]
 
 
+@behaviour("features:as-direct")
 async def test_every_feature_answers_as_on_a_direct_connection(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         command, *args = shared.command("connect")
@@ -236,6 +238,7 @@ async def test_changes_of_prompts_and_resources_reach_who_had_listed(daemon: Mak
             assert not other.notices, "it has listed nothing"
 
 
+@behaviour("downgrade:content")
 async def test_an_agent_of_2024_gets_what_it_cannot_know_as_text(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with shared.shim(greet=False) as old, shared.agent(greet=False) as new:
@@ -320,6 +323,7 @@ async def test_a_reference_in_a_string_smuggles_no_message_to_the_server(shared:
             assert "one__more_0" not in await names(agent)
 
 
+@behaviour("cancel:reaches-server")
 @pytest.mark.parametrize(
     ("method", "params"), [("resources/read", {"uri": "two://hang"}), ("prompts/get", {"name": "two__hang"})]
 )

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from carpool_protocol import paths
+from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Json, fault_of
 from tests.kit.live import Daemon, observer, undisturbed
 from tests.live.conftest import shared_daemon
@@ -113,6 +114,7 @@ async def test_one_that_dies_draining_loses_its_call_and_is_not_started_again(sh
             await shared.until(lambda facts: "leaving" not in facts["servers"], "it is gone")
 
 
+@behaviour("stderr:not-for-everybody")
 async def test_an_answer_never_shows_the_stderr_that_other_agents_have_caused(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with shared.agent() as one, shared.agent() as other:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import trio
 
+from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, fault_of
 from tests.kit.live import Daemon, Make, kit, observer
 from tests.live.conftest import shared_daemon
@@ -25,6 +26,7 @@ def shared() -> Iterator[Daemon]:
     yield from shared_daemon(servers)
 
 
+@behaviour("lists:bounded-wait")
 async def test_a_server_that_never_greets_does_not_keep_the_others_from_being_listed(daemon: Make) -> None:
     servers = {"good": observer(), "mute": kit("never_greets", first_start_s=300.0)}
     one = daemon(servers, list_wait_s=1.0)
@@ -34,6 +36,7 @@ async def test_a_server_that_never_greets_does_not_keep_the_others_from_being_li
             assert await agent.text("good__echo", {"text": "hello"}) == "hello"
 
 
+@behaviour("pages:own-cursors")
 async def test_2500_tools_are_listed_whole_in_pages(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with shared.shim() as agent:
@@ -78,6 +81,7 @@ async def test_a_list_that_changes_is_told_to_everybody_who_has_read_it(shared: 
             assert len(other.notices) == since[1]
 
 
+@behaviour("lists:away-and-back")
 async def test_a_stopped_server_leaves_the_list_and_returns_on_start(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with shared.shim() as agent:

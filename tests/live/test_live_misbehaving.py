@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 import trio
 
+from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Agent, fault_of
 from tests.kit.live import Daemon, alive, gone, kit, observer, undisturbed
 from tests.kit.waits import until
@@ -134,6 +135,7 @@ async def test_a_cursor_without_end_does_not_keep_a_server_from_serving(shared: 
             assert await agent.text("looper__tool_0000") == "tool_0000"
 
 
+@behaviour("silence:timeouts-kill-nobody")
 async def test_a_silent_call_times_out_is_cancelled_and_its_process_lives_on(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with undisturbed(shared), shared.agent() as agent:
@@ -153,6 +155,7 @@ async def test_an_instance_silent_also_to_pings_is_replaced(shared: Daemon) -> N
             assert "silent" in facts["servers"]["dead"]["last_error"]
 
 
+@behaviour("children:end-with-us")
 async def test_a_breeders_grandchildren_end_with_it_also_those_that_left_its_group(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with undisturbed(shared), shared.agent() as agent:
@@ -180,6 +183,7 @@ async def test_a_server_that_asks_for_sampling_gets_an_error_and_its_call_an_ans
             assert not agent.notices
 
 
+@behaviour("ping:answered-here")
 async def test_a_server_that_pings_is_answered(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with undisturbed(shared), shared.agent() as agent:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import trio
 
+from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Agent, Json, settled
 from tests.kit.live import Daemon, kit
 from tests.live.conftest import shared_daemon
@@ -30,6 +31,7 @@ def told(agent: Agent, method: str) -> list[Json]:
     return [each["params"] for each in agent.notices if each.get("method") == method]
 
 
+@behaviour("subscriptions:counted", "subscriptions:subscribers-only")
 async def test_a_change_reaches_its_subscribers_only_and_the_server_is_asked_once_for_all(
     shared: Daemon,
 ) -> None:
@@ -52,6 +54,7 @@ async def test_a_change_reaches_its_subscribers_only_and_the_server_is_asked_onc
             await settled(lambda: known(late), lambda found: not found["watched"], "nothing is watched")
 
 
+@behaviour("subscriptions:renewed")
 async def test_after_a_crash_the_server_watches_again_and_subscribers_hear_of_it(
     shared: Daemon,
 ) -> None:
@@ -65,6 +68,7 @@ async def test_after_a_crash_the_server_watches_again_and_subscribers_hear_of_it
             assert (await known(agent))["watched"] == ["news:///b"]
 
 
+@behaviour("logging:level-per-session")
 async def test_a_log_message_reaches_the_agent_whose_call_it_is_from_its_level_on(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with shared.agent() as one, shared.agent() as other:
@@ -81,6 +85,7 @@ async def test_a_log_message_reaches_the_agent_whose_call_it_is_from_its_level_o
             assert refused["error"]["code"] == -32602
 
 
+@behaviour("batches:split")
 async def test_a_batch_of_2025_03_26_is_answered_one_by_one_and_refused_to_others(shared: Daemon) -> None:
     ping = '{"jsonrpc":"2.0","id":%d,"method":"ping"}'
     batch = f"[{ping % 901}, {ping % 902}]\n".encode()

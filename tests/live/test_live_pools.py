@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import trio
 
+from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Json, fault_of
 from tests.kit.live import Daemon, Make, observer
 from tests.live.conftest import shared_daemon
@@ -48,6 +49,7 @@ async def test_a_pool_grows_under_load_and_shrinks_to_its_minimum_when_idle(shar
             assert (await shared.status())["servers"]["wide"]["restarts"] == 0
 
 
+@behaviour("wait:bounded")
 async def test_a_call_waits_for_an_instance_no_longer_than_wait_s(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with shared.agent() as agent, shared.agent() as other:
@@ -67,6 +69,7 @@ async def test_a_call_waits_for_an_instance_no_longer_than_wait_s(shared: Daemon
             assert "late" not in (await agent.seen("narrow"))["order"]
 
 
+@behaviour("wait:fair")
 async def test_one_session_with_many_waiting_calls_delays_anothers_by_its_share_only(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with shared.agent() as greedy, shared.agent() as modest:
@@ -127,6 +130,7 @@ async def test_progress_keeps_a_call_alive_but_not_beyond_its_total_limit(shared
             assert agent.notices[-1]["params"]["progress"] >= 8
 
 
+@behaviour("wait:cap")
 async def test_at_the_process_cap_the_longest_idle_instance_makes_room(daemon: Make) -> None:
     servers = {name: observer(pool={"min": 0, "max": 2}) for name in ("one", "two", "three")}
     capped = daemon(servers, max_instances=2)

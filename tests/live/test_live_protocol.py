@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 import trio
 
+from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Json, fault_of
 from tests.kit.live import LIVE, Daemon, kit, observer
 from tests.kit.waits import until
@@ -31,6 +32,7 @@ def shared() -> Iterator[Daemon]:
     yield from shared_daemon(servers)
 
 
+@behaviour("versions:negotiated-apart")
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_each_version_of_the_handshake_era_is_agreed_to(shared: Daemon, version: str) -> None:
     with trio.fail_after(LIMIT_S):
@@ -246,6 +248,7 @@ async def test_a_carriage_return_in_arguments_smuggles_nothing_to_a_shared_serve
                 assert answer["result"]["content"][0]["text"] == "echo"
 
 
+@behaviour("lines:no-smuggling")
 async def test_a_whole_request_between_carriage_returns_is_not_run_by_a_real_sdk_server(
     shared: Daemon,
 ) -> None:
@@ -259,6 +262,7 @@ async def test_a_whole_request_between_carriage_returns_is_not_run_by_a_real_sdk
             assert not said.split()[-1].startswith("-"), said  # nobody has called `reset`
 
 
+@behaviour("lines:lone-surrogates")
 @pytest.mark.parametrize("place", ["arguments", "progressToken", "id"])
 async def test_a_lone_surrogate_from_an_agent_is_passed_or_refused_but_answered(
     shared: Daemon, place: str
@@ -278,6 +282,7 @@ async def test_a_lone_surrogate_from_an_agent_is_passed_or_refused_but_answered(
             assert await agent.text("good__echo", {"text": "next"}) == "next"
 
 
+@behaviour("lines:lone-surrogates")
 async def test_a_lone_surrogate_from_a_server_reaches_the_agent(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with shared.shim() as agent:
@@ -287,6 +292,7 @@ async def test_a_lone_surrogate_from_a_server_reaches_the_agent(shared: Daemon) 
 REPAIRED = {"string": "just a string", "text": "bare text", "result": "nested"}
 
 
+@behaviour("answers:repaired")
 async def test_each_answer_that_breaks_the_protocol_has_its_definite_answer(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with shared.agent() as agent:
@@ -332,6 +338,7 @@ async def test_an_answer_of_16_mib_passes_whole(shared: Daemon) -> None:
             assert await agent.text("big__big") == "x" * (16 * MIB)
 
 
+@behaviour("modes:concurrent")
 async def test_20_calls_on_one_instance_are_inside_it_at_the_same_time(shared: Daemon) -> None:
     """The tool lets nobody go before all 20 have come in: one after the other they would never end."""
     with trio.fail_after(LIMIT_S):
@@ -363,6 +370,7 @@ async def test_a_server_frozen_in_mid_call_delays_no_other_servers_calls(shared:
                 await agent.answer(id_)
 
 
+@behaviour("failure:death-ends-calls")
 async def test_kill_9_of_an_instance_with_10_calls_gives_10_honest_answers(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with shared.shim() as agent:

@@ -1,0 +1,110 @@
+"""Agents that declare different things on one daemon: classes (rule 12) and roots (rule 6)."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from carpool_protocol.attach import Attach
+from carpool_protocol.attach_version import ATTACH_VERSION
+from tests.behaviours import behaviour
+from tests.kit.line_agent import LIMIT_S, Agent, Json, settled
+from tests.kit.live import Daemon, Make, kit
+
+CAN: Json = {"sampling": {}, "elicitation": {}}
+ROOTS: Json = {"roots": {"listChanged": True}}
+
+
+async def told(agent: Agent, server: str = "choosy") -> Json:
+    """Who serves this agent, and which roots that process was given."""
+    found: Json = json.loads(await agent.text(f"{server}__told"))
+    return found
+
+
+def names(*uris: str) -> Callable[[Json], Json | None]:
+    """An agent with these roots."""
+    return lambda ask: {"result": {"roots": [{"uri": uri} for uri in uris]}}
+
+
+@asynccontextmanager
+async def rooted(daemon: Daemon, *uris: str) -> AsyncIterator[Agent]:
+    async with daemon.agent(greet=False) as agent:
+        agent.says = names(*uris)
+        await agent.greet(capabilities=ROOTS)
+        yield agent
+
+
+@behaviour("classes:declared", "classes:apart")
+async def test_a_server_that_looks_at_what_is_declared_is_seen_by_each_agent_as_greeted_for_it(
+    daemon: Make,
+) -> None:
+    one = daemon({"choosy": kit("choosy", "--ask")})
+    with trio.fail_after(LIMIT_S):
+        async with one.agent() as plain, one.agent(greet=False) as asking:
+            await asking.greet(capabilities=CAN)
+            assert await plain.tools() == ["choosy__told"]
+            assert await asking.tools() == ["choosy__ask", "choosy__told"]
+            first, second = await told(plain), await told(asking)
+            assert first["pid"] != second["pid"]
+            assert (await told(plain))["pid"] == first["pid"]
+
+
+@behaviour("classes:merged")
+async def test_a_server_that_looks_at_nothing_serves_both_classes_from_one_process(daemon: Make) -> None:
+    one = daemon({"choosy": kit("choosy")})
+    with trio.fail_after(LIMIT_S):
+        async with one.agent() as plain, one.agent(greet=False) as asking:
+            assert await plain.tools() == ["choosy__told"]
+            since = len(plain.notices)
+            await asking.greet(capabilities=CAN)
+            assert await asking.tools() == ["choosy__told"]
+            await one.until(
+                lambda facts: len(facts["servers"]["choosy"]["instances"]) == 1, "the plain process has gone"
+            )
+            assert await told(plain) == await told(asking)
+            assert plain.notices[since:] == [], "for the agent nothing has changed"
+
+
+@behaviour("roots:of-the-agent", "roots:part-of-the-key")
+async def test_agents_with_equal_roots_share_a_process_and_others_do_not(daemon: Make) -> None:
+    one = daemon({"choosy": kit("choosy", roots="agent"), "bare": kit("choosy")})
+    with trio.fail_after(LIMIT_S):
+        async with (
+            rooted(one, "file:///x") as first,
+            rooted(one, "file:///x") as same,
+            rooted(one, "file:///y") as other,
+        ):
+            seen = [await told(agent) for agent in (first, same, other)]
+            assert [each["roots"] for each in seen] == [["file:///x"], ["file:///x"], ["file:///y"]]
+            assert seen[0]["pid"] == seen[1]["pid"] != seen[2]["pid"]
+            bare = [await told(agent, "bare") for agent in (first, other)]
+            assert bare[0] == bare[1], "roots make no difference to a server that is not told them"
+            assert bare[0]["roots"] is None
+
+
+@behaviour("roots:changes-rekey")
+async def test_changed_roots_bring_the_agent_another_process_and_leave_the_old_one_as_it_was(
+    daemon: Make,
+) -> None:
+    one = daemon({"choosy": kit("choosy", roots="agent")})
+    with trio.fail_after(LIMIT_S):
+        async with rooted(one, "file:///x") as agent, rooted(one, "file:///x") as stays:
+            before = await told(agent)
+            agent.says = names("file:///z")
+            await agent.tell("notifications/roots/list_changed")
+            await settled(
+                lambda: told(agent), lambda seen: seen["roots"] == ["file:///z"], "its new roots count"
+            )
+            assert await told(stays) == before
+
+
+@pytest.mark.parametrize("roots", ["workspace", "agent"])
+@behaviour("roots:of-the-agent")
+async def test_without_roots_of_its_own_an_agents_workspace_is_its_root(daemon: Make, roots: str) -> None:
+    one = daemon({"choosy": kit("choosy", roots=roots)})
+    attach = Attach(version=ATTACH_VERSION, carrier="client", cwd="/tmp/my work")
+    with trio.fail_after(LIMIT_S):
+        async with one.agent(attach=attach) as agent:
+            assert (await told(agent))["roots"] == ["file:///tmp/my%20work"]

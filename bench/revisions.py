@@ -1,0 +1,97 @@
+"""`python -m bench.revisions REVISION`: CPU per call of this tree next to that of an earlier revision.
+
+Clones the revision into a temporary directory, starts a private carpool of each tree (the same interpreter,
+that tree's source first on the path) with the same echo server, and loads both in turns with `carpool bench`.
+A ratio is taken within a round, so that a slow moment of the machine hits both. Bounded; ends
+what it started. Prints the ratio per process and scenario: the median over the rounds.
+
+Knows nothing of: what is measured (`carpool bench`), which ratio is good enough.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parents[1]
+ROOTS = ("broker", "supervisor", "protocol", "client")
+PARTS = ("broker", "supervisor")
+
+
+class Tree:
+    """One revision with a carpool of its own."""
+
+    def __init__(self, source: Path, runtime_dir: Path) -> None:
+        self._source = source
+        runtime_dir.mkdir(mode=0o700)
+        self._env = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(str(source / root) for root in ROOTS),
+            "CARPOOL_RUNTIME_DIR": str(runtime_dir),
+        }
+
+    def carpool(self, *words: str) -> str:
+        """What this tree's carpool prints. Raises `CalledProcessError`."""
+        return subprocess.run(
+            [sys.executable, "-m", "carpool.entry", *words],
+            cwd=self._source, env=self._env, check=True, stdout=subprocess.PIPE, text=True, timeout=300,
+        ).stdout  # fmt: skip
+
+    def cpu_us_per_call(self, agents: int, in_flight: int, seconds: float) -> dict[str, float]:
+        """Microseconds per call, by process."""
+        words = ["--agents", str(agents), "--in-flight", str(in_flight), "--seconds", str(seconds), "--json"]
+        told: dict[str, Any] = json.loads(
+            self.carpool("bench", "echo__echo", "--args", '{"text":"hi"}', *words)
+        )
+        found: dict[str, float] = told["cpu_us_per_call"]
+        return {**{part: found[part] for part in PARTS}, "both": sum(found[part] for part in PARTS)}
+
+
+def compare(revision: str, scenarios: list[str], rounds: int, seconds: float) -> None:
+    """Print a line per scenario and process."""
+    with tempfile.TemporaryDirectory(prefix="cp") as scratch:
+        place = Path(scratch)
+        then_source = place / "then"
+        subprocess.run(["git", "clone", "--quiet", str(HERE), str(then_source)], check=True)
+        subprocess.run(["git", "-C", str(then_source), "checkout", "--quiet", revision], check=True)
+        config = place / "carpool.json"
+        echo = {"command": sys.executable, "args": ["-m", "carpool.echo_server"], "sharing": "concurrent",
+                "env": {"PYTHONPATH": str(HERE / "client")}}  # fmt: skip
+        config.write_text(json.dumps({"mcpServers": {"echo": echo}}))
+        trees = {"then": Tree(then_source, place / "a"), "now": Tree(HERE, place / "b")}
+        try:
+            for tree in trees.values():
+                tree.carpool("up", "--detach", "--config", str(config))
+            for scenario in scenarios:
+                agents, in_flight = map(int, scenario.split("x"))
+                taken = [
+                    {name: tree.cpu_us_per_call(agents, in_flight, seconds) for name, tree in trees.items()}
+                    for _ in range(rounds)
+                ]
+                for part in (*PARTS, "both"):
+                    then, now = (statistics.median(each[name][part] for each in taken) for name in trees)
+                    ratio = statistics.median(each["now"][part] / each["then"][part] for each in taken)
+                    print(f"{scenario:>6} {part:<11} {then:6.1f} µs then, {now:6.1f} µs now, {ratio:.2f}")
+        finally:
+            for tree in trees.values():
+                tree.carpool("down")
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m bench.revisions", description=__doc__.split("\n")[0])
+    parser.add_argument("revision", help="what to compare with: a commit, a tag")
+    parser.add_argument("--scenarios", default="64x1,1x64", help="agents x in flight, with commas")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    asked = parser.parse_args()
+    compare(asked.revision, asked.scenarios.split(","), asked.rounds, asked.seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from carpool.cli import VERBS
 from carpool_protocol.errors_page import page
 from carpool_protocol.ids import ServerName
 from carpool_protocol.names import Resolved, Resolver, qualify, qualify_all
@@ -14,6 +15,12 @@ def test_the_page_of_errors_is_the_generated_one() -> None:
     assert (DOCS / "errors.md").read_text(encoding="utf-8") == page(), (
         "write it again: python -m carpool_protocol.errors_page > docs/errors.md"
     )
+
+
+def test_the_page_of_errors_names_only_commands_that_exist() -> None:
+    named = set(re.findall(r"`carpool ([a-z]+)", page()))
+    assert "logs" in named
+    assert named <= set(VERBS)
 
 
 def test_every_spelling_that_the_page_of_names_promises_resolves() -> None:

@@ -109,7 +109,7 @@ class BrokerShell:
             self._nursery = nursery
             self._pump.feed(self._configuration.resolve(DAEMON))
             nursery.start_soon(self._ready.run, self._settle)
-            nursery.start_soon(self._pump.run_timers)
+            nursery.start_soon(self._pump.run_timers, self._settle)
             nursery.start_soon(self._clock.watch, self._jumped)
             nursery.start_soon(self._door.watch)
             nursery.start_soon(self._watch_configuration)

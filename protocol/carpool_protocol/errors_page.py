@@ -47,7 +47,7 @@ For `tools/call` most of them come as a result with `isError: true`, a text that
 
 `code` is one of the codes below and stays the same between releases. `delivered` is `"no"` (no server
 saw the call) or `"maybe"` (it was written to one). `retry_after_s` is null where nobody can say. `call`
-is what `carpool story` takes.
+is carpool's own name of the call.
 
 For every other method, and for the codes marked *always* (the request itself was wrong), they come as a
 JSON-RPC error with the number given here and the same object as `data`. Numbers of our own lie outside

@@ -177,7 +177,8 @@ _KINDS: Final = (
         "unavailable",
         5302,
         "No instance of the server became free in time.",
-        "Try again a little later; a larger pool (pool.max) or wait_s for this server gives more room.",
+        "Try again a little later; a larger pool.max or wait_s of this server gives more room, or a larger "
+        "max_instances where all servers together fill it.",
     ),
     FaultKind(
         "too_many_calls",
@@ -291,6 +292,14 @@ _KINDS: Final = (
         5406,
         "The server answered, but not in a form that MCP allows, so its answer cannot be passed on.",
         "The call has probably run: look at what it changed; the mistake is the server's.",
+    ),
+    FaultKind(
+        "needs_url",
+        "lost",
+        5408,
+        "The server wants its user to open a web page first, and this agent has not declared that it can be "
+        "asked to (elicitation in mode url).",
+        "Use an agent that can, or do what the server wants (mostly a sign-in) elsewhere, then try again.",
     ),
     FaultKind(
         "answer_too_large",

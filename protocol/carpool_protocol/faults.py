@@ -36,7 +36,7 @@ class Fault(Struct, frozen=True, kw_only=True):
     tool: str = ""
     """The server's own name of the tool."""
     call: str = ""
-    """What `carpool story` takes."""
+    """Our own name of the call."""
 
     @property
     def kind(self) -> FaultKind:

@@ -173,6 +173,10 @@ class Call(Message, frozen=True, tag=12):
     meta: Payload
     """The agent's `_meta` as an object without `progressToken`; absent when there was none."""
     wants_progress: bool
+    trace: str = ""
+    """The agent's own trace context: the legal `traceparent` in `meta`, in the words of version 00 (W3C Trace
+    Context). Empty where `meta` holds none.
+    """
 
 
 class CancelCall(Message, frozen=True, tag=13):
@@ -248,6 +252,22 @@ class SessionRekeyed(Message, frozen=True, tag=23):
     new: PoolKey
 
 
+class SessionNote(Struct, frozen=True, array_like=True):
+    """One session that is there, as a supervisor that came needs to know it."""
+
+    session: SessionId
+    bereft: list[PoolKey] = []
+    """Pools in mode `session` that it had called at the supervisor before: what it had there is gone."""
+
+
+class Sessions(Message, frozen=True, tag=24):
+    """All sessions there are. Right after the first `Wanted` of a link: what a supervisor remembers of others
+    goes, and who has lost an instance with an earlier supervisor is told `state_lost` once (rule 15).
+    """
+
+    live: list[SessionNote]
+
+
 class Explain(Message, frozen=True, tag=21):
     """Say which sharing mode this pool has and why. Answered with `Explained`."""
 
@@ -275,6 +295,8 @@ class Answered(Message, frozen=True, tag=30):
     is_error: bool
     """`body` is a JSON-RPC error object, not a result."""
     body: Payload
+    urls_first: bool = False
+    """The error sends the agent to URLs first (-32042): for agents that can be asked so."""
 
 
 class Failed(Message, frozen=True, tag=31):
@@ -499,6 +521,7 @@ ToSupervisor = (
     | AskProgressed
     | SessionGone
     | SessionRekeyed
+    | Sessions
     | Explain
     | Testify
 )

@@ -33,6 +33,7 @@ from carpool_protocol.messages import (
     PoolSpec,
     SessionGone,
     SessionRekeyed,
+    Sessions,
     SetLevel,
     Survey,
     Testify,
@@ -146,7 +147,7 @@ class SupervisorShell:
             await self._knowledge.load()
             nursery.start_soon(self._knowledge.run)
             nursery.start_soon(self._ready.run, self._settle)
-            nursery.start_soon(self._pump.run_timers)
+            nursery.start_soon(self._pump.run_timers, self._settle)
             nursery.start_soon(self._clock.watch, self._jumped)
             nursery.start_soon(self._renew_spawner)
             await nursery.start(self._link.run, self._deliver, self._settle)
@@ -249,6 +250,7 @@ class SupervisorShell:
                 | AskProgressed()
                 | SessionGone()
                 | SessionRekeyed()
+                | Sessions()
             ):
                 self._pump.feed(message)
             case Credit():

@@ -11,7 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_broker.core.effects import SayElicited, SendAsk, WithdrawAsk
-from carpool_broker.core.events import AgentAnswered, AgentGreeted, AgentProgressed, Capabilities
+from carpool_broker.core.events import (
+    AgentAnswered,
+    AgentGreeted,
+    AgentProgressed,
+    AgentRooted,
+    Capabilities,
+)
 from carpool_broker.era import asking, handshake
 from carpool_protocol.ids import ABSENT, AskId, RawJson, SessionId
 from carpool_protocol.lines import OverlongLine
@@ -114,6 +120,23 @@ def test_an_answer_under_an_id_of_another_sort_is_to_nothing_that_was_asked(raw_
     assert read(b'"id":%b,"result":{}' % raw_id) is None
     assert read(b'"id":%b,"error":{"code":1,"message":"m"}' % raw_id) is None
     assert read(b'"id":%b,"result":{},"error":{}' % raw_id) is None
+
+
+@behaviour("roots:of-the-agent")
+def test_an_answer_to_what_asks_for_roots_says_them_or_that_the_agent_cannot_tell() -> None:
+    ask = AskId("roots-7")
+    said = b'{"roots":[{"uri":"file:///a","name":"a"},{"uri":"https://x/"}]}'
+    assert read(b'"id":"roots-7","result":%b' % said) == AgentRooted(ME, ask, ("file:///a",))
+    assert read(b'"id":"roots-7","result":{"roots":[]}') == AgentRooted(ME, ask, ())
+    for line in (
+        b'"result":{}',
+        b'"result":7',
+        b'"error":{"code":-32601,"message":"m"}',
+        b'"result":{},"error":{}',
+    ):
+        assert read(b'"id":"roots-7",%b' % line) == AgentRooted(ME, ask, None)
+    long = OverlongLine(id=RawJson(b'"roots-7"'), is_answer=True, size_bytes=99)
+    assert handshake.read_overlong(ME, long, 10) == AgentRooted(ME, ask, None)
 
 
 def error_of(meaning: handshake.Meaning) -> dict[str, Any]:

@@ -61,6 +61,26 @@ def test_a_call_is_cut_and_nothing_in_it_is_decoded() -> None:
     assert json.loads(meaning.meta) == {"trace": [1.0]}
 
 
+@behaviour("asks:trace:agents-own")
+@pytest.mark.parametrize(
+    ("method", "subject"),
+    [
+        ("tools/call", '"name":"t"'),
+        ("prompts/get", '"name":"p"'),
+        ("resources/read", '"uri":"u:/"'),
+        ("completion/complete", '"ref":{"type":"ref/prompt","name":"p"}'),
+    ],
+)
+def test_a_call_says_the_trace_that_its_agent_works_in(method: str, subject: str) -> None:
+    trace = f"00-{'a' * 32}-{'b' * 16}-01"
+    for said, read in ((trace, trace), ("garbage", "")):
+        line = '"id":1,"method":"%s","params":{%s,"_meta":{"progressToken":1,"traceparent":"%s"}}'
+        meaning = request((line % (method, subject, said)).encode())
+        assert isinstance(meaning, AgentCalled)
+        assert (meaning.method, meaning.trace) == (method, read)
+        assert json.loads(meaning.meta) == {"traceparent": said}, "it is not taken out"
+
+
 def test_a_call_without_token_and_meta_has_none() -> None:
     meaning = request(b'"id":1,"method":"tools/call","params":{"name":"t"}')
     assert isinstance(meaning, AgentCalled)

@@ -11,7 +11,7 @@ import pytest
 from carpool_broker.core import events as ev
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.effects import SayElicited, SendAsk, WithdrawAsk
+from carpool_broker.core.effects import Reply, SayElicited, SendAsk, WithdrawAsk
 from carpool_broker.core.events import Capabilities, SourceId
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.scope import Scope, ScopeEntry
@@ -113,6 +113,20 @@ def error_of(effects: list[Any], ask: AskId = Q1) -> tuple[int, str]:
 
 
 # --- whose it is -----------------------------------------------------------------------------------------
+
+
+@behaviour("asks:elicitation:32042", "asks:capability:lacking")
+@pytest.mark.parametrize("declared", [ALL, Capabilities(sampling=True), Capabilities(form=True)])
+def test_an_agent_that_cannot_be_sent_to_urls_is_told_what_the_server_wants(declared: Capabilities) -> None:
+    rig = Rig()
+    rig.come(ONE, declared)
+    body = RawJson(b'{"code":-32042,"message":"open","data":{"elicitations":[]}}')
+    (reply,) = rig.feed(Answered(rig.call(ONE), True, body, True))
+    assert isinstance(reply, Reply)
+    if declared.url:
+        assert (reply.is_error, reply.body) == (True, body)
+    else:
+        assert msgspec.json.decode(reply.body)["_meta"]["carpool/error"]["code"] == "needs_url"
 
 
 @behaviour("asks:own-agent", "asks:answered-back")

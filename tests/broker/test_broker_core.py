@@ -23,6 +23,7 @@ from carpool_protocol.messages import (
     PoolSpec,
     PoolState,
     SessionGone,
+    Sessions,
     ToolOffer,
     Wanted,
 )
@@ -256,7 +257,8 @@ def test_a_new_supervisor_is_told_what_is_wanted_before_anything_else() -> None:
     rig.feed(ev.SupervisorWent())
     effects = rig.feed(ev.SupervisorCame(1000))
     assert isinstance(effects[0], Wanted)
-    assert [e.key for e in effects[1:]] == ["a:1", "b:1"]
+    assert isinstance(effects[1], Sessions)
+    assert [e.key for e in effects[2:]] == ["a:1", "b:1"]
 
 
 def test_what_is_said_of_a_pool_that_is_no_longer_wanted_is_forgotten() -> None:

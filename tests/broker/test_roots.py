@@ -11,9 +11,11 @@ from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.effects import Reply, SayListChanged, SendAsk, UseRoots
 from carpool_broker.core.events import Capabilities, SourceId
 from carpool_broker.core.registry import Registry
-from carpool_broker.core.roots import MAX_ROOTS, read_roots
 from carpool_broker.core.scope import Scope, ScopeEntry
+from carpool_broker.era import handshake
+from carpool_broker.era.roots import MAX_ROOTS, read_roots
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.journal import Journal, load, replay
 from carpool_protocol.messages import (
     Call,
     Catalog,
@@ -40,13 +42,21 @@ class Rig:
         self.core = BrokerCore(Registry(mark="m"), Bounds(), list_wait_s=10.0)
         self.now = 100.0
         self.own = own
+        self.journal = Journal()
         self.read(WORKSPACE, "f:w", "t:1")
         self.feed(ev.SupervisorCame(1_000_000))
 
     def feed(self, event: ev.AnyEvent) -> list[Any]:
         effects = self.core.handle(event, self.now)
+        self.journal.record(self.now, event, effects)
         self.core.check()
         return effects
+
+    def hear(self, line: bytes) -> list[Any]:
+        """The agent writes a line."""
+        event = handshake.read(ME, b'{"jsonrpc":"2.0",%b}' % line)
+        assert isinstance(event, ev.AnyEvent)
+        return self.feed(event)
 
     def wait(self, duration_s: float) -> list[Any]:
         self.now += duration_s
@@ -79,8 +89,7 @@ class Rig:
         return self.feed(greeted) + (self.feed(ev.AgentReady(session)) if ready else [])
 
     def answer(self, ask: str, *uris: str, session: SessionId = ME) -> list[Any]:
-        body = msgspec.json.encode({"roots": [{"uri": uri} for uri in uris]})
-        return self.feed(ev.AgentAnswered(session, AskId(ask), is_error=False, body=RawJson(body)))
+        return self.feed(ev.AgentRooted(session, AskId(ask), uris))
 
     def move(self, *, to: str = "f:m", source: SourceId = MINE) -> list[Any]:
         return self.read(source, to, "t:1") + self.feed(ev.SessionMoved(ME, source))
@@ -162,7 +171,7 @@ def test_an_agent_that_cannot_tell_its_roots_is_served_with_its_workspace() -> N
     rig.tells("t:1", "now")
     rig.tells("f:w", "read")
     rig.lists()
-    effects = rig.feed(ev.AgentAnswered(ME, AskId("roots-1"), is_error=True, body=EMPTY_OBJECT))
+    effects = rig.feed(ev.AgentRooted(ME, AskId("roots-1"), None))
     assert [names(effect) for effect in effects] == [["f__read", "t__now"]]
 
 
@@ -236,6 +245,26 @@ def test_the_question_ends_with_the_agent() -> None:
     rig.feed(ev.AgentLeft(ME))
     assert rig.answer("roots-1", "file:///a") == []
     assert rig.feed(ev.SessionMoved(ME, WORKSPACE)) == []
+
+
+def test_a_journal_replays_to_where_the_roots_of_agents_took_their_sessions() -> None:
+    rig = Rig()
+    rig.come()
+    effects = rig.hear(b'"id":"roots-1","result":{"roots":[{"uri":"file:///a"}]}') + rig.move()
+    for line in (
+        b'"id":"roots-2","result":{"roots":[{"uri":"file:///a","name":"the same"}]}',
+        b'"id":"roots-3","error":{"code":-1,"message":"no"}',
+        b'"id":"roots-4","result":{"roots":[{"uri":"file:///b"}]}',
+    ):
+        effects += rig.feed(ev.AgentRootsChanged(ME)) + rig.hear(line)
+    used = [effect.roots for effect in effects if isinstance(effect, UseRoots)]
+    assert used == [("file:///a",), ("file:///b",)]
+    again = BrokerCore(Registry(mark="m"), Bounds(), list_wait_s=10.0)
+    decided = replay(again, load(rig.journal.dump(), [ev.AnyEvent]))
+    kept = [[effect["type"] for effect in entry.effects] for entry in rig.journal.entries()]
+    assert [[type(effect).__name__ for effect in each] for each in decided] == kept
+    assert [it.roots for each in decided for it in each if isinstance(it, UseRoots)] == used
+    assert again.sessions[ME].scope == rig.core.sessions[ME].scope
 
 
 @pytest.mark.parametrize(

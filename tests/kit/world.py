@@ -92,7 +92,6 @@ class World:
         *,
         max_processes: int = 6,
         journal: bool = False,
-        traces: bool = True,
     ) -> None:
         self.seed = seed
         self.rng = Random(seed)
@@ -104,8 +103,6 @@ class World:
         self.calm = False
         self.events = 0
         self.journal = journal
-        self.traces = traces
-        """Agents say trace contexts of their own."""
         self._traits: dict[PoolKey, Traits] = {}
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
@@ -212,7 +209,6 @@ class World:
         session = SessionId(f"a{self._sessions}")
         agent = self.agents[session] = SimAgent(self.book, self.rng, session, careless=careless)
         agent.capabilities = capabilities or agent.capabilities
-        agent.traced = self.traces
         self.broker.feed(bv.AgentCame(session=session, source=source, agent="sim", pid=1, carrier="shim"))
         self.broker.feed(agent.greet(self.now))
         return agent
@@ -283,7 +279,7 @@ class World:
             instance.alive = False
 
         def again() -> None:
-            self.supervisor = SupervisorSide(self)
+            self.supervisor = SupervisorSide(self, self.supervisor.sharing)
             self.wire.join()
 
         self.later(away_s, again)

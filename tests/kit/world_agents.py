@@ -23,7 +23,7 @@ from tests.kit.world_servers import number_of
 Kind = Literal["greet", "list", "call", "ping", "bad"]
 UNSURE = frozenset({"link_broken", "answer_overdue"})
 """Faults of calls that the broker had sent away and cannot know the fate of."""
-SHARED_TRACE = RawJson(b'{"traceparent":"00-%b-%b-01"}' % (b"a" * 32, b"b" * 16))
+SHARED_TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
 """Several agents work on one thing: their own contexts are the same."""
 CAPABILITIES = (
     bv.Capabilities(),
@@ -115,8 +115,6 @@ class SimAgent:
         """Uses an id again while it is open."""
         self.silent = False
         """Never answers what it is asked."""
-        self.traced = True
-        """Now and then it says a trace context of its own."""
         self.open: dict[RawJson, Request] = {}
         self.doubles: dict[RawJson, int] = {}
         self.tokens: dict[RawJson, RawJson] = {}
@@ -161,8 +159,9 @@ class SimAgent:
         token = request if progress else ABSENT
         if token:
             self.tokens[token] = request
-        meta = SHARED_TRACE if self.rng.random() < 0.3 and self.traced else ABSENT
-        return bv.AgentCalled(self.session, request, name, rest, meta, token)
+        trace = SHARED_TRACE if self.rng.random() < 0.3 else ""
+        meta = RawJson(b'{"traceparent":"%b"}' % trace.encode()) if trace else ABSENT
+        return bv.AgentCalled(self.session, request, name, rest, meta, token, trace=trace)
 
     def answer(self, shown: AskId, ask: SimAsk) -> bv.AnyEvent:
         """Its answer to an ask: also to one that is another's, or over."""

@@ -19,7 +19,9 @@ At = tuple[SessionId, ServerName]
 class SharingBook:
     """What one supervisor does with calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: "SharingBook | None" = None) -> None:
+        """`before`: of the supervisor whose place this one takes; what it held is to be told as lost."""
+        self._inherited: set[At] = set() if before is None else before._inherited | before._called()
         self._calls: dict[CallId, Call] = {}
         self._server_of: dict[PoolKey, ServerName] = {}
         self._modes: dict[PoolKey, Mode] = {}
@@ -29,6 +31,8 @@ class SharingBook:
         """Where its calls went since it was last told."""
         self._over: set[tuple[SessionId, InstanceId]] = set()
         """What it was told of: calls written before may still run there."""
+        self._promised: set[CallId] = set()
+        """Calls that were placed where instances are leased: another has no state to count on."""
         self._leases: dict[At, set[InstanceId]] = {}
         self._told: dict[At, int] = {}
 
@@ -65,6 +69,7 @@ class SharingBook:
             if others:
                 raise Violation(f"instance {instance.id} of {instance.key} served {others} before")
             instance.leased = True
+            self._promised.add(call.call)
             self._leases.setdefault(self._at(call), set()).add(instance.id)
             self._placed.setdefault(self._at(call), set()).add(instance.id)
         instance.served.add(call.session)
@@ -74,7 +79,7 @@ class SharingBook:
         at = self._at(call)
         if mode != "session":
             self._state.pop(at, None)
-        elif (call.session, instance.id) not in self._over:
+        elif call.call in self._promised and (call.session, instance.id) not in self._over:
             before = self._state.get(at)
             if before is not None and before[0] != instance.id:
                 raise Violation(
@@ -92,8 +97,12 @@ class SharingBook:
         self._state.pop(at, None)
         self._over.update((call.session, each) for each in self._placed.pop(at, ()))
         self._told[at] = self._told.get(at, 0) + 1
-        if self._told[at] > len(self._leases.get(at, ())):
+        if self._told[at] > len(self._leases.get(at, ())) + (at in self._inherited):
             raise Violation(f"{at} was told {self._told[at]} times that state was lost")
+
+    def _called(self) -> set[At]:
+        """Who called what: a broker cannot tell a call in line from one that ran."""
+        return {self._at(call) for call in self._calls.values() if call.key in self._server_of}
 
     def _at(self, call: Call) -> At:
         return call.session, self._server_of[call.key]

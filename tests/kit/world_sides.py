@@ -223,14 +223,14 @@ class BrokerSide:
 class SupervisorSide:
     """The supervisor's shell, as thin as it can be. Also the ground on which its instances stand."""
 
-    def __init__(self, world: Stage) -> None:
+    def __init__(self, world: Stage, before: SharingBook | None = None) -> None:
         self.world = world
         self.rng = world.rng
         self.alive = True
         self.life = world.rng.randbytes(LIFE_BYTES)
         self.core = SupervisorCore(self.life)
         self.asks: AskBook = world.book.asks
-        self.sharing = SharingBook()
+        self.sharing = SharingBook(before)
         self.peer = Peer(hello("main", world), BROKER, world.now, window_bytes=WINDOW_BYTES)
         self._broker = Epoch("")
         self.journal = Journal(1_000_000) if world.journal else None

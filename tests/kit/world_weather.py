@@ -41,13 +41,13 @@ SILENT = tuple(person for person in PERSONS if not person.asks)
 SHARINGS: tuple[Sharing, ...] = ("auto", "auto", "concurrent", "serial", "session", "session")
 
 
-def storm(seed: int, *, journal: bool = False, asks: bool = True, traces: bool = True) -> World:
+def storm(seed: int, *, journal: bool = False, asks: bool = True) -> World:
     """Thirty seconds of storm, then calm. Raises what is wrong. Odd seeds cut links and kill daemons."""
     rng = Random(seed)
     persons = PERSONS if asks else SILENT
     servers = servers_of(rng, rng.randint(2, 5), persons)
     most = rng.choice((4, 6, 24))
-    world = World(seed, servers, max_processes=most, journal=journal, traces=traces)
+    world = World(seed, servers, max_processes=most, journal=journal)
     Storm(world, persons, agents=rng.randint(2, 8), duration_s=30, disasters=seed % 2 == 1)
     world.run(30)
     calm_down(world)

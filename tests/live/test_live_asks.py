@@ -77,6 +77,20 @@ async def processes(daemon: Daemon, server: str) -> list[Json]:
     return found
 
 
+@behaviour("asks:never-left-waiting")
+async def test_a_question_that_nobody_answers_ends_in_time_also_where_nothing_else_happens(
+    daemon: Make,
+) -> None:
+    one = daemon({"asking": entry("sdk2", ask_timeout_s=1)})
+    with trio.fail_after(LIMIT_S):
+        async with crowd(one, 1) as agents:
+            [(name, agent)] = agents.items()
+            agent.says = None
+            started = await agent.start("both", {"text": name, "room": "r", "party": 1})
+            ended = await agent.answer(started)
+            assert "error" in ended or ended["result"]["isError"]
+
+
 # --- one process for all -------------------------------------------------------------------------------
 
 

@@ -35,7 +35,7 @@ PROMISED = {
     "unavailable": "unavailable waiting_line_full waited_too_long too_many_calls starting_failed "
     "backing_off given_up stopped draining supervisor_away breaker_open state_lost",
     "lost": "lost instance_died timed_out ran_too_long link_broken answer_overdue bad_answer "
-    "answer_too_large",
+    "answer_too_large needs_url",
 }
 
 

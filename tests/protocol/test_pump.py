@@ -59,6 +59,8 @@ class Shell:
         self.machine = Toy()
         self.journal = Journal()
         self.done: list[str] = []
+        self.settled: list[str] = []
+        """What had been done when the last burst was let out."""
         self.on_effect: Callable[[str], None] = lambda what: None
         self.clock: Callable[[], float] = lambda: 7.0
         self.pump: Pump[Asked, Do] = Pump(
@@ -68,6 +70,10 @@ class Shell:
             options.pop("clock", lambda: 7.0),  # type: ignore[arg-type]
             **options,  # type: ignore[arg-type]
         )
+
+    def settle(self) -> None:
+        self.settled = list(self.done)
+        self.pump.settle()
 
     def perform(self, effects: list[Do]) -> None:
         for effect in effects:
@@ -108,13 +114,14 @@ def test_the_timer_ticks_at_each_deadline(autojump_clock: trio.testing.MockClock
         start = trio.current_time()
         shell.pump.feed(Asked(1, due_s=5.0))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(shell.pump.run_timers)
+            nursery.start_soon(shell.pump.run_timers, shell.settle)
             await trio.testing.wait_all_tasks_blocked()
             shell.pump.feed_all([Asked(2, due_s=30.0), Asked(3, due_s=2.0)])
             shell.pump.settle()
             await trio.sleep(2.0)
             await trio.testing.wait_all_tasks_blocked()
             assert shell.done[3:] == [f"due {start + 2.0:g}"]
+            assert shell.settled == shell.done, "what a tick decides leaves at once"
             await trio.sleep(40.0)
             assert shell.done[3:] == [f"due {start + s:g}" for s in (2.0, 5.0, 30.0)]
             nursery.cancel_scope.cancel()
@@ -130,7 +137,7 @@ def test_what_a_tick_makes_the_shell_say_is_an_event(autojump_clock: trio.testin
         shell.on_effect = lambda what: shell.pump.feed(Asked(2)) if what.startswith("due") else None
         async with trio.open_nursery() as nursery:
             shell.pump.feed(Asked(1, due_s=5.0))
-            nursery.start_soon(shell.pump.run_timers)
+            nursery.start_soon(shell.pump.run_timers, shell.settle)
             await trio.sleep(6.0)
             nursery.cancel_scope.cancel()
         assert [entry.event["type"] for entry in shell.journal.entries()] == ["Asked", "Ticked", "Asked"]
@@ -142,7 +149,7 @@ def test_what_a_tick_makes_the_shell_say_is_an_event(autojump_clock: trio.testin
 async def test_no_event_pays_for_the_timer() -> None:
     shell = Shell(clock=trio.current_time)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(shell.pump.run_timers)
+        nursery.start_soon(shell.pump.run_timers, shell.settle)
         await trio.testing.wait_all_tasks_blocked()
         before = shell.machine.asked_for_deadline
         for i in range(100):
@@ -158,7 +165,7 @@ async def test_a_machine_that_is_always_due_does_not_starve_the_others() -> None
     shell.machine.next_deadline = lambda: 0.0  # type: ignore[method-assign]
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(shell.pump.run_timers)
+            nursery.start_soon(shell.pump.run_timers, shell.settle)
             for _ in range(10):
                 await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()

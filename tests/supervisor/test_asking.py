@@ -177,6 +177,16 @@ def test_the_agent_is_shown_its_own_trace_and_none_that_only_we_have_begun() -> 
     )
 
 
+def test_a_refused_second_use_of_an_id_leaves_the_first_question_its_task() -> None:
+    one = adapter()
+    meta = b'{%b,"_meta":{"%b":{"taskId":"K"}}}' % (SAMPLING, RELATED.encode())
+    for _ in range(2):
+        one.take([ask(meta)])
+    one.answer_ask(RawJson(b"1"), is_error=True, body=RawJson(b'{"code":-32600,"message":"twice"}'))
+    line = one.answer_ask(RawJson(b"1"), is_error=False, body=RawJson(b"{}"))
+    assert json.loads(line)["result"]["_meta"] == {RELATED: {"taskId": "K"}}
+
+
 def test_of_doubled_keys_the_last_counts_for_us_and_for_the_agent() -> None:
     meta = b'{"%b":{"taskId":"A"},"%b":{"taskId":"B"}}' % ((RELATED.encode(),) * 2)
     event = asked(ask(b'{"maxTokens":1,"_meta":{"progressToken":1},"maxTokens":2,"_meta":%b}' % meta))

@@ -58,7 +58,8 @@ SERVERS: list[tuple[Sharing, Echo]] = [
 ]  # fmt: skip
 """How a server is shared, and what of a call's trace context it sends back when it asks."""
 KEY = PoolKey("s")
-THEIRS = RawJson(b'{"traceparent":"00-%b-%b-01"}' % (b"a" * 32, b"b" * 16))
+TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
+THEIRS = RawJson(b'{"traceparent":"%b"}' % TRACE.encode())
 """What every agent gives as its own trace context."""
 REQUESTS = [RawJson(each) for each in (b"1", b'"1"', b"1.0", b"2")]
 
@@ -183,9 +184,9 @@ class Town:
         self.calls += 1
         call, who = CallId(self.calls), self.here[pick % 2]
         method = "resources/list" if other == 0 else "tools/call"
-        meta = THEIRS if other % 2 else ABSENT
+        meta, trace = (THEIRS, TRACE) if other % 2 else (ABSENT, "")
         self.owed[call] = (self.broker, who)
-        self.feed(Call(call, KEY, who, method, "t", EMPTY_OBJECT, meta, wants_progress=False))
+        self.feed(Call(call, KEY, who, method, "t", EMPTY_OBJECT, meta, wants_progress=False, trace=trace))
         if other:
             self.all_greet()
 

@@ -109,9 +109,9 @@ def test_a_question_of_an_answered_call_does_not_go_to_the_only_call_that_is_lef
 
 
 def test_a_question_of_an_answered_call_does_not_go_to_another_agent_of_the_same_trace() -> None:
-    agents = RawJson(b'{"traceparent":"00-%b-%b-01"}' % (b"a" * 32, b"b" * 16))
-    sent, _ = with_traceparent(agents, LIFE, 1)
-    _, other = with_traceparent(agents, LIFE, 2)
+    agents = f"00-{'a' * 32}-{'b' * 16}-01"
+    sent, _ = with_traceparent(ABSENT, LIFE, 1, agents)
+    _, other = with_traceparent(ABSENT, LIFE, 2, agents)
     ask = facts_of("elicitation/create", sent, LIFE)
     assert attribute(ask, [call(2, B, trace=other)], {}) == Refused("no call")
 
@@ -189,8 +189,8 @@ def test_meta_of_the_wrong_form_says_nothing() -> None:
 
 
 def test_an_agents_trace_kept_by_us_is_recognised_as_ours_after_its_call() -> None:
-    agents = RawJson(b'{"traceparent":"00-%b-%b-01"}' % (b"a" * 32, b"b" * 16))
-    sent, _ = with_traceparent(agents, LIFE, 12)
+    agents = f"00-{'a' * 32}-{'b' * 16}-01"
+    sent, _ = with_traceparent(ABSENT, LIFE, 12, agents)
     ask = facts_of("elicitation/create", sent, LIFE)
     assert attribute(ask, [call(2, B)], {}) == Refused("no call")
 

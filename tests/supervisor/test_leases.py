@@ -63,6 +63,17 @@ def test_a_lease_dies_with_its_holder_and_so_does_its_place_in_line() -> None:
     table.check()
 
 
+def test_what_was_lost_at_any_version_of_a_server_is_told_once() -> None:
+    table = leased()
+    table.lose(I1, "reload", WEB, EDIT)
+    assert table.tell(B, (WEB, EDIT)) is None
+    assert table.tell(A, ()) is None
+    assert table.has_lost(A, (EDIT,))
+    assert table.tell(A, (PoolKey("other"), EDIT)) == StateLost("reload")
+    assert not table.any_lost
+    assert table.ask(A, WEB, 1.0) == Waits()
+
+
 @behaviour("lease:returned-ended", "lease:next-in-line")
 def test_the_next_in_line_is_served_by_a_new_instance_not_by_the_returned_one() -> None:
     table = leased()

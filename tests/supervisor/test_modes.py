@@ -34,6 +34,7 @@ from carpool_protocol.messages import (
 )
 from carpool_supervisor.core import events as ev
 from carpool_supervisor.core.attribution import AskFacts
+from carpool_supervisor.core.desk import MAX_LINGERING
 from carpool_supervisor.core.effects import CloseStdin, Spawn, WriteCall
 from carpool_supervisor.core.lifecycle import State
 from carpool_supervisor.core.sharing import Evidence
@@ -329,6 +330,24 @@ def test_a_crash_is_told_once_and_the_next_call_runs_on_a_fresh_instance() -> No
     assert house.served(3, "a") != first
 
 
+def test_a_holder_whose_instance_was_ended_as_silent_is_told_that_and_not_of_a_crash() -> None:
+    house = House(spec(sharing="session", probe_s=4.0, timeout_s=8.0))
+    first = house.served(1, "a")
+    house.wait(20.0)
+    assert house.core.roster.instances[first].state is State.KILLED
+    house.call(2, "a")
+    assert house.fault(2) == "state_lost"
+    assert "it was silent for too long, and was ended" in house.failed[2].text
+
+
+def test_a_holder_whose_instance_was_ended_as_its_output_was_closed_is_told_that() -> None:
+    house = House(spec(sharing="session"))
+    house.do(ev.StdoutClosed(house.served(1, "a")))
+    house.wait(1.0)
+    house.call(2, "a")
+    assert "it closed its output, and was ended" in house.failed[2].text
+
+
 def test_a_crash_before_any_call_was_delivered_has_lost_no_state() -> None:
     house = House(spec(sharing="session"))
     house.call(1, "a")
@@ -438,6 +457,43 @@ def test_who_waits_is_refused_at_once_when_the_pool_has_given_up_though_others_h
     assert house.fault(3) == "given_up"
     house.call(4, "a")
     assert 4 in house.written, "who holds one goes on"
+
+
+# --- calls that are over and may still run -----------------------------------------------------------------
+
+
+def cancel_many(house: House, count: int) -> None:
+    for number in range(100, 100 + count):
+        house.call(number, "a")
+        house.cancel(number)
+
+
+@behaviour("asks:in-flight:tainted-replaced")
+def test_an_instance_on_which_too_many_calls_may_still_run_is_replaced_and_none_of_them_forgotten() -> None:
+    house = House(spec(sharing="concurrent", max_instances=1))
+    house.call(1, "b")
+    house.up()
+    first = house.on(1)
+    cancel_many(house, MAX_LINGERING - 1)
+    assert house.core.roster.instances[first].state is State.SERVING
+    house.call(2, "a")
+    house.cancel(2)
+    assert house.core.roster.instances[first].state is State.DRAINING
+    assert len(house.core.roster.instances[first].lingering) == MAX_LINGERING
+    house.up()
+    house.call(3, "a")
+    assert house.on(3) != first
+    assert house.closing == [], "what is open there is finished"
+    house.answer(1)
+    assert (house.closing, house.answered, house.failed) == ([first], {1}, {})
+
+
+def test_a_holder_does_not_lose_its_state_for_its_own_calls_that_are_never_answered() -> None:
+    house = House(spec(sharing="session"))
+    first = house.served(1, "a")
+    cancel_many(house, MAX_LINGERING + 5)
+    assert len(house.core.roster.instances[first].lingering) == MAX_LINGERING
+    assert house.served(2, "a") == first
 
 
 # --- verdicts change ---------------------------------------------------------------------------------------
@@ -551,6 +607,114 @@ def test_a_call_that_still_waits_at_an_heir_that_goes_too_is_told_of_the_loss() 
     assert house.fault(3) == "state_lost"
 
 
+@behaviour("lease:never-silently")
+def test_a_call_in_line_at_the_old_version_follows_its_session_to_the_new_one() -> None:
+    house = House(spec(sharing="session"))
+    house.call(1, "a")
+    house.do(Wanted([spec(NEW, replaces=WEB, sharing="session")]))
+    old = house.spawned.pop()
+    first = house.served(2, "a", NEW)
+    assert house.on(1) == first, "one session has one instance of a server, whatever its version"
+    house.answer(1)
+    house.wait(5.0)
+    assert house.closing == [old]
+
+
+def test_a_call_in_line_at_the_old_version_waits_for_room_where_its_session_is() -> None:
+    house = House(spec(sharing="session", max_in_flight=1))
+    house.call(1, "a")
+    house.do(Wanted([spec(NEW, replaces=WEB, sharing="session", max_in_flight=1)]))
+    old = house.spawned.pop()
+    house.call(2, "a", NEW)
+    house.up()
+    house.spawned.append(old)
+    house.up()
+    assert 1 not in house.written
+    assert house.core.leases.waiting(WEB) == (), "nor does it get an instance beside"
+    house.answer(2)
+    assert house.on(1) == house.on(2)
+
+
+@behaviour("lease:never-silently")
+def test_a_loss_at_one_of_two_wanted_versions_is_told_at_the_other() -> None:
+    back = spec(WEB, replaces=NEW, sharing="session", drain_s=20.0)
+    house = House(spec(sharing="session", drain_s=20.0))
+    house.served(1, "a")
+    house.do(Wanted([spec(NEW, replaces=WEB, sharing="session")]))
+    house.do(Wanted([spec(NEW, sharing="session"), back]))
+    house.wait(20.0)
+    house.call(2, "a", NEW)
+    assert house.fault(2) == "state_lost"
+    house.served(3, "a", NEW)
+    house.served(4, "a", WEB)
+    assert (house.on(3), list(house.failed)) == (house.on(4), [2]), "and it is told once"
+
+
+def test_a_loss_at_the_new_version_is_told_to_a_call_in_line_at_the_old_one() -> None:
+    house = House(spec(sharing="session", max_in_flight=1))
+    house.call(1, "a")
+    house.do(Wanted([spec(NEW, replaces=WEB, sharing="session", max_in_flight=1)]))
+    house.spawned.pop()
+    house.call(2, "a", NEW)
+    house.up()
+    house.exit(house.on(2))
+    assert house.fault(2) == "instance_died"
+    assert house.fault(1) == "state_lost"
+
+
+@behaviour("lease:reload")
+def test_a_server_taken_out_while_a_holders_calls_wait_at_its_heir_ends_each_of_them_honestly() -> None:
+    house = House(spec(sharing="session", max_in_flight=1))
+    first = house.served(1, "a")
+    house.do(Wanted([spec(NEW, replaces=WEB, sharing="session")]))
+    for number in (2, 3, 4, 5):
+        house.call(number, "a", NEW)
+    house.do(Wanted([]))
+    house.answer(2)
+    assert house.on(3) == first, "while its instance drains its calls run there"
+    house.exit(first)
+    assert [house.fault(number) for number in (3, 4, 5)] == ["instance_died", "state_lost", "draining"]
+    assert house.core.pools == {}
+
+
+@pytest.mark.parametrize("sharing", ["concurrent", "serial", "session"])
+def test_who_waits_at_a_server_taken_out_is_refused_at_once_when_its_last_instance_dies(sharing: str) -> None:
+    house = House(spec(sharing=sharing, max_in_flight=1, max_instances=1))
+    house.call(1, "a")
+    house.up()
+    house.call(2, "b")
+    house.do(Wanted([]))
+    if sharing == "session":
+        assert house.fault(2) == "draining", "the only instance is another's"
+    assert (sharing == "session") == (2 in house.failed), "it may still come to its turn"
+    house.exit(house.on(1))
+    assert (house.fault(2), house.failed[2].delivered) == ("draining", "no")
+    assert (house.spawned, house.core.pools) == ([], {})
+
+
+def test_a_line_at_a_server_taken_out_is_served_by_what_still_starts_and_by_nothing_else() -> None:
+    house = House(spec(sharing="session"), cap=1)
+    house.call(1, "a")
+    house.call(2, "b")
+    house.do(Wanted([]))
+    assert house.failed == {}
+    house.up()
+    assert 1 in house.written
+    assert house.fault(2) == "draining"
+
+
+def test_a_server_that_comes_back_before_it_has_gone_starts_as_if_it_were_new() -> None:
+    house = House(spec(sharing="session", give_up_after=1))
+    house.served(1, "a")
+    house.call(2, "a")
+    house.exit(house.served(3, "b"))
+    assert house.core.pools[WEB].restart.given_up
+    house.do(Wanted([]))
+    house.do(Wanted([spec(sharing="session", give_up_after=1)]))
+    house.served(4, "c")
+    assert house.failed == {}
+
+
 def test_a_server_that_is_configured_no_more_ends_its_leases_at_once() -> None:
     house = House(spec(sharing="session"))
     first = house.served(1, "a")
@@ -653,3 +817,81 @@ def test_the_broker_is_told_the_mode_and_again_when_it_changes(sharing: str) -> 
     house.do(Wanted([spec(sharing=sharing)]))
     house.do(Discover(WEB))
     assert house.said[WEB].mode == sharing
+
+
+# --- needs before wishes at the process cap ----------------------------------------------------------------
+
+CON, AUT, SER = PoolKey("con:1"), PoolKey("aut:1"), PoolKey("ser:1")
+
+
+def crowded(cap: int = 3) -> House:
+    """`a` and `b` hold idle leases of a pool with a spare, beside three servers that have no instance."""
+    others = (spec(CON), spec(AUT), spec(SER, sharing="serial"))
+    house = House(spec(sharing="session", spares=1), *others, cap=cap)
+    house.served(1, "a")
+    house.served(2, "b")
+    house.up()
+    return house
+
+
+def ended(house: House) -> list[InstanceId]:
+    """Let all that is asked to end do so, and what follows from that; nothing new greets meanwhile."""
+    gone = []
+    while house.closing:
+        gone.append(house.closing[0])
+        house.exit(gone[-1])
+    return gone
+
+
+@behaviour("wait:cap-yields-lease")
+def test_room_that_was_made_for_a_server_with_callers_is_not_taken_by_a_spare() -> None:
+    house = crowded()
+    for number, key in ((3, CON), (4, AUT), (5, SER)):
+        house.call(number, "a", key)
+    [spare] = house.closing
+    assert ended(house) == [spare, house.on(1)], "one instance for each that starts"
+    started = [house.core.roster.instances[each].pool.key for each in house.spawned]
+    assert started == [CON, AUT]
+    assert house.core.leases.held(SessionId("b"), WEB) == house.on(2)
+    house.one_up()
+    house.answer(3)
+    house.one_up()
+    assert ended(house) == [house.on(3)], "the idle one goes for the third"
+    house.up()
+    assert 5 in house.written
+    house.answer(4)
+    house.answer(5)
+    house.wait(10.0)
+    house.call(6, "b")
+    assert house.on(6) == house.on(2), "and nobody lost a lease for a spare"
+
+
+def test_a_spare_that_still_starts_makes_room_before_any_lease() -> None:
+    house = House(spec(sharing="session", spares=1), spec(CON), cap=2)
+    house.call(1, "a")
+    lease, spare = house.spawned
+    house.one_up()
+    house.answer(1)
+    house.call(2, "a", CON)
+    assert house.closing == [spare]
+    house.spawned.remove(spare)
+    house.exit(spare)
+    house.up()
+    assert 2 in house.written
+    assert house.core.leases.held(SessionId("a"), WEB) == lease
+
+
+def test_what_room_is_left_when_no_need_waits_goes_to_spares() -> None:
+    house = crowded(cap=4)
+    house.call(3, "a", CON)
+    house.up()
+    assert house.closing == []
+    house.call(4, "c")
+    house.up()
+    assert 4 in house.written
+    assert house.core.leases.spares(WEB) == 0, "there is no room for another one"
+    house.answer(3)
+    house.do(Operate(1, CON, "stop"))
+    ended(house)
+    house.up()
+    assert house.core.leases.spares(WEB) == 1

@@ -5,11 +5,15 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
-from carpool_protocol.messages import Mode
+from carpool_protocol.ids import PoolKey, ServerName
+from carpool_protocol.messages import Mode, Policy
 from carpool_protocol.messages import Sharing as Configured
+from carpool_supervisor.core.pool import Pool
 from carpool_supervisor.core.sharing import (
     MODES,
+    MOST_INSTANCES,
     STRICTNESS,
     Evidence,
     EvidenceKind,
@@ -17,6 +21,8 @@ from carpool_supervisor.core.sharing import (
     decide,
     explain,
     launch_identity,
+    most_instances,
+    sentence_of,
     state_in_names,
 )
 from carpool_supervisor.core.well_known import Entry, WellKnown, program_of, read
@@ -128,6 +134,41 @@ def test_a_serial_instance_takes_one_call_that_can_ask_and_any_other() -> None:
     assert admits("session", can_ask=True, asking_in_flight=99)
 
 
+# --- how many instances ------------------------------------------------------------------------------------
+
+ONE_FILE = Entry(
+    title="Notes", npm=("notes",), mode="serial", why="One file.", note="Only one.", most=1, source="x/n"
+)
+
+
+@pytest.mark.parametrize("mode", ["concurrent", "serial"])
+def test_what_the_list_says_of_the_number_stands_in_every_shared_mode(mode: Mode) -> None:
+    assert most_instances(Policy(), mode, ONE_FILE) == 1
+
+
+def test_a_number_in_the_config_stands_against_the_list() -> None:
+    assert most_instances(Policy(max_instances=3), "serial", ONE_FILE) == 3
+    assert most_instances(Policy(min_instances=2), "serial", ONE_FILE) == 2
+
+
+def test_in_mode_session_the_list_leaves_nobody_without_an_instance() -> None:
+    assert most_instances(Policy(), "session", ONE_FILE) == MOST_INSTANCES["session"]
+
+
+def test_the_list_only_ever_lowers_the_number() -> None:
+    many = structs.replace(ONE_FILE, most=9)
+    assert [most_instances(Policy(), mode, many) for mode in MODES] == list(MOST_INSTANCES.values())
+    assert [most_instances(Policy(), mode, WEATHER) for mode in MODES] == list(MOST_INSTANCES.values())
+
+
+def test_a_pool_heeds_the_number_once_its_program_is_known() -> None:
+    pool = Pool(PoolKey("p"), ServerName("notes"), Policy(sharing="serial"))
+    assert pool.most == MOST_INSTANCES["serial"]
+    pool.entry = ONE_FILE
+    pool.judge_sharing()
+    assert pool.most == 1
+
+
 # --- tool names --------------------------------------------------------------------------------------------
 
 STATEFUL = [
@@ -190,6 +231,36 @@ def test_why_says_mode_since_evidence_and_how_to_change_it() -> None:
     assert "Since 2026-11-21T10:00:00.000Z." in text
     assert "3 times" in text
     assert '"sharing" to "concurrent" or "session"' in text
+
+
+@behaviour("modes:why")
+def test_why_does_not_call_a_server_unknown_that_was_seen_to_keep_state() -> None:
+    for kind in ("asked_ambiguously", "probe_diverged", "probe_agreed"):
+        assert "Nothing is known" not in why("auto", None, [seen(kind)])
+    assert "Nothing kept." in why("auto", WEATHER, [seen("probe_diverged")])
+
+
+@pytest.mark.parametrize("configured", ["auto", "serial"])
+@pytest.mark.parametrize("entry", [None, WEATHER, BROWSER])
+def test_why_tells_every_piece_of_evidence_once(configured: Configured, entry: Entry | None) -> None:
+    evidence = [seen("asked_ambiguously", times=3), seen("probe_diverged"), seen("asks")]
+    text = why(configured, entry, evidence)
+    assert [text.count(sentence_of(each)) for each in evidence] == [1, 1, 1]
+    alone = why("auto", None, evidence[:1])
+    assert "Seen besides" not in alone
+    assert "Evidence so far" not in alone
+
+
+def test_why_says_what_becomes_of_state_when_a_server_becomes_session() -> None:
+    for evidence in ([], [seen("probe_diverged")]):
+        text = why("auto", None, evidence)
+        assert "each agent's next call begins on an instance of its own, without the state" in text
+        assert "what runs stays" not in text
+
+
+def test_why_of_a_configured_shared_mode_says_where_the_number_of_instances_comes_from() -> None:
+    assert "Only one." in why("serial", ONE_FILE, [])
+    assert "Only one." not in why("session", ONE_FILE, [])
 
 
 def test_why_of_an_unverified_server_names_the_probe() -> None:
@@ -326,6 +397,26 @@ def test_well_known_servers_have_the_mode_their_code_asks_for(line: str, mode: M
     entry = well_known().find(line.split())
     assert entry is not None
     assert entry.mode == mode
+
+
+def test_listed_servers_that_write_one_file_whole_or_forbid_a_second_instance_get_one() -> None:
+    for line in (
+        "npx @modelcontextprotocol/server-memory",
+        "uvx blender-mcp",
+        "uvx office-word-mcp-server",
+        "uvx excel-mcp-server stdio",
+    ):
+        entry = well_known().find(line.split())
+        assert entry is not None
+        assert most_instances(Policy(), entry.mode, entry) == 1
+
+
+def test_a_listed_number_is_explained_and_stands_only_where_agents_share() -> None:
+    for entry in well_known().entries:
+        assert "pool.max 1" not in entry.note, f"{entry.title}: leaves to its user what `most` does"
+        if entry.most:
+            assert entry.note, entry.title
+            assert entry.mode != "session", entry.title
 
 
 def test_the_list_names_no_host() -> None:

@@ -2,6 +2,8 @@
 
 from typing import Any, Literal
 
+import pytest
+
 from carpool_protocol.ids import (
     ABSENT,
     EMPTY_OBJECT,
@@ -371,6 +373,72 @@ def test_the_end_of_the_supervisor_stops_everything_and_starts_nothing() -> None
     effects = rig.exit()
     assert [type(e) for e in effects] == [Forget, Failed]
     assert rig.core.quiet
+
+
+def ended_while_open(rig: Rig, *, instance: int = 1) -> str:
+    """What the agent of the one open call is told when its instance ends as it was asked to."""
+    effects = rig.feed(ev.InstanceExited(InstanceId(instance), "ended with exit code 0", (), "", 0.0))
+    (failed,) = [e for e in effects if isinstance(e, Failed)]
+    assert (failed.fault, failed.delivered) == ("instance_died", "maybe")
+    return failed.text
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        (Wanted([spec(PoolKey("git:2"))]), "its configuration was changed or removed"),
+        (Wanted([]), "its configuration was changed or removed"),
+        (operate(1, "stop"), "an operator stopped it"),
+        (operate(1, "restart"), "it was restarted, replaced or no longer needed"),
+    ],
+)
+def test_a_call_on_an_instance_that_we_end_is_told_so_why_and_how_long_it_had(
+    word: Wanted | Operate, why: str
+) -> None:
+    rig = serving(drain_s=20.0)
+    rig.feed(call(1))
+    rig.feed(word)
+    assert CloseStdin(ONE) in rig.wait(20.0)
+    told = f"It was ended by carpool, because {why}; it was given 20 s (drain_s) to finish what was open."
+    assert ended_while_open(rig) == told
+
+
+def test_a_call_open_when_carpool_itself_stops_is_told_so() -> None:
+    rig = serving()
+    rig.feed(call(1))
+    rig.feed(ev.StopWanted())
+    assert ended_while_open(rig) == "It was ended by carpool, because carpool itself was stopped."
+
+
+def test_an_instance_that_dies_by_itself_while_it_drains_is_not_said_to_be_ended_by_us() -> None:
+    rig = serving(drain_s=20.0)
+    rig.feed(call(1))
+    rig.feed(Wanted([]))
+    assert ended_while_open(rig).startswith("It ended with exit code 0;")
+
+
+def test_who_waited_too_long_at_the_cap_is_told_of_the_cap() -> None:
+    rig = Rig(spec(wait_s=4.0), spec(OTHER), cap=1)
+    rig.feed(call(1, OTHER))
+    rig.serve(key=OTHER)
+    rig.feed(call(2))
+    (failed,) = [e for e in rig.wait(4.0) if isinstance(e, Failed)]
+    assert failed.fault == "waited_too_long"
+    assert "max_instances" in failed.text
+
+
+def test_who_waited_too_long_for_what_the_cap_does_not_hold_up_is_told_nothing_of_the_cap() -> None:
+    full = Rig(spec(wait_s=4.0, max_in_flight=1, max_instances=1), cap=1)
+    for number in (1, 2):
+        full.feed(call(number))
+    full.serve()
+    backing_off = Rig(spec(wait_s=4.0, first_delay_s=60.0))
+    backing_off.feed(call(1))
+    backing_off.exit()
+    for rig in (full, backing_off):
+        (failed,) = [e for e in rig.wait(4.0) if isinstance(e, Failed)]
+        assert failed.fault == "waited_too_long"
+        assert "max_instances" not in failed.text
 
 
 @behaviour("stderr:not-for-everybody")

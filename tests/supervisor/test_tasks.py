@@ -18,8 +18,10 @@ from carpool_supervisor.core.events import (
     ServerMisspoke,
     ServerProgressed,
     TaskBegan,
+    UrlsOffered,
 )
 from carpool_supervisor.era.handshake import Handshake
+from carpool_supervisor.era.tasks import MAX_OVER
 from tests.behaviours import behaviour
 
 ME = InstanceId(1)
@@ -78,6 +80,51 @@ class Talk:
 
     def progress(self, value: Any) -> tuple[list[OwnEvent], list[dict[str, Any]]]:
         return self.say(method="notifications/progress", params={"progressToken": 7, "progress": value})
+
+
+@behaviour("tasks:hidden")
+def test_a_task_that_an_agent_names_reaches_no_server() -> None:
+    for tool, method in (("long", "tools/call"), ("plain", "tools/call"), ("p", "prompts/get")):
+        for key in (b"io.modelcontextprotocol/related-task", b"io.modelcontextprotocol\\/related\\u002dtask"):
+            meta = RawJson(b'{"%b":{"taskId":"T"},"x":1}' % key)
+            call = Call(
+                CallId(7), PoolKey("s:1"), SessionId("s1"), method, tool, RawJson(b"{}"), meta,
+                wants_progress=False,
+            )  # fmt: skip
+            line = json.loads(Talk().adapter.call(WireId(7), call))
+            assert line["params"]["_meta"] == {"x": 1}
+
+
+def test_an_error_of_a_task_that_sends_its_agent_to_urls_first_says_so() -> None:
+    talk = Talk()
+    talk.begin()
+    urls = [{"mode": "url", "elicitationId": "e1", "url": "https://x", "message": "m"}]
+    error = {"code": -32042, "message": "u", "data": {"elicitations": urls}}
+    talk.say(id="carpool-task-result-7", error=error)
+    events, _ = talk.say(id="carpool-task-get-7", result={"taskId": "T", "status": "failed"})
+    assert [type(each) for each in events] == [UrlsOffered, ServerAnswered]
+
+
+def test_what_is_asked_again_has_another_id_and_a_late_answer_to_the_first_is_dropped() -> None:
+    talk = Talk()
+    _, [wait] = talk.begin()
+    talk.say(id=wait["id"], error=FAULT)
+    talk.say(id="carpool-task-get-7", result={"taskId": "T", "status": "working"})
+    _, [again] = talk.status("completed")
+    assert again["method"] == "tasks/result"
+    assert again["id"] != wait["id"]
+    assert talk.say(id=wait["id"], result=GOOD) == ([], [])
+    [answered], _ = talk.say(id=again["id"], result=GOOD)
+    assert isinstance(answered, ServerAnswered)
+
+
+def test_cancelled_tasks_leave_nothing_behind_but_the_latest() -> None:
+    talk = Talk()
+    for wire in range(1, 5000):
+        talk.call(wire)
+        talk.cancel(wire)
+    assert len(talk.adapter._tasks) <= MAX_OVER
+    assert not talk.adapter._others
 
 
 def test_a_tool_that_needs_a_task_is_called_with_one_that_outlives_the_call() -> None:

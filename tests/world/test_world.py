@@ -65,23 +65,12 @@ def test_a_journal_of_both_cores_replays_to_the_same_end(seed: int) -> None:
     supervisor_replays_to_the_same_end(world)
 
 
-def test_a_journal_with_asks_in_it_replays_to_the_same_end() -> None:
-    world = storm(4, journal=True, traces=False)
+@pytest.mark.parametrize("seed", [4, 8])
+def test_a_journal_with_asks_and_traces_of_agents_in_it_replays_to_the_same_end(seed: int) -> None:
+    world = storm(seed, journal=True)
     assert world.book.asks.outcomes["answered"] > 0
     broker_replays_to_the_same_end(world)
     supervisor_replays_to_the_same_end(world)
-
-
-def test_a_brokers_journal_replays_also_where_agents_have_traces_of_their_own() -> None:
-    broker_replays_to_the_same_end(storm(4, journal=True))
-
-
-@pytest.mark.xfail(
-    reason="The supervisor's core reads the trace id of an agent out of a call's meta, of which a journal "
-    "keeps the length: a question that names that trace is attributed otherwise."
-)
-def test_a_supervisors_journal_replays_also_where_agents_have_traces_of_their_own() -> None:
-    supervisor_replays_to_the_same_end(storm(4, journal=True))
 
 
 def broker_replays_to_the_same_end(world: World) -> None:

@@ -27,6 +27,7 @@ from carpool_broker.core.events import (
     AgentPinged,
     AgentProgressed,
     AgentReady,
+    AgentRooted,
     AgentRootsChanged,
     AgentSetLevel,
     AgentWatched,
@@ -61,7 +62,9 @@ from carpool_protocol.messages import (
     PoolChanged,
     Progressed,
     SessionGone,
+    SessionNote,
     SessionRekeyed,
+    Sessions,
     Updated,
     Wanted,
 )
@@ -191,15 +194,17 @@ class BrokerCore:
                 self.ledger.credit_bytes = event.credit_bytes
                 self._said = self.sources.wanted()
                 self._out(self._said)
+                self._say_sessions()
                 self.requests.interests.restart()
                 self.requests.say_interests()
                 self._discover_used()
                 self.ledger.pump_all(now)
             case SupervisorWent():
-                self.states.clear()
-                self.outlook.slow.clear()
                 self.asks.supervisor_went()
                 self.ledger.supervisor_went()
+                self._note_bereft()
+                self.states.clear()
+                self.outlook.slow.clear()
             case _:
                 session = self.sessions.get(event.session)
                 if session is not None:
@@ -220,6 +225,7 @@ class BrokerCore:
         | AgentWatched
         | AgentErred
         | AgentAnswered
+        | AgentRooted
         | AgentProgressed,
         now: float,
     ) -> None:
@@ -239,10 +245,10 @@ class BrokerCore:
             case AgentErred():
                 self.requests.refuse(session, event.id, event.fault, event.detail)
             case AgentAnswered():
+                self.asks.answered(session, event)
+            case AgentRooted():
                 if self.roots.answered(session, event):
                     self.requests.moved(now)
-                else:
-                    self.asks.answered(session, event)
             case AgentProgressed():
                 self.asks.progressed(session, event)
             case AgentReady():
@@ -351,6 +357,23 @@ class BrokerCore:
         """What this session sees."""
         return self.outlook.view(self.sessions[session])
 
+    def _note_bereft(self) -> None:
+        """Who has called a server in mode `session` may have had state there."""
+        for session in self.sessions.values():
+            for entry in self.view_of(session.id).scope.servers if session.called else ():
+                state = self.states.get(entry.key)
+                if entry.server in session.called and state is not None and state.mode == "session":
+                    session.bereft.add(entry.key)
+            session.called.clear()
+
+    def _say_sessions(self) -> None:
+        """Who is there: some may have left, and some have lost what they had, while no supervisor was."""
+        if self.sessions:
+            notes = [SessionNote(each.id, sorted(each.bereft)) for each in self.sessions.values()]
+            self._out(Sessions(notes))
+        for each in self.sessions.values():
+            each.bereft.clear()
+
     def _discover_used(self) -> None:
         """A new supervisor knows nothing: ask for what sessions look at and for what shall be replaced."""
         looking = {(s.scope, s.rooting): s for s in self.sessions.values() if s.greeted}
@@ -366,6 +389,7 @@ class BrokerCore:
         for key in sorted(self._wanted - keys):
             self.states.pop(key, None)
             self._told(self.registry.forget(key))
+        self.outlook.slow &= keys
         self._wanted = keys
         if self.ledger.credit_bytes is not None:
             if wanted != self._said:

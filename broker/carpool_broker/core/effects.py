@@ -21,6 +21,7 @@ from carpool_protocol.messages import (
     Payload,
     SessionGone,
     SessionRekeyed,
+    Sessions,
     SetLevel,
     Wanted,
     Watch,
@@ -165,5 +166,6 @@ LinkEffect = (
     | AskProgressed
     | SessionGone
     | SessionRekeyed
+    | Sessions
 )
 AnyEffect = OwnEffect | LinkEffect

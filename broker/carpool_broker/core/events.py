@@ -145,6 +145,15 @@ class AgentAnswered(Event, frozen=True):
     body: Payload
 
 
+class AgentRooted(Event, frozen=True):
+    """The agent's answer to `roots/list`. Apart from all other answers, because it decides something."""
+
+    session: SessionId
+    ask: AskId
+    roots: tuple[str, ...] | None
+    """File URIs, each once; None: it cannot tell."""
+
+
 class AgentProgressed(Event, frozen=True):
     """`notifications/progress` for something that was asked of the agent."""
 
@@ -182,6 +191,8 @@ class AgentCalled(Event, frozen=True):
     token: RawJson
     """The agent's progress token; absent when it wants none."""
     method: str = TOOLS_CALL
+    trace: str = ""
+    """The agent's own trace context: see `messages.Call.trace`."""
 
 
 class AgentCancelled(Event, frozen=True):
@@ -247,6 +258,7 @@ OwnEvent = (
     | AgentWatched
     | AgentErred
     | AgentAnswered
+    | AgentRooted
     | AgentProgressed
     | SupervisorCame
     | SupervisorWent

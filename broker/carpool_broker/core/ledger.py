@@ -90,6 +90,7 @@ class Ledger:
             asked.rest,
             asked.meta,
             bool(asked.token),
+            asked.trace,
         )
         self.credit_bytes = (self.credit_bytes or 0) - owed.size_bytes - MESSAGE_BYTES
         self.backstops.arm(owed.call, now, self.backstop_s.get(owed.key, 1800.0))
@@ -126,8 +127,13 @@ class Ledger:
         """The server's own answer passes untouched. One after a cancel or the backstop is dropped."""
         owed = self.calls.get(answer.call)
         if owed is not None:
-            self._close(owed)
             session, asked = owed.session, owed.asked
+            session.called.add(owed.server)
+            if answer.urls_first and not session.capabilities.url:
+                self.fail(owed, "needs_url")
+                self.pump(session, now)
+                return
+            self._close(owed)
             if owed.edit and not answer.is_error:
                 version = session.version
                 self._out(ReplyOutward(session.id, asked.id, answer.body, asked.method, version, owed.key))
@@ -141,6 +147,8 @@ class Ledger:
         owed = self.calls.get(failure.call)
         if owed is None:
             return
+        if failure.fault == "state_lost":
+            owed.session.called.discard(owed.server)
         kind = KINDS.get(failure.fault)
         if kind is not None and kind.delivered == failure.delivered:
             self.fail(owed, failure.fault, failure.text, failure.retry_after_s)
@@ -208,6 +216,7 @@ class Ledger:
         """What it had is lost, maybe executed; what waits here was never delivered and goes on waiting."""
         self.credit_bytes = None
         for owed in [owed for owed in self.calls.values() if owed.stage == "sent"]:
+            owed.session.called.add(owed.server)
             self.fail(owed, "link_broken")
         for session in self._sessions.values():
             if session.waiting:
@@ -254,5 +263,5 @@ class Ledger:
 
 
 def call_name(call: CallId) -> str:
-    """The call's name for people: in errors, logs and `carpool story`."""
+    """The call's name for people: in errors."""
     return f"c{call}"

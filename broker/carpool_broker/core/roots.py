@@ -6,37 +6,23 @@ where its configuration uses the answer, one question at a time. A server never 
 never the process another answer. Source: MCP 2025-11-25, client/roots.
 
 Invariant (`check`): whoever is asked is there and has declared roots.
-Knows nothing of: how a source is found for an answer, what waits for it.
+Knows nothing of: how an answer is worded (`era.roots`) or a source found for it, what waits for it.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Final
-from urllib.parse import urlsplit
-
-import msgspec
-from msgspec import Struct
 
 from carpool_broker.core.effects import AnyEffect, SendAsk, UseRoots
-from carpool_broker.core.events import AgentAnswered
+from carpool_broker.core.events import AgentRooted
 from carpool_broker.core.session import Session
 from carpool_broker.core.sources import Sources
-from carpool_protocol.config.expand import is_usable
-from carpool_protocol.ids import EMPTY_OBJECT, AskId, RawJson, SessionId
+from carpool_protocol.ids import EMPTY_OBJECT, AskId, SessionId
 
 METHOD: Final = "roots/list"
-MAX_ROOTS: Final = 64
-MAX_URI_CHARS: Final = 4096
-
-
-class _Root(Struct):
-    uri: str = ""
-
-
-class _Answer(Struct):
-    roots: list[_Root]
-
-
-_answer = msgspec.json.Decoder(_Answer)
+PREFIX: Final = "roots-"
+"""What the ids of these questions begin with, and of no other: a supervisor's begin with eight hexadecimal
+digits. So an answer to one is known without looking up what was asked.
+"""
 
 
 class _Agent:
@@ -89,26 +75,25 @@ class Roots:
             return
         self._count += 1
         agent.stale = False
-        agent.asked = AskId(f"roots-{self._count}")
+        agent.asked = AskId(f"{PREFIX}{self._count}")
         if agent.roots is None:
             session.rooting = True
         ask, version = agent.asked, session.version
         self._out(SendAsk(session.id, ask, METHOD, EMPTY_OBJECT, wants_progress=False, version=version))
 
-    def answered(self, session: Session, event: AgentAnswered) -> bool:
-        """An answer of the agent. False: not to this question. An agent that cannot tell keeps what it has:
+    def answered(self, session: Session, event: AgentRooted) -> bool:
+        """What the agent says. False: not to the open question. An agent that cannot tell keeps what it has:
         what it said before, else its workspace.
         """
         agent = self._agents.get(session.id)
         if agent is None or not agent.asked or agent.asked != event.ask:
             return False
         agent.asked = AskId("")
-        roots = None if event.is_error else read_roots(event.body)
-        if roots is None or roots == agent.roots:
+        if event.roots is None or event.roots == agent.roots:
             session.rooting = False
         else:
-            agent.roots = roots
-            self._out(UseRoots(session.id, roots))
+            agent.roots = event.roots
+            self._out(UseRoots(session.id, event.roots))
         self.look(session)
         return True
 
@@ -120,23 +105,3 @@ class Roots:
         """Assert every invariant."""
         for session in self._agents:
             assert self._sessions[session].capabilities.roots
-
-
-def read_roots(body: RawJson) -> tuple[str, ...] | None:
-    """The file URIs of a `ListRootsResult`, in its order; None where it is none. Other URIs are passed over:
-    a root is a `file://` (client/roots).
-    """
-    try:
-        said = [root.uri for root in _answer.decode(body).roots]
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return None
-    return tuple(dict.fromkeys(uri for uri in said if _is_file(uri)))[:MAX_ROOTS]
-
-
-def _is_file(uri: str) -> bool:
-    if len(uri) > MAX_URI_CHARS or not is_usable(uri):
-        return False
-    try:
-        return urlsplit(uri).scheme == "file"
-    except ValueError:
-        return False

@@ -42,8 +42,9 @@ class Session:
     """One agent's attachment."""
 
     __slots__ = (
-        "agent", "asking", "calls", "capabilities", "carrier", "greeted", "id", "listed", "lists", "owed",
-        "pid", "rooting", "scope", "sent", "source", "used", "version", "waiting", "waiting_bytes",
+        "agent", "asking", "bereft", "called", "calls", "capabilities", "carrier", "greeted", "id", "listed",
+        "lists", "owed", "pid", "rooting", "scope", "sent", "source", "used", "version", "waiting",
+        "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, session: SessionId, source: SourceId, agent: str, pid: int, carrier: str) -> None:
@@ -73,3 +74,7 @@ class Session:
         self.calls = 0
         self.used: set[ServerName] = set()
         """Servers it has called: what it would otherwise run by itself."""
+        self.called: set[ServerName] = set()
+        """Servers that have answered it, or may have run a call of it, since the supervisor came."""
+        self.bereft: set[PoolKey] = set()
+        """Pools in mode `session` that it had called at the supervisor that is gone."""

@@ -1,9 +1,9 @@
 """The handshake era towards agents, the other way round: what is asked of them and what they say to it.
 
-Owns what an agent's declaration means, which event an answer or a progress of an agent is, and how an ask,
-its withdrawal and the end of an elicitation are worded for its version, or what stands in for an answer where
-an ask cannot be. Stateless. Source: MCP 2025-11-25,
-basic/lifecycle, client/sampling, client/elicitation, basic/utilities.
+Owns what an agent's declaration means, which event an answer or a progress of an agent is (the id of an ask
+says whether the answer to it is one to `roots/list`), and how an ask, its withdrawal and the end of an
+elicitation are worded for its version, or what stands in for an answer where an ask cannot be. Stateless.
+Source: MCP 2025-11-25, basic/lifecycle, client/sampling, client/elicitation, basic/utilities.
 
 Invariant: an ask's id is also its request id and its progress token, always as a JSON string; an answer
 under any other sort of id is to nothing that was asked.
@@ -16,7 +16,9 @@ from typing import Final
 from carpool_broker.core.asks import error_object
 from carpool_broker.core.broker import VERSIONS
 from carpool_broker.core.effects import SayElicited, SendAsk, WithdrawAsk
-from carpool_broker.core.events import AgentAnswered, AgentProgressed, Capabilities
+from carpool_broker.core.events import AgentAnswered, AgentProgressed, AgentRooted, Capabilities
+from carpool_broker.core.roots import PREFIX
+from carpool_broker.era.roots import read_roots
 from carpool_protocol.content import value_of
 from carpool_protocol.downgrade import ELICITATION_SINCE, NEWEST, Unknowable, downgrade_ask
 from carpool_protocol.ids import AskId, RawJson, SessionId
@@ -55,21 +57,25 @@ def _object(raw: bytes, key: str) -> bytes:
     return found if found is not None and found[:1] == b"{" else b""
 
 
-def answered(session: SessionId, message: Result | ErrorAnswer) -> AgentAnswered | None:
+def answered(session: SessionId, message: Result | ErrorAnswer) -> AgentAnswered | AgentRooted | None:
     """An answer of the agent."""
     ask = _ask(message.id)
     if ask is None:
         return None
-    if isinstance(message, Result):
-        return AgentAnswered(session, ask, is_error=False, body=message.result)
-    return AgentAnswered(session, ask, is_error=True, body=message.error)
+    is_error = not isinstance(message, Result)
+    body = message.error if isinstance(message, ErrorAnswer) else message.result
+    if ask.startswith(PREFIX):
+        return AgentRooted(session, ask, None if is_error else read_roots(body))
+    return AgentAnswered(session, ask, is_error, body)
 
 
-def unreadable(session: SessionId, raw_id: RawJson | None, why: str) -> AgentAnswered | None:
+def unreadable(session: SessionId, raw_id: RawJson | None, why: str) -> AgentAnswered | AgentRooted | None:
     """An answer that cannot be passed on: whoever asked gets an error instead of waiting for ever."""
     ask = None if raw_id is None else _ask(raw_id)
     if ask is None:
         return None
+    if ask.startswith(PREFIX):
+        return AgentRooted(session, ask, None)
     text = f"The agent's answer cannot be passed on: {why}."
     return AgentAnswered(session, ask, is_error=True, body=error_object(UNREADABLE, text))
 

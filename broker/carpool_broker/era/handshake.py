@@ -29,6 +29,7 @@ from carpool_broker.core.events import (
 from carpool_broker.core.listing import Family
 from carpool_broker.era import asking
 from carpool_protocol.content import at, elements, text_of
+from carpool_protocol.faults import TOOLS_CALL
 from carpool_protocol.features import capabilities_of
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
 from carpool_protocol.jsonrpc import (
@@ -55,6 +56,7 @@ from carpool_protocol.params import (
     split_cancelled,
 )
 from carpool_protocol.subjects import SUBJECTS, split_subject
+from carpool_protocol.traceparent import LEAST_BYTES, said_in
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
@@ -155,7 +157,9 @@ def _read_notification(session: SessionId, message: Notification) -> Meaning:
 
 def _called(session: SessionId, request: RawJson, call: CallParams | ParamsError) -> Meaning:
     if isinstance(call, CallParams):
-        return AgentCalled(session, request, call.name, call.rest, call.meta, call.token)
+        meta = call.meta
+        trace = said_in(meta) if meta and len(meta) >= LEAST_BYTES else ""
+        return AgentCalled(session, request, call.name, call.rest, meta, call.token, TOOLS_CALL, trace)
     return AgentErred(session, request, "bad_params", call.text)
 
 
@@ -170,9 +174,8 @@ def _read_request(session: SessionId, message: Request) -> Meaning:
             subject = split_subject(method, message.params)
             if isinstance(subject, ParamsError):
                 return AgentErred(session, message.id, "bad_params", subject.text)
-            return AgentCalled(
-                session, message.id, subject.text, subject.rest, subject.meta, subject.token, method
-            )
+            name, rest, meta, token = subject.text, subject.rest, subject.meta, subject.token
+            return AgentCalled(session, message.id, name, rest, meta, token, method, said_in(meta))
         case "logging/setLevel":
             level = text_of(message.params or EMPTY_OBJECT, "level")
             return AgentSetLevel(session, message.id, level or "")

@@ -225,7 +225,7 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         _P.max_instances,
         "instances",
         "Instances at most. 0: as the sharing mode needs them (1 for `concurrent`, 4 for `serial`, 32 for "
-        "`session`).",
+        "`session`; fewer where carpool's list knows that several would undo each other).",
         low=0,
         high=4096,
     ),

@@ -85,12 +85,15 @@ class Pump(Generic[E, F]):
                 self._wake_at = deadline
                 self._sleep.deadline = self._trio_time(deadline)
 
-    async def run_timers(self) -> None:
-        """Tick the machine at its deadlines, until cancelled."""
+    async def run_timers(self, settle: Callable[[], None]) -> None:
+        """Tick the machine at its deadlines, until cancelled. What a tick decides is a burst of its own:
+        `settle`, the shell's, lets it out; else a ping to an idle server would wait for other traffic.
+        """
         while True:
             deadline = self._machine.next_deadline()
             if deadline is not None and deadline <= self._clock():
                 self._tick()
+                settle()
                 await trio.lowlevel.checkpoint()  # a machine that is always due must not starve the rest
                 continue
             self._wake_at = math.inf if deadline is None else deadline

@@ -134,7 +134,7 @@ class Asks:
 
         Numbered by themselves: call ids begin anew with a new broker.
         """
-        meta, key = with_traceparent(call.meta, self._life, self._traced)
+        meta, key = with_traceparent(call.meta, self._life, self._traced, call.trace)
         self._traced += 1
         return replace(call, meta=meta), key
 
@@ -212,6 +212,7 @@ class Asks:
         """The agent behind this call will hear when these are done."""
         opened = instance.in_flight.get(event.wire)
         if opened is not None:
+            opened.urls_first = True
             for elicitation in event.elicitations:
                 self._elicitations.sent(instance.id, elicitation, opened.call.session)
 

@@ -34,8 +34,9 @@ from carpool_supervisor.core.refusals import (
 )
 
 MAX_LINGERING = 1024
-"""Calls per instance that ended for the agent but not for the server; older ones are forgotten, and
-their late answers dropped as unknown."""
+"""Calls per instance that ended for the agent but not for the server. None is forgotten, for it may still
+ask: an instance that has so many is drained and replaced. Only of a leased one the oldest are forgotten: they
+are its holder's like all others there, so nobody else can be meant, and the holder keeps its state."""
 
 
 class Desk:
@@ -97,13 +98,13 @@ class Desk:
         its pool was replaced.
         """
         self.serve(instance.pool, now)
-        self.serve_heirs(instance.pool, now)
+        self.serve_versions(instance.pool, now)
 
-    def serve_heirs(self, pool: Pool, now: float) -> None:
-        """The lines of the pools that stand in the place of this one."""
-        for heir in self._pools.values():
-            if pool.key in heir.older:
-                self.serve(heir, now)
+    def serve_versions(self, pool: Pool, now: float) -> None:
+        """The lines of the pools in its place, and of those in whose place it stands."""
+        for other in self._pools.values():
+            if other.waiting and (pool.key in other.older or other.key in pool.older):
+                self.serve(other, now)
 
     def _serve_each(self, pool: Pool, now: float) -> None:
         """Sessions take turns, but one that cannot go holds up no other."""
@@ -169,7 +170,7 @@ class Desk:
         """The server's answer. False when it belongs to no open call: late, double, or made up."""
         opened = self._off(instance, wire, now)
         if opened is not None:
-            self._out(Answered(opened.call.call, is_error, body))
+            self._out(Answered(opened.call.call, is_error, body, is_error and opened.urls_first))
         if not instance.pool.plain:  # a late answer too frees a lane
             self.freed(instance, now)
         elif instance.pool.waiting:
@@ -254,7 +255,7 @@ class Desk:
             opened = self.calls[call]
             pool = self._pools[opened.call.key]
             self._leave_line(pool, opened)
-            self._out(Failed(call, "waited_too_long", "no", waited_text(pool), 5.0))
+            self._out(Failed(call, "waited_too_long", "no", waited_text(pool, now), 5.0))
         self.waits.tell(self.calls, now)
         touched: dict[str, Pool] = {}
         expired: tuple[tuple[Deadlines[CallId], Literal["timed_out", "ran_too_long"]], ...] = (
@@ -352,7 +353,7 @@ class Desk:
         instance.lingering[wire] = Lingering(
             call.call, call.session, call.method in CAN_ASK, opened.trace, now, now + opened.timeout_s
         )
-        if len(instance.lingering) > MAX_LINGERING:
+        if len(instance.lingering) > MAX_LINGERING and self._leases.holder(instance.id) is not None:
             del instance.lingering[next(iter(instance.lingering))]
         if instance.state in (State.SERVING, State.DRAINING):
             self._out(WriteCancel(instance.id, wire, reason))
@@ -382,6 +383,9 @@ class Desk:
         waiting = sum(len(p.waiting) for p in self._pools.values())
         assert in_flight + waiting == len(self.calls), "a call is nowhere or twice"
         for pool in self._pools.values():
+            for each in pool.serving:
+                held = self._leases.holder(each.id) is not None
+                assert held or len(each.lingering) < MAX_LINGERING, f"instance {each.id} is to be replaced"
             pool.waiting.check()
             if pool.plain:
                 assert not (pool.waiting and pool.pick()), f"{pool.key} has a line and room"

@@ -24,6 +24,7 @@ from carpool_protocol.messages import (
     Payload,
     SessionGone,
     SessionRekeyed,
+    Sessions,
     SetLevel,
     Wanted,
     Watch,
@@ -276,5 +277,6 @@ LinkEvent = (
     | AskProgressed
     | SessionGone
     | SessionRekeyed
+    | Sessions
 )
 AnyEvent = OwnEvent | LinkEvent

@@ -5,7 +5,8 @@ with its holder, or after `idle_s` without a call; there is no total limit. An i
 ended, never leased again: no MCP method resets a server. A lease that ends underneath its holder, after it
 had been used, leaves a mark: the next call of that session on that pool is not executed but told
 `StateLost`, once. So every call asks right before it is written, also one that has waited. A lease of a
-pool that is replaced lasts as long as its instance drains; what is lost then is told at the new pool.
+pool that is replaced lasts as long as its instance drains; what is lost then is told at the new pool, or at
+whichever version of the server its session asks first (`placement`).
 
 Invariants (`check`): an instance has one holder at most and a session one instance of a pool at most;
 nobody waits for a pool whose lease it holds; while anybody waits in a pool it has no spare; exactly the
@@ -24,10 +25,14 @@ from carpool_protocol.ids import InstanceId, PoolKey, SessionId
 
 IDLE_S: Final = 1800.0
 
-Cause = Literal["crash", "idle", "reload", "restart", "needed", "room", "link", "roots", "supervisor"]
+Cause = Literal[
+    "crash", "silent", "mute", "idle", "reload", "restart", "needed", "room", "link", "roots", "supervisor"
+]
 
 CAUSES: Final[Mapping[Cause, str]] = {
     "crash": "its process ended by itself",
+    "silent": "it was silent for too long, and was ended",
+    "mute": "it closed its output, and was ended",
     "idle": "it was not used for longer than the idle limit of leases",
     "reload": "its configuration was changed",
     "restart": "an operator restarted or stopped it",
@@ -105,13 +110,10 @@ class Leases:
 
     def ask(self, session: SessionId, pool: PoolKey, now: float) -> Held | StateLost | Waits:
         """A call of this session is there. Asking again while it waits keeps its place."""
-        key = (session, pool)
-        loss = self._lost.get(key) if self._lost else None
+        loss = self.tell(session, (pool,))
         if loss is not None:
-            for told in [other for other, each in self._lost.items() if each is loss]:
-                del self._lost[told]
-            return StateLost(loss.cause)
-        lease = self._held.get(key)
+            return loss
+        lease = self._held.get((session, pool))
         if lease is not None:
             return Held(lease.instance, fresh=False)
         spares = self._spares.get(pool)
@@ -122,6 +124,17 @@ class Leases:
             return Held(instance, fresh=True)
         self._waiting.setdefault(pool, OrderedDict()).setdefault(session, None)
         return Waits()
+
+    def tell(self, session: SessionId, pools: Iterable[PoolKey]) -> StateLost | None:
+        """What this session has lost at any of these pools, and at whichever other it would be told of it:
+        once.
+        """
+        if not self._lost:
+            return None
+        told = [loss for pool in pools if (loss := self._lost.get((session, pool))) is not None]
+        for key in [key for key, loss in self._lost.items() if loss in told]:
+            del self._lost[key]
+        return StateLost(told[0].cause) if told else None
 
     def stop_waiting(self, session: SessionId, pool: PoolKey) -> None:
         """Its last waiting call has ended."""
@@ -191,6 +204,11 @@ class Leases:
         sessions = {session for session, _ in (*self._held, *self._lost)}
         sessions.update(session for line in self._waiting.values() for session in line)
         return [ended for session in sorted(sessions) for ended in self.session_ended(session)]
+
+    def sessions(self) -> set[SessionId]:
+        """Whoever holds, has lost or waits for an instance."""
+        known = {session for session, _ in (*self._held, *self._lost)}
+        return known.union(*self._waiting.values())
 
     def all_lost(self, cause: Cause) -> list[Ended]:
         """Sessions live on, but nobody knows any more which."""
@@ -291,9 +309,14 @@ class Leases:
         lease = self._held.get((session, pool))
         return None if lease is None else lease.instance
 
-    def concerns(self, session: SessionId, pool: PoolKey) -> bool:
-        """Whether this session holds an instance of this pool, or has lost one and was not told."""
-        return (session, pool) in self._held or (session, pool) in self._lost
+    @property
+    def any_lost(self) -> bool:
+        """Whether anybody is to be told of anything."""
+        return bool(self._lost)
+
+    def has_lost(self, session: SessionId, pools: Iterable[PoolKey]) -> bool:
+        """Whether `tell` would have something to say."""
+        return any((session, pool) in self._lost for pool in pools)
 
     def open(self, pool: PoolKey) -> bool:
         """Whether anybody does."""
@@ -322,10 +345,6 @@ class Leases:
     def in_line(self, pool: PoolKey) -> int:
         """How many sessions wait."""
         return len(self._waiting.get(pool, ()))
-
-    def may_go(self, session: SessionId, pool: PoolKey) -> bool:
-        """Whether a call of this session could run at once or be told at once, if there is room."""
-        return self.concerns(session, pool) or bool(self._spares.get(pool))
 
     def _of(self, session: SessionId) -> list[_Lease]:
         return [lease for (holder, _), lease in self._held.items() if holder == session]

@@ -1,11 +1,15 @@
 """Which instance takes a call where instances are not all alike: lanes, leases, a pool that was replaced.
 
 A plain pool (`Pool.plain`) never comes here: any of its instances will do (`Pool.pick`). Else, in this order:
-the instance that the session holds of a pool in whose place this one stands, while that drains (rule 15);
-its lease, or the word that it was lost; in mode `serial` an instance with a free lane (rule 5).
+the word that a lease was lost; the instance that the session holds of a pool in whose place this one stands,
+while that drains (rule 15); its lease; the instance that it has got meanwhile of a pool in this one's place;
+in mode `serial` an instance with a free lane (rule 5). So all versions of a server are one to a session:
+it holds one instance of them, and what it loses at one it is told at any.
 
 Knows nothing of: waiting, deadlines, how instances start and end.
 """
+
+from collections.abc import Iterator
 
 from carpool_protocol.ids import PoolKey, SessionId
 from carpool_protocol.messages import Call
@@ -20,26 +24,33 @@ def find(call: Call, pool: Pool, pools: Pools, leases: Leases, now: float) -> In
     """Where this call runs now. None: it waits, and its session has a place in the line for leases where
     those decide.
     """
-    old = _kept(call.session, pool, pools, leases)
-    if old is not None:
-        return old if old.has_room() else None
-    if pool.mode == "session" or leases.concerns(call.session, pool.key):
-        found = leases.ask(call.session, pool.key, now)
-        if not isinstance(found, Held):
-            return found if isinstance(found, StateLost) else None
-        instance = pool.instances[found.instance]
-        return instance if instance.has_room() else None
-    return free_lane(pool, can_ask=call.method in CAN_ASK)
+    session = call.session
+    if leases.any_lost:
+        lost = leases.tell(session, _versions(pool, pools))
+        if lost is not None:
+            return lost
+    mine = _held(session, pool, pools, leases)
+    if mine is not None:
+        leases.stop_waiting(session, pool.key)
+        return mine if mine.has_room() else None
+    if pool.mode != "session":
+        return free_lane(pool, can_ask=call.method in CAN_ASK)
+    found = leases.ask(session, pool.key, now)
+    if not isinstance(found, Held):
+        return None
+    instance = pool.instances[found.instance]
+    return instance if instance.has_room() else None
 
 
 def could_go(call: Call, pool: Pool, pools: Pools, leases: Leases) -> bool:
     """Whether `find` would have something for it. Changes nothing: for `check`."""
-    held = leases.held(call.session, pool.key)
-    mine = _kept(call.session, pool, pools, leases) or (pool.instances[held] if held is not None else None)
+    if leases.has_lost(call.session, _versions(pool, pools)):
+        return True
+    mine = _held(call.session, pool, pools, leases)
     if mine is not None:
         return mine.has_room()
-    if pool.mode == "session" or leases.concerns(call.session, pool.key):
-        return leases.may_go(call.session, pool.key)
+    if pool.mode == "session":
+        return leases.spares(pool.key) > 0
     return free_lane(pool, can_ask=call.method in CAN_ASK) is not None
 
 
@@ -72,6 +83,16 @@ def waiting_for_themselves(pool: Pool) -> list[SessionId]:
     return [session for session in pool.waiting.sessions() if session in asked]
 
 
+def stranded(pool: Pool, pools: Pools, leases: Leases) -> list[SessionId]:
+    """Sessions in the line of a pool that is not wanted, for which nothing is left there: no instance starts
+    any more, and those that are there are none they could have.
+    """
+    states = {each.state for each in pool.instances.values()}
+    if states & {State.SPAWNING, State.GREETING} or (pool.mode != "session" and State.SERVING in states):
+        return []
+    return [each for each in pool.waiting.sessions() if _held(each, pool, pools, leases) is None]
+
+
 def heirs(pool: Pool, pools: Pools) -> tuple[PoolKey, ...]:
     """The pools in its place (two, where its agents are told apart now): those that are wanted, else those
     that still have a line.
@@ -81,9 +102,22 @@ def heirs(pool: Pool, pools: Pools) -> tuple[PoolKey, ...]:
     return tuple(each.key for each in after)
 
 
-def _kept(session: SessionId, pool: Pool, pools: Pools, leases: Leases) -> Instance | None:
-    for key in pool.older:
+def _held(session: SessionId, pool: Pool, pools: Pools, leases: Leases) -> Instance | None:
+    """The instance of any version of this server that is this session's."""
+    for key in _versions(pool, pools):
         held = leases.held(session, key)
         if held is not None:
             return pools[key].instances[held]
     return None
+
+
+def _versions(pool: Pool, pools: Pools) -> Iterator[PoolKey]:
+    """All pools of its server that may hold something of its callers: the older ones, itself, and, where it
+    leases, those in its place. (Where it shares, a call in its line counts on no state.)
+    """
+    yield from pool.older
+    yield pool.key
+    if pool.mode == "session":
+        for each in pools.values():
+            if pool.key in each.older:
+                yield each.key

@@ -33,7 +33,10 @@ from carpool_supervisor.core.well_known import Entry
 class OpenCall:
     """One call between its arrival and its one end."""
 
-    __slots__ = ("asks", "call", "instance", "size_bytes", "timeout_s", "told_s", "total_at", "trace", "wire")
+    __slots__ = (
+        "asks", "call", "instance", "size_bytes", "timeout_s", "told_s", "total_at", "trace", "urls_first",
+        "wire",
+    )  # fmt: skip
 
     def __init__(self, call: Call, timeout_s: float) -> None:
         self.call = call
@@ -48,6 +51,8 @@ class OpenCall:
         """The trace context it was written with, where its server may ask."""
         self.told_s: float | None = None
         """How many seconds it had left to wait when its agent last heard of that; they only get fewer."""
+        self.urls_first = False
+        """The answer that comes next sends its agent to URLs first."""
         self.asks = 0
         """Questions to its agent that are open: meanwhile its idle deadline stands still (rule 14)."""
 
@@ -163,10 +168,12 @@ class Pool:
         """Evidence that was seen in this life of the pool."""
         self.verdict: Verdict = decide(policy.sharing, None, (), ())
         """How its instances are shared, and why: for placements from now on."""
-        self.most = most_instances(policy, self.verdict.mode)
+        self.most = most_instances(policy, self.verdict.mode, None)
         """How many instances it may have."""
         self.plain = self.verdict.mode == "concurrent"
         """Its instances are all alike to every call: no leases, no lanes, nothing to ask but their load."""
+        self.renewed_at = float("-inf")
+        """When an instance was last replaced for the sake of log messages."""
         self.older: tuple[PoolKey, ...] = ()
         """The pools in whose place it stands after reloads: who holds an instance there keeps it for a while
         (rule 15).
@@ -199,7 +206,7 @@ class Pool:
         """Policy, catalog or evidence are others now."""
         tools = [offer.name for offer in self.catalog.tools] if self.catalog is not None else []
         self.verdict = decide(self.policy.sharing, self.entry, tools, self.evidence)
-        self.most = most_instances(self.policy, self.verdict.mode)
+        self.most = most_instances(self.policy, self.verdict.mode, self.entry)
         if self.verdict.mode != "concurrent":
             self.plain = False  # the way back is `Wishes.tend`'s: leases may be left
 

@@ -52,14 +52,27 @@ def given_up_text(pool: Pool) -> str:
     )
 
 
-def waited_text(pool: Pool) -> str:
+def waited_text(pool: Pool, now: float) -> str:
     """The limit that was reached, and why nothing was free."""
     text = f"The limit is {pool.policy.wait_s:g} s."
+    if _lacks_room(pool, now):
+        return (
+            f"{text} It may have up to {pool.most} instances and has {pool.active()}: the limit of all"
+            " servers together (max_instances), or starts of others, left no room for one more."
+        )
     if not pool.serving:
         return f"{text} {last_error(pool)}".rstrip()
     if pool.mode == "session" and len(pool.serving) >= pool.most:
         return f"{text} Each agent has an instance of its own, and all {pool.most} are taken."
     return text
+
+
+def _lacks_room(pool: Pool, now: float) -> bool:
+    """It should have one more, and nothing of its own holds that up."""
+    active = pool.active()
+    if (pool.stop_first and active < len(pool.instances)) or (pool.start_after and not pool.instances):
+        return False  # it waits for older ones to end
+    return active < min(pool.target, pool.most) and pool.not_before <= now
 
 
 def state_lost_text(cause: Cause) -> str:
@@ -70,6 +83,19 @@ def state_lost_text(cause: Cause) -> str:
 def timeout_text(slug: Literal["timed_out", "ran_too_long"], pool: Pool, opened: OpenCall) -> str:
     """The limit that was reached."""
     return f"The limit is {opened.timeout_s if slug == 'timed_out' else pool.policy.max_total_s:g} s."
+
+
+def ended_text(pool: Pool, *, closing: bool) -> str:
+    """We ended it while a call was open there: why, and how long it could have finished that."""
+    if closing:
+        return "It was ended by carpool, because carpool itself was stopped."
+    why = "it was restarted, replaced or no longer needed"
+    if not pool.wanted:
+        why = "its configuration was changed or removed"
+    elif pool.stopped:
+        why = "an operator stopped it"
+    limit = f"{pool.policy.drain_s:g} s (drain_s)"
+    return f"It was ended by carpool, because {why}; it was given {limit} to finish what was open."
 
 
 def died_text(pool: Pool, how: str, stderr: str) -> str:

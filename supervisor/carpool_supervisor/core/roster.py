@@ -18,14 +18,14 @@ from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.ids import InstanceId
 from carpool_protocol.messages import Catalog
 from carpool_supervisor.core import demand, witness
-from carpool_supervisor.core.desk import Desk
+from carpool_supervisor.core.desk import MAX_LINGERING, Desk
 from carpool_supervisor.core.effects import AnyEffect, CloseStdin, Forget, Note, Probe, SignalGroup, Spawn
 from carpool_supervisor.core.events import InstanceExited
 from carpool_supervisor.core.leases import Cause, Leases
 from carpool_supervisor.core.lifecycle import ACTIVE, ENDING, Happening, State
 from carpool_supervisor.core.placement import heirs
 from carpool_supervisor.core.pool import Instance, Pool, Pools
-from carpool_supervisor.core.refusals import died_text, given_up_text, last_error
+from carpool_supervisor.core.refusals import died_text, ended_text, given_up, given_up_text, no_entry
 from carpool_supervisor.core.restart import after_failure
 from carpool_supervisor.core.silence import Judgement, judge
 from carpool_supervisor.core.starts import Starts, falls_short
@@ -169,12 +169,12 @@ class Roster:
         self.phases.arm(instance.id, now, STDIN_GRACE_S)
         self._out(CloseStdin(instance.id))
 
-    def condemn(self, instance: Instance, text: str, now: float) -> None:
+    def condemn(self, instance: Instance, text: str, now: float, cause: Cause = "crash") -> None:
         """The instance is unfit: end it now; that counts as a failure. Its calls end at once."""
         if instance.state in (State.TERMINATING, State.KILLED, State.GONE):
             return
         instance.failure = text
-        self._lose(instance, "crash")
+        self._lose(instance, cause)
         self._leaves_service(instance)
         instance.move(Happening.CONDEMN)
         self.phases.arm(instance.id, now, TERM_GRACE_S)
@@ -188,10 +188,17 @@ class Roster:
             self.phases.arm(instance.id, now, MUTE_GRACE_S)
 
     def relax(self, instance: Instance, now: float) -> None:
-        """A call or the lease of a draining instance ended: perhaps nothing is open any more."""
-        held = self._leases.holder(instance.id) is not None
-        if instance.state is State.DRAINING and not instance.in_flight and not held:
+        """A call or its lease ended: perhaps nothing is open any more on one that drains. One on which too
+        many calls are over and may still run is replaced, unless they are all its holder's.
+        """
+        if self._leases.holder(instance.id) is not None:
+            return
+        if instance.state is State.DRAINING and not instance.in_flight:
             self.stop(instance, now)
+        elif instance.state is State.SERVING and len(instance.lingering) >= MAX_LINGERING:
+            self.drain(instance, now)
+            self.starts.want(instance.pool)
+            self.starts.fill(now)
 
     def exited(self, instance: Instance, event: InstanceExited, now: float) -> None:
         """The process is gone."""
@@ -203,6 +210,8 @@ class Roster:
             failure = f"{event.how} before it had greeted" if never_fit else event.how
         first_words = never_fit or instance.calls == 0 or pool.policy.stderr_in_errors
         text = died_text(pool, event.how, event.stderr if first_words else "")
+        if failure is None and instance.state in ENDING:
+            text = ended_text(pool, closing=self.starts.closed)
         if instance.calls == len(event.unwritten):
             self._leases.unused(instance.id)
         self._remove(instance)
@@ -235,14 +244,13 @@ class Roster:
                 return
             pool.target = 0
             self.starts.unwant(pool.key)
-            self._desk.fail_waiting(pool, "given_up", last_error(pool))
+            self._desk.fail_waiting(pool, *(no_entry(pool) or given_up(pool)))
             self._out(Note("error", f"{pool.server} is {given_up_text(pool)}"))
         else:
             pool.not_before = now + delay_s
 
     def _after_exit(self, pool: Pool, now: float) -> None:
-        if pool.wanted or pool.waiting:  # else it is about to go
-            self.starts.want(pool)
+        self.starts.want(pool)
         self.starts.fill(now)
 
     def _remove(self, instance: Instance) -> None:
@@ -299,11 +307,8 @@ class Roster:
             case State.SPAWNING | State.GREETING if instance.suspended:
                 self.condemn(instance, "closed its stdout and went on running", now)
             case State.SPAWNING | State.GREETING:
-                limit = (
-                    instance.pool.policy.start_s
-                    if instance.pool.ever_fit
-                    else instance.pool.policy.first_start_s
-                )
+                policy = instance.pool.policy
+                limit = policy.start_s if instance.pool.ever_fit else policy.first_start_s
                 self.condemn(instance, f"did not greet within {limit:g} s", now)
             case State.DRAINING:
                 self.stop(instance, now)
@@ -316,7 +321,7 @@ class Roster:
                 self.phases.arm(instance.id, now, KILL_GRACE_S)
                 self._out(SignalGroup(instance.id, "KILL"))
             case State.SERVING:
-                self.condemn(instance, "closed its stdout and went on running", now)
+                self.condemn(instance, "closed its stdout and went on running", now, "mute")
             case State.GONE:
                 pass
 
@@ -331,9 +336,8 @@ class Roster:
             case Judgement.SUSPEND:
                 instance.suspended = True
             case Judgement.CONDEMN:
-                self.condemn(
-                    instance, f"was silent for {now - instance.last_heard:.0f} s, also to a ping", now
-                )
+                text = f"was silent for {now - instance.last_heard:.0f} s, also to a ping"
+                self.condemn(instance, text, now, "silent")
             case Judgement.NOTHING:
                 pass
 
@@ -367,18 +371,8 @@ class Roster:
 
     def next_deadline(self) -> float | None:
         """The earliest moment at which time alone decides something."""
-        return min(
-            (
-                at
-                for at in (
-                    self.phases.next_deadline(),
-                    self.starts.next_deadline(),
-                    self.look_at,
-                )
-                if at is not None
-            ),
-            default=None,
-        )
+        all_of_them = (self.phases.next_deadline(), self.starts.next_deadline(), self.look_at)
+        return min((at for at in all_of_them if at is not None), default=None)
 
     def check(self) -> None:
         """Assert every invariant."""

@@ -3,7 +3,8 @@
 Owns the judgement as one pure function, the tool names that speak of state, and the words `carpool why`
 prints. In this order: what the config says stands. Else the shipped list, else tool names, else
 `concurrent`, shown as unverified; on top of these three, evidence can only make it stricter. A verdict
-holds for new placements only: what runs stays where it is.
+holds for new placements only: calls that run end where they run. In mode `session` the next call of every
+agent is a new placement, on an instance that has nothing of the shared one's state.
 
 Invariants: more evidence never gives a looser mode; only the config does.
 Knows nothing of: disks (`verdicts`), where calls run, how a probe is made.
@@ -46,6 +47,12 @@ MODES: Final[dict[Mode, str]] = {
     "serial": "agents share an instance, one call that can ask at a time",
     "session": "each agent has an instance of its own, ended when the agent leaves",
 }
+
+CHANGES: Final = (
+    "A change holds for new placements: calls that run end where they run.",
+    "If it becomes session, each agent's next call begins on an instance of its own, without the state of "
+    "the shared one.",
+)
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
@@ -125,9 +132,17 @@ _camel = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _other = re.compile(r"[^a-z0-9]+")
 
 
-def most_instances(policy: Policy, mode: Mode) -> int:
-    """How many instances a pool of this policy may have in this mode."""
-    return max(policy.max_instances or MOST_INSTANCES[mode], policy.min_instances)
+def most_instances(policy: Policy, mode: Mode, entry: Entry | None) -> int:
+    """How many instances a pool of this policy may have in this mode.
+
+    What the shipped list says of the number stands in every shared mode, also one from the config: it is
+    about processes, not about whose calls they get. Only a number in the config overrides it. In `session` it
+    would leave all agents but the first without an instance.
+    """
+    usual = MOST_INSTANCES[mode]
+    if entry is not None and entry.most and mode != "session":
+        usual = min(usual, entry.most)
+    return max(policy.max_instances or usual, policy.min_instances)
 
 
 def state_in_names(tools: Iterable[str]) -> tuple[str, str] | None:
@@ -158,8 +173,10 @@ def decide(
     mode = MEANS[weight.kind]
     reason = sentence_of(weight)
     if STRICTNESS[mode] > STRICTNESS[base.mode]:
+        # "Nothing is known" is no reason where something is.
+        besides = () if base.source == "assumed" else base.reasons
         return Verdict(
-            mode=mode, verified=True, source="evidence", reasons=(reason, *base.reasons), since=weight.first
+            mode=mode, verified=True, source="evidence", reasons=(reason, *besides), since=weight.first
         )
     if weight.kind == "probe_agreed" and base.source == "assumed":
         return Verdict(mode=mode, verified=True, source="evidence", reasons=(reason,), since=weight.first)
@@ -217,11 +234,14 @@ def explain(
         lines.append(f"Since {verdict.since}.")
     lines.append(f"Decided by: {_SOURCES[verdict.source]}")
     lines += [f"  {reason}" for reason in verdict.reasons]
-    if evidence:
-        lines.append("Evidence so far:")
-        lines += [f"  {sentence_of(each)}" for each in evidence]
+    more = [text for each in evidence if (text := sentence_of(each)) not in verdict.reasons]
+    if more:
+        lines.append("Seen besides:" if verdict.source == "evidence" else "Evidence so far:")
+        lines += [f"  {text}" for text in more]
     if configured != "auto" and entry is not None and entry.mode != configured:
         lines.append(f"The shipped list would make it {entry.mode}: {entry.why}")
+    if configured not in {"auto", "session"} and entry is not None and entry.most:
+        lines.append(f"The shipped list says besides: {entry.note}")
     if configured == "auto":
         others = " or ".join(f'"{mode}"' for mode in STRICTNESS if mode != verdict.mode)
         lines.append(f'To change it: set "sharing" to {others} for {server} in the config; that always wins.')
@@ -229,7 +249,7 @@ def explain(
             lines.append(f"To find out: `carpool check --probe {server}`.")
     else:
         lines.append(f'To let carpool decide: set "sharing" to "auto" for {server} in the config.')
-    lines.append("A change holds for new placements; what runs stays where it is.")
+    lines += CHANGES
     return lines
 
 

@@ -3,7 +3,8 @@
 A pool with fewer active instances than its target is in the queue or in back-off, never forgotten.
 A greeting holds one of few places, but only for a while: a server that never greets blocks nobody
 (docs/decisions/0004). At the cap the least recently used idle instance makes room (rule 14), for what
-has something to do: never for a spare.
+has something to do: never for a spare. Needs come before wishes (`demand`): a spare starts only where no
+pool in the queue waits for room, or it would take the room that another was ended for.
 
 Knows nothing of: calls, how instances end, what a failure is.
 """
@@ -72,18 +73,31 @@ class Starts:
         self.turns.due(now)
 
     def fill(self, now: float) -> None:
-        """Start what is queued, as far as it may be."""
+        """Start what is queued, as far as it may be: what is needed, then spares."""
         if self.closed:
             return
+        waits_for_room = False
         for key in list(self._queue):
-            pool = self._pools.get(key)
-            if pool is None or not falls_short(pool):
-                del self._queue[key]
-            elif pool.not_before > now:
-                del self._queue[key]
-                self.delays.arm(key, now, pool.not_before - now)
-            elif not self._must_wait_for_others(pool) and not self._fill_pool(pool, now):
+            pool = self._ready(key, now)
+            if pool is None:
+                continue
+            if not self._fill_needs(pool, now):
                 return
+            waits_for_room = waits_for_room or self._is_in_need(pool)
+        if not waits_for_room:
+            self._fill_wishes(now)
+
+    def _ready(self, key: PoolKey, now: float) -> Pool | None:
+        """The queued pool, if it may start something now. Who has enough, or backs off, leaves the queue."""
+        pool = self._pools.get(key)
+        if pool is None or not falls_short(pool):
+            self._queue.pop(key, None)
+            return None
+        if pool.not_before > now:
+            del self._queue[key]
+            self.delays.arm(key, now, pool.not_before - now)
+            return None
+        return None if self._must_wait_for_others(pool) else pool
 
     def _must_wait_for_others(self, pool: Pool) -> bool:
         """`stop_first`: the old one holds a port or a lock until it has ended."""
@@ -91,19 +105,34 @@ class Starts:
             return True
         return pool.stop_first and pool.active() < len(pool.instances)
 
-    def _fill_pool(self, pool: Pool, now: float) -> bool:
+    def _is_in_need(self, pool: Pool) -> bool:
+        return falls_short(pool) and pool.active() < needed(pool, self._leases)
+
+    def _fill_needs(self, pool: Pool, now: float) -> bool:
         """False when no pool may start anything now."""
-        while pool.active() < pool.target:
+        while self._is_in_need(pool):
             if len(self.turns) >= self.max_greeting:
                 return False
-            if len(self._instances) >= self._cap_for(pool):
-                needs_it = pool.active() < needed(pool, self._leases)
-                if not needs_it or not self._make_room(pool, now):
-                    return True
-            instance = self._start(pool, now)
-            self.turns.arm(instance.id, now, GREETING_TURN_S)
-        del self._queue[pool.key]
+            if len(self._instances) >= self._cap_for(pool) and not self._make_room(pool, now):
+                return True
+            self._begin(pool, now)
         return True
+
+    def _fill_wishes(self, now: float) -> None:
+        for key in list(self._queue):
+            pool = self._ready(key, now)
+            while pool is not None and falls_short(pool):
+                if len(self.turns) >= self.max_greeting:
+                    return
+                if len(self._instances) >= self._cap_for(pool):
+                    break
+                self._begin(pool, now)
+
+    def _begin(self, pool: Pool, now: float) -> None:
+        instance = self._start(pool, now)
+        self.turns.arm(instance.id, now, GREETING_TURN_S)
+        if not falls_short(pool):
+            self._queue.pop(pool.key, None)
 
     def _cap_for(self, pool: Pool) -> int:
         """A replacement may exceed the cap by one, or a full machine could never restart anything."""
@@ -125,14 +154,18 @@ class Starts:
 
     def _victim(self, needy: Pool) -> tuple[Instance, Cause] | None:
         """Which instance has to go (rule 14): the least recently used idle one that nobody holds; else one
-        that a session holds idly while it waits for another. For a pool that has none at all also one of
-        several of another pool: every server with demand is sure of one.
+        that only starts to be a spare; else one that a session holds idly while it waits for another. For a
+        pool that has none at all also one of several of another pool: every server with demand is sure of
+        one.
         """
         serving = [i for i in self._instances.values() if i.state is State.SERVING and i.pool is not needy]
         free = [i for i in serving if self._leases.holder(i.id) is None]
         idle = [i for i in free if _can_spare(i)]
         if idle:
             return min(idle, key=lambda i: i.idle_since), "room"
+        spare = self._spare_to_be(needy)
+        if spare is not None:
+            return spare, "room"
         yielding = self._leases.yielding(self._waiting_for_more())
         if yielding is not None:
             return self._instances[yielding], "needed"
@@ -143,6 +176,15 @@ class Starts:
             return max(several, key=lambda i: i.pool.active()), "room"
         held = [i for i in serving if i.pool.active() > 1 and not self._leases.busy(i.id)]
         return (min(held, key=lambda i: i.idle_since), "room") if held else None
+
+    def _spare_to_be(self, needy: Pool) -> Instance | None:
+        """The youngest instance that has not greeted, of a pool with more than it needs."""
+        for instance in reversed(self._instances.values()):
+            pool = instance.pool
+            starts = instance.state in (State.SPAWNING, State.GREETING)
+            if starts and pool is not needy and pool.active() > needed(pool, self._leases):
+                return instance
+        return None
 
     def _waiting_for_more(self) -> set[SessionId]:
         """Who waits for another instance than it holds already."""
@@ -167,7 +209,7 @@ class Starts:
 
 def falls_short(pool: Pool) -> bool:
     """Whether the pool should have more instances than it has."""
-    return pool.active() < pool.target and not pool.stopped and not pool.restart.given_up
+    return pool.active() < pool.target and pool.wanted and not pool.stopped and not pool.restart.given_up
 
 
 def _can_spare(instance: Instance) -> bool:

@@ -20,6 +20,7 @@ from carpool_protocol.messages import (
     PoolReport,
     SessionGone,
     SessionRekeyed,
+    Sessions,
     SetLevel,
     Wanted,
     Watch,
@@ -76,6 +77,10 @@ SPOKEN = (
 """Events that came out of an instance: signs of life, like an answer (rule 8)."""
 
 
+PASSING = (ServerProgressed, ServerLogged, ResourceUpdated)
+"""What servers may say many times a second: no pool is another one for it."""
+
+
 class SupervisorCore:
     """All decisions of one supervisor. See `carpool_protocol.machine.Machine`."""
 
@@ -108,6 +113,8 @@ class SupervisorCore:
             if pool is not None:
                 self.wishes.grow(pool, now)
                 self._announce(now)
+        elif isinstance(event, PASSING):
+            self._passing(event, now)
         else:
             self._handle_rare(event, now)
             self._announce(now)
@@ -159,6 +166,14 @@ class SupervisorCore:
     def _out(self, effect: AnyEffect) -> None:
         self._effects.append(effect)
 
+    def _passing(self, event: ServerProgressed | ServerLogged | ResourceUpdated, now: float) -> None:
+        instance = self._instance(event.instance)
+        if instance is not None:
+            was_suspended = instance.suspended
+            self._handle_instance(instance, event, now)
+            if was_suspended:  # it lives: what waited for it may have gone
+                self._announce(now)
+
     def _handle_rare(self, event: AnyEvent, now: float) -> None:  # noqa: C901 - an arm per event
         match event:
             case Wanted():
@@ -181,6 +196,8 @@ class SupervisorCore:
                 self.asks.agent_answered(event, now)
             case AskProgressed():
                 self.asks.agent_progressed(event)
+            case Sessions():
+                self.wishes.sessions(event, now)
             case SessionRekeyed():
                 self.wishes.rekeyed(event, now)
             case SessionGone():
@@ -240,12 +257,12 @@ class SupervisorCore:
             case ServerProgressed():
                 self.desk.progressed(instance, event.wire, event.params, now)
             case ServerLogged():
-                hearing.logged(instance, event, self._out)
+                if hearing.logged(instance, event, now, self._out):
+                    self._renew(instance, now)
+                    self._announce(now)
             case ServerAsked():
                 if self.asks.server_asked(instance, event, now):
-                    self.roster.drain(instance, now)
-                    self.roster.starts.want(pool)
-                    self.roster.starts.fill(now)
+                    self._renew(instance, now)
             case ServerWithdrew():
                 self.asks.server_withdrew(instance, event, now)
             case UrlsOffered():
@@ -269,6 +286,12 @@ class SupervisorCore:
                 self.roster.exited(instance, event, now)
             case _:
                 assert_never(event)
+
+    def _renew(self, instance: Instance, now: float) -> None:
+        """What is over for its agent spoils it for others: another one takes its place."""
+        self.roster.drain(instance, now)
+        self.roster.starts.want(instance.pool)
+        self.roster.starts.fill(now)
 
     def _answered(self, event: ServerAnswered, now: float) -> None:
         instance = self.roster.instances.get(event.instance)

@@ -21,6 +21,7 @@ import msgspec
 
 from carpool_protocol.ids import RawJson
 from carpool_protocol.scan import fields, key_text
+from carpool_protocol.traceparent import parse
 
 LIFE_BYTES: Final = 16
 """The size of a life's secret."""
@@ -31,10 +32,7 @@ MAX_NUMBERS: Final = 2**40 - 1
 _FLAGS: Final = "01"
 """Sampled: what a server's own tracer does by default where no context comes in."""
 
-_written = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?").fullmatch
 _unwanted = re.compile(rb"traceparent|tracestate|\\", re.IGNORECASE).search
-_NO_TRACE: Final = "0" * 32
-_NO_SPAN: Final = "0" * 16
 
 
 class TraceKey(NamedTuple):
@@ -42,27 +40,6 @@ class TraceKey(NamedTuple):
 
     trace: str
     span: str
-
-
-class TraceParent(NamedTuple):
-    """A legal `traceparent`, apart."""
-
-    trace: str
-    span: str
-    flags: str
-
-
-def parse(text: str) -> TraceParent | None:
-    """A `traceparent` as W3C defines it; None for an illegal one. Of later versions, the part that 00
-    knows.
-    """
-    found = _written(text)
-    if found is None:
-        return None
-    version, trace, span, flags = found.groups()
-    if version == "ff" or (version == "00" and len(text) != 55) or trace == _NO_TRACE or span == _NO_SPAN:
-        return None
-    return TraceParent(trace, span, flags)
 
 
 def _ids(life: bytes, number: int) -> tuple[str, str]:
@@ -88,34 +65,38 @@ def hop(agent_traceparent: str, life: bytes, number: int) -> tuple[str, bool]:
     return f"00-{theirs.trace}-{_ids(life, number)[1]}-{theirs.flags}", True
 
 
-def with_traceparent(meta: RawJson, life: bytes, number: int) -> tuple[RawJson, TraceKey]:
+def with_traceparent(meta: RawJson, life: bytes, number: int, theirs: str = "") -> tuple[RawJson, TraceKey]:
     """The `_meta` of call `number` with its context, and the key of that.
 
     `meta` is `ABSENT` or an object as `params.split_meta` gives it; what is not ours stays byte for byte.
-    Should it be impossible to cut up (it has been cut up once before, so it is not), it comes back as it
-    was, and the key, which was never sent, matches nothing.
+    `theirs` is the agent's legal context in it, empty where it has none: the key comes from that and never
+    from `meta`, of which a journal keeps the length only. Should `meta` be impossible to cut up (it has been
+    cut up once before, so it is not), it comes back as it was, and the key, which was never sent, matches
+    nothing.
     """
     trace, span = _ids(life, number)
-    ours = f'{{"traceparent":"00-{trace}-{span}-{_FLAGS}"'.encode()
+    text, kept = f"00-{trace}-{span}-{_FLAGS}", False
+    if theirs:
+        text, kept = hop(theirs, life, number)
+        trace = text[3:35]
+    ours = b'"traceparent":"%b"' % text.encode()
     inner = meta[1:-1].strip()
     if not inner:
-        return RawJson(ours + b"}"), TraceKey(trace, span)
+        return RawJson(b"{%b}" % ours), TraceKey(trace, span)
     if _unwanted(meta) is None:
-        return RawJson(b"%b,%b}" % (ours, inner)), TraceKey(trace, span)
-    return _respliced(meta, life, number)
+        return RawJson(b"{%b,%b}" % (ours, inner)), TraceKey(trace, span)
+    return _respliced(meta, ours, keeps_state=kept), TraceKey(trace, span)
 
 
-def _respliced(meta: RawJson, life: bytes, number: int) -> tuple[RawJson, TraceKey]:
-    trace, span = _ids(life, number)
+def _respliced(meta: RawJson, ours: bytes, *, keeps_state: bool) -> RawJson:
     found = fields(meta)
     if found is None:
-        return meta, TraceKey(trace, span)
-    text, kept = hop(key_text(found.pop("traceparent", b"")) or "", life, number)
-    if not kept:
+        return meta
+    found.pop("traceparent", None)
+    if not keeps_state:
         found.pop("tracestate", None)
-    members = [b'"traceparent":"%b"' % text.encode()]
-    members += [_key(name) + b":" + raw for name, raw in found.items()]
-    return RawJson(b"{%b}" % b",".join(members)), TraceKey(text[3:35], span)
+    members = [ours, *(_key(name) + b":" + raw for name, raw in found.items())]
+    return RawJson(b"{%b}" % b",".join(members))
 
 
 def _key(name: str) -> bytes:

@@ -12,10 +12,10 @@ Knows nothing of: where the list lies on disk, the network.
 
 import re
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from carpool_protocol.messages import Mode
 
@@ -93,6 +93,10 @@ class Entry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A sentence for people: what in the server makes it so."""
     note: str = ""
     """What its user should know besides, for this mode to work."""
+    most: Annotated[int, Meta(ge=0)] = 0
+    """So many instances at most where agents share them: more would get in each other's way outside their
+    processes, as with a file that each writes whole. 0: as many as the mode is good for.
+    """
     source: str
     """Where that can be checked: repository, commit and file, or a sentence of its documentation."""
 

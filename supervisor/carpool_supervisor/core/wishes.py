@@ -14,16 +14,17 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from carpool_protocol.ids import PoolKey, SessionId
-from carpool_protocol.messages import Operate, Operated, PoolSpec, SessionRekeyed, Wanted
+from carpool_protocol.messages import Operate, Operated, PoolSpec, SessionRekeyed, Sessions, Wanted
 from carpool_supervisor.core import demand, operators
 from carpool_supervisor.core.desk import Desk
 from carpool_supervisor.core.effects import AnyEffect
 from carpool_supervisor.core.events import PoolKnown
 from carpool_supervisor.core.leases import Ended, Leases
 from carpool_supervisor.core.lifecycle import ENDING, State
-from carpool_supervisor.core.placement import heirs, waiting_for_themselves
+from carpool_supervisor.core.placement import heirs, stranded, waiting_for_themselves
 from carpool_supervisor.core.pool import Pool, Pools
-from carpool_supervisor.core.refusals import OWN_LANE, given_up
+from carpool_supervisor.core.refusals import GONE_POOL, OWN_LANE, given_up
+from carpool_supervisor.core.restart import FRESH
 from carpool_supervisor.core.roster import Roster
 from carpool_supervisor.core.starts import falls_short
 
@@ -43,6 +44,8 @@ class Wishes:
         self._starts = roster.starts
         self._leases = leases
         self._out = out
+        self._has_met_sessions = False
+        """The broker has told once which sessions there are."""
         self._renewals: dict[PoolKey, float] = {}
         """When a tainted lane of this pool is to be replaced."""
 
@@ -91,6 +94,7 @@ class Wishes:
         pool.wanted = True
         pool.said = None
         pool.catalog_said = False
+        pool.restart, pool.not_before = FRESH, 0.0
         if not pool.serving:  # the next instance tells it; `discover` starts none where it is known
             pool.catalog = None
         if pool.policy.auto_connect:
@@ -117,17 +121,23 @@ class Wishes:
         return left < before
 
     def retire(self, pool: Pool, now: float) -> None:
-        """The pool is no longer wanted: when its line is empty it drains, when it is empty it goes."""
+        """The pool is no longer wanted: nothing starts for it. When its line is empty it drains, when it is
+        empty it goes.
+        """
         pool.wanted = False
+        self._starts.unwant(pool.key)
         after = heirs(pool, self._pools)
         if after:
             self._leases.replaced(pool.key, after)
         for heir in after:
             if self._leases.open(heir) or self._leases.open(pool.key):
                 self._pools[heir].plain = False
+        if pool.waiting:
+            self.tend(pool, now)
+            for session in stranded(pool, self._pools, self._leases):
+                self._desk.fail_waiting_of(session, pool, *GONE_POOL)
         if not pool.waiting:
             pool.target = 0
-            self._starts.unwant(pool.key)
             if after:
                 self._leases.withdraw(pool.key)
             else:
@@ -209,12 +219,27 @@ class Wishes:
             self._leases.lose(instance, "roots", pool.key)
             pool.plain = False
             self._roster.spare(self._roster.instances[instance], now)
+        if moved.old in self._pools:  # what is in line there would lease an instance that nobody calls again
+            self._desk.fail_waiting_of(moved.session, self._pools[moved.old], *GONE_POOL)
 
     def broker_came(self, now: float, *, same: bool) -> None:
         """Of another broker's sessions none is left; the same broker's may have gone while nobody told us,
         so their leases end too, but those who are still there are told.
         """
         self._returned(self._leases.all_lost("link") if same else self._leases.all_gone(), now)
+
+    def sessions(self, there: Sessions, now: float) -> None:
+        """Who is there: what is known of others goes. They may have left while the link was down."""
+        for gone in self._leases.sessions() - {note.session for note in there.live}:
+            self._returned(self._leases.session_ended(gone), now)
+        if self._has_met_sessions:  # what this very supervisor leased it has marked itself
+            return
+        self._has_met_sessions = True
+        for note in there.live:
+            for key in note.bereft:
+                if key in self._pools:
+                    self._leases.lost_before(note.session, key, "supervisor")
+                    self._pools[key].plain = False
 
     def overdue(self, now: float) -> None:
         """Leases that were idle for too long, and lanes that were tainted for too long."""
@@ -240,7 +265,7 @@ class Wishes:
             elif pool.mode == "session":
                 self._lease(pool, now)
             self._desk.serve(pool, now)
-            self._desk.serve_heirs(pool, now)
+            self._desk.serve_versions(pool, now)
             pool.target = max(pool.target, demand.wanted(pool, self._leases))
             self._starts.want(pool)
             self._starts.fill(now)

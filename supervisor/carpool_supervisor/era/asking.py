@@ -74,8 +74,10 @@ class Asking:
         self._declared = declared
         self._taken = taken
         self._roots = None if declared.roots is None else roots_result(declared.roots)
-        self._related: dict[RawJson, bytes] = {}
-        """By the id of an open request: the task it named. Its answer has to name it too."""
+        self._related: dict[RawJson, list[bytes]] = {}
+        """By the id of an open request: the task it named. Its answer has to name it too. A server that uses
+        an id twice is refused the later one first.
+        """
 
     # --- in --------------------------------------------------------------------------------------------
 
@@ -104,7 +106,7 @@ class Asking:
         facts = facts_of(request.method, meta, self._declared.life)
         related = value_of(meta, RELATED_TASK) if meta else None
         if related is not None:
-            self._related[request.id] = related
+            self._related.setdefault(request.id, []).append(related)
         elicitation = (text_of(rest, "elicitationId") or "") if "elicitation.url" in needs else ""
         params = meta_params(rest, self._for_the_agent(meta, facts.trace), ABSENT)
         self._taken.events.append(
@@ -149,7 +151,10 @@ class Asking:
 
     def answer(self, ask: RawJson, *, is_error: bool, body: RawJson) -> bytes:
         """The answer to the server's request of this id."""
-        related = self._related.pop(ask, None)
+        named = self._related.get(ask)
+        related = named.pop() if named else None
+        if named is not None and not named:
+            del self._related[ask]
         if is_error:
             return error_body_line(ask, body)
         return result_line(ask, body if related is None else with_task(body, related))
@@ -157,6 +162,18 @@ class Asking:
     def progress(self, token: RawJson, params: RawJson) -> bytes:
         """How far a request of the server's is; `params` without the token."""
         return progress_line(token, params)
+
+
+def without_agents_task(meta: RawJson) -> RawJson:
+    """The `_meta` of an agent's request. A task that it names is none of this server's as far as it may know:
+    servers send what a request leads to, questions too, to whoever waits for the task that it names.
+    """
+    if not meta or not (mentions(meta, _RELATED) or mentions(meta, b"\\")):
+        return meta
+    return RawJson(at(meta, {RELATED_TASK: None}))
+
+
+_RELATED: Final = b'"' + RELATED_TASK.encode() + b'"'
 
 
 def without_task(meta: RawJson) -> RawJson:

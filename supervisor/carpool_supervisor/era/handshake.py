@@ -41,7 +41,7 @@ from carpool_supervisor.core.events import (
     ServerProgressed,
 )
 from carpool_supervisor.era.adapter import Taken
-from carpool_supervisor.era.asking import NOTHING, Asking, Declared
+from carpool_supervisor.era.asking import NOTHING, Asking, Declared, without_agents_task
 from carpool_supervisor.era.greeting import read_error
 from carpool_supervisor.era.introduction import Introduction
 from carpool_supervisor.era.reading import CHANGED
@@ -71,14 +71,14 @@ class Handshake:
         self._own = 0
         """Counts our own requests; their ids are strings."""
         self._others: set[WireId] = set()
-        """Open calls whose answers are no results of tools: of other methods, or tasks that begin."""
+        """Open calls of methods other than `tools/call`: their results have other forms."""
         self._dropped: dict[WireId, None] = {}
         """The latest of these that were cancelled: they may be answered all the same."""
         self._taken = Taken()
         self._events: list[OwnEvent] = self._taken.events
         self._introduction = Introduction(instance, key, release, declared.capabilities(), self._taken)
         self._asking = Asking(instance, declared, self._taken)
-        self._tasks = Tasks(instance, max_total_s, self._taken)
+        self._tasks = Tasks(instance, max_total_s, self._taken, self._asking.erred)
 
     # --- out -------------------------------------------------------------------------------------------
 
@@ -92,12 +92,12 @@ class Handshake:
         if call.method == TOOLS_CALL:
             task_tools = self._introduction.task_tools
             if task_tools and call.target in task_tools:
-                self._others.add(wire)
                 return self._tasks.call(wire, call, token)
-            return request_line(wire, TOOLS_CALL, call_params(call.target, call.params, call.meta, token))
+            meta = without_agents_task(call.meta) if call.meta else ABSENT
+            return request_line(wire, TOOLS_CALL, call_params(call.target, call.params, meta, token))
         self._others.add(wire)
         params = with_subject(call.method, call.target, call.params)
-        return request_line(wire, call.method, meta_params(params, call.meta, token))
+        return request_line(wire, call.method, meta_params(params, without_agents_task(call.meta), token))
 
     def cancel(self, wire: WireId, reason: str) -> bytes:
         """`notifications/cancelled`; `tasks/cancel` for a task."""
@@ -161,12 +161,12 @@ class Handshake:
         return events, out
 
     def _answered(self, wire: WireId, result: RawJson) -> None:
+        if self._tasks and wire in self._tasks:
+            if not self._tasks.created(wire, result):
+                self._answered(wire, result)
+            return
         if self._others and wire in self._others:
             self._others.remove(wire)
-            if wire in self._tasks:
-                if not self._tasks.created(wire, result):
-                    self._answered(wire, result)
-                return
         elif self._dropped and wire in self._dropped:
             del self._dropped[wire]
         else:

@@ -14,7 +14,7 @@ Knows nothing of: agents, whose question a question is, deadlines.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, Literal
 
 from carpool_protocol.answers import repair_tool_result
@@ -32,7 +32,7 @@ from carpool_supervisor.core.events import (
     TaskBegan,
 )
 from carpool_supervisor.era.adapter import Taken
-from carpool_supervisor.era.asking import without_task
+from carpool_supervisor.era.asking import without_agents_task, without_task
 from carpool_supervisor.era.greeting import Initialized
 
 TASKS_SINCE: Final = "2025-11-25"
@@ -47,18 +47,22 @@ _GRAIN: Final = 1e-6
 come later and have to be greater.
 """
 
-_our_id = re.compile(rb'"carpool-task-(result|get|cancel)-([0-9]{1,18})"').fullmatch
+_our_id = re.compile(rb'"carpool-task-(result|get|cancel)-([0-9]{1,18})(?:-([0-9]{1,9}))?"').fullmatch
 
 
 class _Task:
     """One call that runs as a task."""
 
-    __slots__ = ("asked", "counted", "error", "id", "is_over", "progress", "wire")
+    __slots__ = ("asked", "counted", "error", "id", "is_over", "progress", "requests", "wire")
 
     def __init__(self, wire: WireId) -> None:
         self.wire = wire
         self.id = b""
         """The server's id of it, raw; empty until the call was answered with it."""
+        self.requests: dict[bytes, int] = {}
+        """How often each method was asked about it: an id is never used again (basic, "Requests"), and a late
+        answer to an earlier one says nothing any more.
+        """
         self.asked = False
         """`tasks/result` is out."""
         self.error: RawJson | None = None
@@ -74,13 +78,19 @@ class _Task:
 class Tasks:
     """All tasks of one instance."""
 
-    def __init__(self, instance: InstanceId, ttl_s: float, taken: Taken) -> None:
-        """`ttl_s`: the longest a call may take."""
+    def __init__(
+        self, instance: InstanceId, ttl_s: float, taken: Taken, erred: Callable[[WireId, RawJson], None]
+    ) -> None:
+        """`ttl_s`: the longest a call may take. `erred` sees an error before the call ends with it."""
+        self._erred = erred
         self._instance = instance
         self._ttl_ms = int((ttl_s + TTL_MARGIN_S) * 1000)
         self._taken = taken
         self._open: dict[WireId, _Task] = {}
         self._by_id: dict[bytes, _Task] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
 
     def __contains__(self, wire: WireId) -> bool:
         return wire in self._open
@@ -95,7 +105,9 @@ class Tasks:
         self._open[wire] = _Task(wire)
         rest = at(call.params, {"task": None})[1:-1].strip()
         task = b'{%b%b"task":{"ttl":%d}}' % (rest, b"," if rest else b"", self._ttl_ms)
-        return request_line(wire, call.method, call_params(call.target, RawJson(task), call.meta, token))
+        return request_line(
+            wire, call.method, call_params(call.target, RawJson(task), without_agents_task(call.meta), token)
+        )
 
     def cancel(self, wire: WireId, reason: str) -> bytes:
         """The line that cancels: the task or, while its id is not known, the call."""
@@ -110,7 +122,9 @@ class Tasks:
         return notification_line("notifications/cancelled", RawJson(params))
 
     def _about(self, task: _Task, what: Literal["result", "get", "cancel"]) -> bytes:
-        raw_id = RawJson(b'"carpool-task-%b-%d"' % (what.encode(), task.wire))
+        nth = task.requests[what.encode()] = task.requests.get(what.encode(), 0) + 1
+        again = b"-%d" % nth if nth > 1 else b""
+        raw_id = RawJson(b'"carpool-task-%b-%d%b"' % (what.encode(), task.wire, again))
         return request_line(raw_id, f"tasks/{what}", RawJson(b'{"taskId":%b}' % task.id))
 
     def _await(self, task: _Task) -> None:
@@ -156,7 +170,7 @@ class Tasks:
         if found is None:
             return False
         task = self._open.get(WireId(int(found[2])))
-        if task is None:
+        if task is None or task.requests.get(found[1]) != int(found[3] or b"1"):
             return True
         match found[1]:
             case b"result" if task.asked:
@@ -200,6 +214,8 @@ class Tasks:
 
     def _answer(self, task: _Task, *, is_error: bool, body: RawJson) -> None:
         self._drop(task)
+        if is_error:
+            self._erred(task.wire, body)
         self._event(ServerAnswered(self._instance, task.wire, is_error=is_error, body=body))
 
     def _unreadable(self, task: _Task, text: str) -> None:

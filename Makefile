@@ -1,10 +1,11 @@
 # Two targets do everything from a fresh clone; both make their own environment in .venv.
 #   make demo   the main job on real servers
 #   make test   every test
+# The official conformance suite is apart, since it needs node 22: make conformance.
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test check bench soak clean
+.PHONY: demo test check bench conformance soak clean
 
 demo: .venv/demo
 	.venv/bin/carpool demo
@@ -17,6 +18,10 @@ check: .venv/ready .venv/peers/ready
 
 bench: .venv/ready
 	.venv/bin/python -m bench.compare
+
+# Both requirement sets against our fixture, without carpool (docs/conformance.md).
+conformance: .venv/ready .venv/conformance/ready
+	.venv/bin/python -m tests.conformance.run
 
 # New seeds of the simulated world.
 soak: .venv/ready
@@ -38,6 +43,10 @@ soak: .venv/ready
 # Other people's agents and servers for the live tests: mcp 1.29, node, the TypeScript SDK and servers.
 .venv/peers/ready: .venv/bin/python $(addprefix tests/kit/peers/,install requirements.txt package.json package-lock.json)
 	tests/kit/peers/install $(PYTHON) .venv/peers
+
+# The conformance suite and a node 22 for it.
+.venv/conformance/ready: .venv/bin/python $(addprefix tests/conformance/,install package.json package-lock.json)
+	tests/conformance/install .venv/bin/python .venv/conformance
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -16,7 +16,7 @@ from carpool_protocol.messages import (
     Wanted,
     Watch,
 )
-from carpool_supervisor.core.effects import AnyEffect, KeepLog, Spawn, WriteLevel, WriteWatch
+from carpool_supervisor.core.effects import AnyEffect, KeepLog, WriteLevel, WriteWatch
 from carpool_supervisor.core.events import (
     AnyEvent,
     BrokerCame,
@@ -134,28 +134,6 @@ def test_a_cancelled_call_of_the_same_agent_keeps_no_log_message_from_it_while_a
     assert heard(house.do(ServerLogged(FIRST, "info", PARAMS))) == [KeepLog(FIRST, "info", PARAMS)]
     house.call(2, "a")
     assert heard(house.do(ServerLogged(FIRST, "info", PARAMS))) == [Logged(SessionId("a"), "info", PARAMS)]
-
-
-@behaviour("logging:one-session")
-def test_an_instance_that_an_unanswered_cancel_keeps_silent_for_others_is_replaced_once_a_minute() -> None:
-    house = House("logging")
-    house.do(SetLevel(KEY, "info"))
-    house.greet(FIRST)
-    house.call(1, "b")
-    house.do(CancelCall(CallId(1), "no longer wanted"))
-    house.call(2, "a")
-    kept = KeepLog(FIRST, "info", PARAMS)
-    assert house.do(ServerLogged(FIRST, "info", PARAMS)) == [kept]  # its answer may still come
-    house.wait(6.0)
-    first, *rest = house.do(ServerLogged(FIRST, "info", PARAMS))
-    assert first == kept
-    assert [each.instance for each in rest if isinstance(each, Spawn)] == [SECOND]
-    house.greet(SECOND)
-    house.call(3, "b")
-    house.do(CancelCall(CallId(3), "no longer wanted"))
-    house.call(4, "a")
-    house.wait(6.0)
-    assert house.do(ServerLogged(SECOND, "info", PARAMS)) == [KeepLog(SECOND, "info", PARAMS)]
 
 
 def test_a_log_message_of_an_earlier_brokers_call_does_not_reach_the_namesake_of_its_session() -> None:

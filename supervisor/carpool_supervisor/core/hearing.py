@@ -9,7 +9,6 @@ Knows nothing of: sessions' levels and subscriptions (the broker has them), JSON
 """
 
 from collections.abc import Callable
-from typing import Final
 
 import msgspec
 
@@ -17,13 +16,7 @@ from carpool_protocol.ids import RawJson, SessionId
 from carpool_protocol.messages import Logged, SetLevel, Updated, Watch
 from carpool_supervisor.core.effects import AnyEffect, KeepLog, WriteLevel, WriteWatch
 from carpool_supervisor.core.events import ResourceUpdated, ServerLogged
-from carpool_supervisor.core.lifecycle import State
 from carpool_supervisor.core.pool import Instance, Pool
-
-TAINTED_S: Final = 5.0
-"""So long a cancelled call is given to be answered."""
-RENEWAL_S: Final = 60.0
-"""A pool's instances are replaced for the sake of log messages once in this time at most."""
 
 Out = Callable[[AnyEffect], None]
 
@@ -58,12 +51,9 @@ def greeted(instance: Instance, out: Out) -> None:
                 out(Updated(pool.key, uri, RawJson(msgspec.json.encode({"uri": uri}))))
 
 
-def logged(instance: Instance, event: ServerLogged, now: float, out: Out) -> bool:
+def logged(instance: Instance, event: ServerLogged, out: Out) -> None:
     """Whose log message is it? That of the one session whose calls are in flight, if nothing of another may
     still run and at least one of them is live.
-
-    True: the instance is to be drained and replaced. Nothing but calls that ended for others a while ago kept
-    the message from its agent, and a conforming server never answers a cancelled call: so it would stay.
     """
     whose: SessionId | None = None
     for opened in instance.in_flight.values():
@@ -72,19 +62,10 @@ def logged(instance: Instance, event: ServerLogged, now: float, out: Out) -> boo
         elif opened.call.session != whose:
             whose = None
             break
-    others = [each for each in instance.lingering.values() if each.session != whose]
-    if whose is not None and not others:
+    if whose is None or any(each.session != whose for each in instance.lingering.values()):
+        out(KeepLog(instance.id, event.level, event.params))
+    else:
         out(Logged(whose, event.level, event.params))
-        return False
-    out(KeepLog(instance.id, event.level, event.params))
-    pool = instance.pool
-    wanted = whose is not None and pool.level != ""
-    if not wanted or pool.mode != "concurrent" or instance.state is not State.SERVING:
-        return False
-    if any(each.since + TAINTED_S > now for each in others) or pool.renewed_at + RENEWAL_S > now:
-        return False
-    pool.renewed_at = now
-    return True
 
 
 def updated(instance: Instance, event: ResourceUpdated, out: Out) -> None:

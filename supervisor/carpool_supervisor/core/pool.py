@@ -172,8 +172,6 @@ class Pool:
         """How many instances it may have."""
         self.plain = self.verdict.mode == "concurrent"
         """Its instances are all alike to every call: no leases, no lanes, nothing to ask but their load."""
-        self.renewed_at = float("-inf")
-        """When an instance was last replaced for the sake of log messages."""
         self.older: tuple[PoolKey, ...] = ()
         """The pools in whose place it stands after reloads: who holds an instance there keeps it for a while
         (rule 15).

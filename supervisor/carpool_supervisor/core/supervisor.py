@@ -257,9 +257,7 @@ class SupervisorCore:
             case ServerProgressed():
                 self.desk.progressed(instance, event.wire, event.params, now)
             case ServerLogged():
-                if hearing.logged(instance, event, now, self._out):
-                    self._renew(instance, now)
-                    self._announce(now)
+                hearing.logged(instance, event, self._out)
             case ServerAsked():
                 if self.asks.server_asked(instance, event, now):
                     self._renew(instance, now)

@@ -262,6 +262,20 @@ _ASKS: Final = {
     "asks:in-flight:serial-replaced": Behaviour(
         "rule 5", "It is drained and replaced if the answer has not come 5 s after the cancel."
     ),
+    "eras:old-agent-new-server": Behaviour(
+        "issue 4", "An agent of the handshake era uses everything of a stateless server and notices nothing."
+    ),
+    "eras:rounds": Behaviour(
+        "2026-07-28 basic/utilities/mrtr",
+        "What a stateless server wants first is asked of the agent behind the call; its state stays here.",
+    ),
+    "eras:one-listen": Behaviour(
+        "2026-07-28 basic/utilities/subscriptions",
+        "A stateless server has one listen for all agents, replaced without a gap and renewed when it ends.",
+    ),
+    "eras:hop-by-hop": Behaviour(
+        "2026-07-28 basic/index", "What each hop says for itself no agent can say through us."
+    ),
     "asks:own-agent": Behaviour(
         "issue 3", "A question reaches exactly the agent behind the call, under a new id."
     ),

@@ -41,6 +41,9 @@ Sharing = Literal["auto", "concurrent", "serial", "session"]
 Mode = Literal["concurrent", "serial", "session"]
 """How they share them now: what the supervisor made of `auto`, of its list and of evidence."""
 
+Era = Literal["handshake", "stateless"]
+"""How the instances of a pool are spoken to: 2024-11-05 … 2025-11-25, or 2026-07-28."""
+
 
 class Message(Struct, frozen=True, array_like=True, tag_field="t"):
     """Root of all link messages."""
@@ -140,6 +143,7 @@ class PoolSpec(Struct, frozen=True, kw_only=True, array_like=True):
     """File URIs that its instances are told as roots; None: roots are not declared (rule 6)."""
     replaces: PoolKey = PoolKey("")
     """The pool whose place this one takes after a reload: leases of that one end here (rule 15)."""
+    era: Era = "handshake"
 
 
 class Wanted(Message, frozen=True, tag=10):

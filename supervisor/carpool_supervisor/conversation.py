@@ -74,10 +74,16 @@ class Conversation:
     def cancel(self, wire: WireId, reason: str) -> None:
         """Write a cancel."""
         self._write(self._adapter.cancel(wire, reason))
+        self._feed(self._adapter.caused())
 
     def answer_ask(self, ask: RawJson, *, is_error: bool, body: RawJson) -> None:
-        """Answer a request of the server's."""
+        """Answer a question of the server's."""
         self._write(self._adapter.answer_ask(ask, is_error=is_error, body=body))
+        self._feed(self._adapter.caused())
+
+    def again(self, wire: WireId) -> None:
+        """Say a call again."""
+        self._write(self._adapter.again(wire))
 
     def ask_progress(self, token: RawJson, params: RawJson) -> None:
         """Tell the server how far a request of its own is."""
@@ -89,17 +95,14 @@ class Conversation:
 
     def watch(self, add: Iterable[str], drop: Iterable[str]) -> None:
         """Write subscriptions and their ends."""
-        for uri in drop:
-            self._write(self._adapter.watch(uri, on=False))
-        for uri in add:
-            self._write(self._adapter.watch(uri, on=True))
+        self._write(self._adapter.watch(add, drop))
 
     def keep_log(self, level: str, params: bytes) -> None:
         """A log message for operators goes where the server's stderr goes."""
         self._log.note(self.instance, f"[{level}] {params.decode('utf-8', 'replace')}")
 
     def probe(self) -> None:
-        """Write a ping."""
+        """Write what a living server answers."""
         self._write(self._adapter.probe())
 
     def flush(self) -> None:
@@ -124,6 +127,8 @@ class Conversation:
         self._log.forget(self.instance)
 
     def _write(self, line: bytes, wire: WireId = WireId(0)) -> None:  # noqa: B008 - an int
+        if not line:
+            return
         self._written.append(wire)
         self.io.write(line)
         self._unflushed += 1

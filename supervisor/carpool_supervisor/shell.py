@@ -54,8 +54,10 @@ from carpool_supervisor.core.sharing import EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
 from carpool_supervisor.core.trace import LIFE_BYTES
 from carpool_supervisor.endings import exit_text
+from carpool_supervisor.era.adapter import Adapter
 from carpool_supervisor.era.asking import Declared
 from carpool_supervisor.era.handshake import Handshake
+from carpool_supervisor.era.stateless import Stateless
 from carpool_supervisor.knowledge import Knowledge, explained
 from carpool_supervisor.spawn_request import SpawnRefusedError
 from carpool_supervisor.spawner import Spawner
@@ -130,6 +132,7 @@ class SupervisorShell:
             effects.WriteWatch: self._write_watch,
             effects.WriteAskAnswer: self._write_ask_answer,
             effects.WriteAskProgress: self._write_ask_progress,
+            effects.WriteAgain: self._write_again,
             effects.KeepLog: self._keep_log,
             effects.Probe: self._probe,
             effects.CloseStdin: self._close_stdin,
@@ -306,17 +309,7 @@ class SupervisorShell:
             return
         self._conversations[instance] = Conversation(
             instance,
-            Handshake(
-                instance,
-                spec.key,
-                self._release,
-                Declared(
-                    asking=spec.asking,
-                    roots=None if spec.roots is None else tuple(spec.roots),
-                    life=self._life,
-                ),
-                max_total_s=spec.policy.max_total_s,
-            ),
+            self._adapter(instance, spec),
             pipes,
             ready=self._ready,
             budget=self._budget,
@@ -326,6 +319,14 @@ class SupervisorShell:
             on_dirty=self._mark,
         )
         log.info("%s #%d starts (generation %d)", effect.server, instance, effect.generation)
+
+    def _adapter(self, instance: InstanceId, spec: PoolSpec) -> Adapter:
+        roots = None if spec.roots is None else tuple(spec.roots)
+        declared = Declared(asking=spec.asking, roots=roots, life=self._life)
+        if spec.era == "stateless":
+            return Stateless(instance, spec.key, self._release, declared)
+        max_total_s = spec.policy.max_total_s
+        return Handshake(instance, spec.key, self._release, declared, max_total_s=max_total_s)
 
     def _spawned(self, instance: InstanceId, pid: int) -> None:
         self._feed((events.InstanceSpawned(instance, pid),))
@@ -361,6 +362,9 @@ class SupervisorShell:
 
     def _write_ask_progress(self, effect: effects.WriteAskProgress) -> None:
         self._conversations[effect.instance].ask_progress(effect.token, effect.params)
+
+    def _write_again(self, effect: effects.WriteAgain) -> None:
+        self._conversations[effect.instance].again(effect.wire)
 
     def _write_level(self, effect: effects.WriteLevel) -> None:
         self._conversations[effect.instance].level(effect.level)

@@ -268,6 +268,16 @@ def test_keys_are_equal_exactly_when_launches_are(one: Any, two: Any, secret: by
     assert (first == pool_key(A, *two, secret=secret)) == (one == two)
 
 
+def test_the_era_is_part_of_the_launch_and_of_its_key() -> None:
+    found = [
+        seen(config_of({"a": {"command": "x", **era}})) for era in ({}, {"era": "legacy"}, {"era": "modern"})
+    ]
+    assert [each.specs[0].era for each in found] == ["handshake", "handshake", "stateless"]
+    keys = [each.specs[0].key for each in found]
+    assert keys[0] == keys[1] != keys[2]
+    assert {each.era for each in found[2].twins.values()} == {"stateless"}
+
+
 # --- carpool run -----------------------------------------------------------------------------------------
 
 

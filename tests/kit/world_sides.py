@@ -312,8 +312,8 @@ class SupervisorSide:
                 instance.ask_answered(effect.id, effect.is_error, effect.body)
             case sf.WriteAskProgress():
                 instance.ask_progressed(effect.token, effect.params)
-            case sf.WriteLevel() | sf.WriteWatch() | sf.KeepLog():
-                raise Violation("nobody in this world wants logs or watches resources")
+            case sf.WriteLevel() | sf.WriteWatch() | sf.KeepLog() | sf.WriteAgain():
+                raise Violation("nobody here wants logs or watches resources, or speaks the stateless era")
             case sf.Spawn() | sf.Note() | sf.Observe():
                 pass
 

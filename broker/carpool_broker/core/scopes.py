@@ -14,6 +14,7 @@ Pure. Knows nothing of: files, sockets, catalogs, where environments come from.
 import hashlib
 import posixpath
 from collections.abc import Mapping, Sequence
+from typing import Final, Literal
 from urllib.parse import quote
 
 from msgspec import Struct, msgpack
@@ -27,7 +28,10 @@ from carpool_protocol.config.model import Config, ServerConfig
 from carpool_protocol.config.problems import ConfigProblem, render_path
 from carpool_protocol.config.shape import SERVERS
 from carpool_protocol.ids import PoolKey, ServerName
-from carpool_protocol.messages import Policy, PoolSpec
+from carpool_protocol.messages import Era, Policy, PoolSpec
+
+_ERAS: Final[dict[Literal["legacy", "modern"], Era]] = {"legacy": "handshake", "modern": "stateless"}
+"""The words of the configuration."""
 
 
 class Resolution(Struct, frozen=True, kw_only=True):
@@ -142,15 +146,15 @@ def pool_key(
     *,
     secret: bytes,
     origin: str = "config",
-    era: str = "",
+    era: Era = "handshake",
     capabilities: str = "",
     roots: Sequence[str] | None = None,
 ) -> PoolKey:
     """`server:` and 16 hex digits of a keyed hash, so that a key tells nothing about the values in it.
 
-    `origin` keeps servers of `carpool run` apart from configured ones, whose policies may differ. `era` has
-    one value until servers of both kinds exist. `capabilities` is the class of agents (rule 12), `roots` is
-    rule 6's.
+    `origin` keeps servers of `carpool run` apart from configured ones, whose policies may differ.
+    `capabilities` is the class of agents (rule 12), `roots` is rule 6's. A process speaks one era for as long
+    as it lives.
     """
     # A list of lists in msgpack is unambiguous: no two launches have the same bytes.
     told = None if roots is None else list(roots)
@@ -179,6 +183,7 @@ class _Launch(Struct, frozen=True, kw_only=True):
     policy: Policy
     stop_first: bool = False
     roots: list[str] | None = None
+    era: Era = "handshake"
     origin: str = "config"
 
     def spec(self, secret: bytes, *, asking: bool = False) -> PoolSpec:
@@ -194,6 +199,7 @@ class _Launch(Struct, frozen=True, kw_only=True):
                 self.cwd,
                 secret=secret,
                 origin=self.origin,
+                era=self.era,
                 capabilities="asking" if asking else "",
                 roots=self.roots,
             ),
@@ -205,6 +211,7 @@ class _Launch(Struct, frozen=True, kw_only=True):
             stop_first=self.stop_first,
             asking=asking,
             roots=self.roots,
+            era=self.era,
         )
 
 
@@ -240,6 +247,7 @@ def _launch(file: str, server: ServerConfig, scope: _Scope) -> _Launch | str:
         policy=server.policy,
         stop_first=server.replace == "stop_first",
         roots=roots,
+        era=_ERAS[server.era],
     )
 
 

@@ -18,6 +18,7 @@ from carpool_protocol.messages import Policy
 
 Replace = Literal["greet_first", "stop_first"]
 Roots = Literal["workspace", "agent"]
+Era = Literal["legacy", "modern"]
 
 
 class SessionBounds(Struct, frozen=True, kw_only=True):
@@ -38,6 +39,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     env: dict[str, str]
     cwd: str
     transport: Literal["stdio"]
+    era: Era
     disabled: bool
     replace: Replace
     roots: Roots | None

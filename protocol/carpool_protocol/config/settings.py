@@ -178,6 +178,16 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         text="How the server is reached. Other programs write it as `type`.",
     ),
     Setting(
+        key="era",
+        field="era",
+        kind="text",
+        default="legacy",
+        choices=("legacy", "modern"),
+        later=("auto", "match"),
+        text="How the server is spoken to. `legacy`: with a handshake (MCP 2024-11-05 to 2025-11-25). "
+        "`modern`: stateless (MCP 2026-07-28). Agents notice no difference.",
+    ),
+    Setting(
         key="disabled",
         field="disabled",
         kind="switch",

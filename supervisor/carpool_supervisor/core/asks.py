@@ -85,13 +85,15 @@ class Pauses(Protocol):
 class OpenAsk:
     """One question between its arrival and its one answer."""
 
-    __slots__ = ("calls", "id", "instance", "request", "token")
+    __slots__ = ("calls", "id", "in_round", "instance", "request", "token")
 
     def __init__(self, ask: AskId, instance: Instance, event: ServerAsked, calls: list[OpenCall]) -> None:
         self.id = ask
         self.instance = instance
         self.request = event.id
         """The server's own request id, byte for byte."""
+        self.in_round = event.facts.wire is not None
+        """Stateless era: nothing waits for it in the server; its answer has the call said again."""
         self.token = event.token
         """The server's own progress token; absent when it wants none."""
         self.calls = calls
@@ -248,7 +250,8 @@ class Asks:
             self._forget(ask)
             for opened in ask.calls:
                 opened.asks = 0
-            self._give_up(ask, "The agent is gone.")
+            if not ask.in_round:  # its call is cancelled next
+                self._give_up(ask, "The agent is gone.")
         self._elicitations.broker_came()
 
     # --- calls and instances end -----------------------------------------------------------------------
@@ -265,7 +268,8 @@ class Asks:
                 ask.calls.remove(opened)
                 if not ask.calls:
                     self._forget(ask)
-                    self._give_up(ask, "The request that this was asked for is over.")
+                    if not ask.in_round:
+                        self._give_up(ask, "The request that this was asked for is over.")
                     self._withdraw(ask, "the call that it was asked for is over")
 
     def instance_lost(self, instance: Instance) -> None:

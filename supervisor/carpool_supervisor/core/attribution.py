@@ -2,10 +2,11 @@
 none.
 
 Owns the ladder of design section 3, as one pure function, and its little sister for log messages. In this
-order, and never a guess: the task it names; the trace context we made for a call, coming back; the only
-call that can ask; all such calls belong to one session; else refused. "In flight" is rule 5's: written and
-not answered, also after a cancel, a timeout or the loss of its agent (`over`). While such a call may still
-run the instance is tainted: only a task or a trace context attributes.
+order, and never a guess: the call that it came as an answer to (stateless era); the task it names; the trace
+context we made for a call, coming back; the only call that can ask; all such calls belong to one session;
+else refused. "In flight" is rule 5's: written and not answered, also after a cancel, a timeout or the loss
+of its agent (`over`). While such a call may still run the instance is tainted: only the first three
+attribute.
 
 Invariants: what is attributed belongs to a session with a live call among the candidates; taking other
 sessions' calls away can turn a refusal into an attribution, never one session into another.
@@ -29,7 +30,7 @@ ON_LADDER: Final = frozenset({"sampling/createMessage", "elicitation/create"})
 
 RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 
-Rung = Literal["task", "trace", "only call", "only session"]
+Rung = Literal["round", "task", "trace", "only call", "only session"]
 """What attributed: shown in the story of the call."""
 
 Reason = Literal["no call", "ambiguous", "over", "not for agents"]
@@ -72,6 +73,8 @@ class AskFacts(Struct, frozen=True):
     """Its span is ours too, so it is the very context of one call. Agents may share a trace id: without that
     call, it is not about another call of that trace.
     """
+    wire: WireId | None = None
+    """Stateless era: it came as the answer to this call, so it is certain whose it is."""
 
 
 class Attributed(Struct, frozen=True):
@@ -127,6 +130,8 @@ def attribute(
     """
     if ask.method not in ON_LADDER:
         return Refused("not for agents")
+    if ask.wire is not None:
+        return _settle([each for each in candidates if each.wire == ask.wire], "round") or Refused("no call")
     if ask.related_task is not None:
         # A task we do not know cannot be anybody's on a lower rung: it may have outlived its call.
         wire = tasks.get(ask.related_task)

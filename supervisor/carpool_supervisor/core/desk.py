@@ -147,7 +147,7 @@ class Desk:
             self.idle.arm(call.call, now, opened.timeout_s)
         else:
             self.total.arm(call.call, now, max_total_s)
-        if instance.pool.asking and call.method in CAN_ASK:
+        if instance.pool.asking and call.method in CAN_ASK and instance.pool.era == "handshake":
             # A plain server was told of nothing to ask for: its calls need no context and stay as cheap.
             call, opened.trace = self._asks.trace(call)
         self._out(WriteCall(instance.id, wire, call))

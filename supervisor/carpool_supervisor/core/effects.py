@@ -69,6 +69,13 @@ class WriteAskAnswer(Effect, frozen=True):
     body: Payload
 
 
+class WriteAgain(Effect, frozen=True):
+    """The pause that the server wanted for this call is over: say it again, unless it has ended."""
+
+    instance: InstanceId
+    wire: WireId
+
+
 class WriteAskProgress(Effect, frozen=True):
     """Tell the server how far its agent is with a request of the server's."""
 
@@ -151,6 +158,7 @@ OwnEffect = (
     | KeepLog
     | WriteAskAnswer
     | WriteAskProgress
+    | WriteAgain
     | Observe
     | Probe
     | CloseStdin

@@ -177,6 +177,14 @@ class ResourceUpdated(Event, frozen=True):
     params: Payload
 
 
+class ServerNotReady(Event, frozen=True):
+    """Stateless era: the server wants this call said again a little later."""
+
+    instance: InstanceId
+    wire: WireId
+    pause_s: float
+
+
 class InstanceHeard(Event, frozen=True):
     """At least one byte came on stdout."""
 
@@ -255,6 +263,7 @@ InstanceEvent = (
     | UrlsOffered
     | ElicitationEnded
     | TaskBegan
+    | ServerNotReady
     | ResourceUpdated
     | InstanceHeard
     | ProbeAnswered

@@ -22,9 +22,11 @@ Out = Callable[[AnyEffect], None]
 
 
 def set_level(pool: Pool, word: SetLevel, out: Out) -> None:
-    """Another level is wanted. Without any, instances keep the last: MCP has no way to say "none"."""
+    """Another level is wanted. Without any, instances keep the last: the handshake era has no way to say
+    "none".
+    """
     pool.level = word.level
-    if word.level and _serves(pool, "logging"):
+    if (word.level or pool.era == "stateless") and _serves(pool, "logging"):
         for instance in pool.serving:
             out(WriteLevel(instance.id, word.level))
 

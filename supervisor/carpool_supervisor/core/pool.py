@@ -13,6 +13,7 @@ from carpool_protocol.ids import CallId, InstanceId, PoolKey, ServerName, Sessio
 from carpool_protocol.messages import (
     Call,
     Catalog,
+    Era,
     InstanceReport,
     Mode,
     Policy,
@@ -161,6 +162,7 @@ class Pool:
         self.waiting = Waiting(policy.max_waiting_calls, policy.max_waiting_bytes)
         self.asking = False
         """Greeted with sampling and elicitation declared (rule 12)."""
+        self.era: Era = "handshake"
         self.entry: Entry | None = None
         """What the shipped list says of its program."""
         self.evidence: tuple[Evidence, ...] = ()
@@ -255,7 +257,7 @@ class Pool:
                     pid=i.pid,
                     state=_state_text(i, leases),
                     generation=i.generation,
-                    era="handshake",
+                    era=self.era,
                     in_flight=len(i.in_flight),
                     calls=i.calls,
                     rss_bytes=0,

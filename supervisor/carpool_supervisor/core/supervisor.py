@@ -49,6 +49,7 @@ from carpool_supervisor.core.events import (
     ServerAsked,
     ServerLogged,
     ServerMisspoke,
+    ServerNotReady,
     ServerProgressed,
     ServerWithdrew,
     SpawnFailed,
@@ -58,6 +59,7 @@ from carpool_supervisor.core.events import (
     TaskBegan,
     UrlsOffered,
 )
+from carpool_supervisor.core.later import Later
 from carpool_supervisor.core.leases import Leases
 from carpool_supervisor.core.lifecycle import State
 from carpool_supervisor.core.pool import Instance, Pool, Pools
@@ -73,6 +75,7 @@ SPOKEN = (
     InstanceHeard,
     ProbeAnswered,
     ServerMisspoke,
+    ServerNotReady,
 )
 """Events that came out of an instance: signs of life, like an answer (rule 8)."""
 
@@ -94,6 +97,7 @@ class SupervisorCore:
         self.asks.pauses = self.desk
         self.roster = Roster(self.pools, self.desk, self.leases, self._out)
         self.wishes = Wishes(self.pools, self.desk, self.roster, self.leases, self._out)
+        self.later = Later(self.roster.instances, self._out)
         self.now = 0.0
 
     def handle(self, event: AnyEvent, now: float) -> list[AnyEffect]:
@@ -128,6 +132,7 @@ class SupervisorCore:
         for pool in self.desk.overdue(now):
             self._relax(pool, now)
         self.asks.overdue(now)
+        self.later.overdue(now)
         self.wishes.overdue(now)
         self.roster.overdue(now)
         self._announce(now)
@@ -140,6 +145,7 @@ class SupervisorCore:
             self.roster.next_deadline(),
             self.wishes.next_deadline(),
             self.asks.next_deadline(),
+            self.later.next_deadline(),
         ):
             if at is not None and (earliest is None or at < earliest):
                 earliest = at
@@ -151,6 +157,7 @@ class SupervisorCore:
         self.asks.check(self.desk.calls.values())
         self.roster.check()
         self.wishes.check()
+        self.later.check()
 
     def report(self) -> list[PoolReport]:
         """For `status`: all pools, without memory and CPU."""
@@ -269,6 +276,8 @@ class SupervisorCore:
                 self.asks.elicitation_ended(instance, event)
             case TaskBegan():
                 self.asks.task_began(instance, event)
+            case ServerNotReady():
+                self.later.wait(instance, event, now)
             case ResourceUpdated():
                 hearing.updated(instance, event, self._out)
             case InstanceHeard() | ProbeAnswered():

@@ -59,7 +59,7 @@ class Wishes:
             pool = self._pools.get(spec.key)
             if pool is None:
                 pool = self._pools[spec.key] = Pool(spec.key, spec.server, spec.policy)
-                pool.asking = spec.asking
+                pool.asking, pool.era = spec.asking, spec.era
                 pool.target = max(spec.policy.min_instances, 1 if spec.policy.auto_connect else 0)
             else:
                 pool.policy = spec.policy

@@ -2,10 +2,11 @@
 
 Bytes in, neutral events out; neutral commands in, lines out. One adapter per instance, made anew
 with each incarnation. A wire id of the core is the JSON-RPC id of a call; an adapter's own requests
-use string ids, so that the two can never meet.
+use string ids, so that the two can never meet. A command may have nothing to write (`b""`), or several
+lines at once, and it may end a call that the server knows nothing of any more (`caused`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from carpool_protocol.ids import RawJson, WireId
@@ -24,6 +25,11 @@ class Taken:
         self.lines: list[bytes] = []
         """To be written at once."""
 
+    def write(self, line: bytes) -> None:
+        """Another line; empty for none."""
+        if line:
+            self.lines.append(line)
+
 
 class Adapter(Protocol):
     """One instance's conversation."""
@@ -41,7 +47,10 @@ class Adapter(Protocol):
         """The line that cancels a call."""
 
     def answer_ask(self, ask: RawJson, *, is_error: bool, body: RawJson) -> bytes:
-        """The line that answers the server's own request of this id; `body` is the result or the error."""
+        """The line that answers what the server asked under this id; `body` is the result or the error."""
+
+    def again(self, wire: WireId) -> bytes:
+        """The line that says a call again, after a pause that the server wanted."""
 
     def ask_progress(self, token: RawJson, params: RawJson) -> bytes:
         """The line that tells how far a request of the server's is."""
@@ -49,8 +58,11 @@ class Adapter(Protocol):
     def level(self, level: str) -> bytes:
         """The line that sets the log level."""
 
-    def watch(self, uri: str, *, on: bool) -> bytes:
-        """The line that begins or ends a subscription."""
+    def watch(self, add: Iterable[str], drop: Iterable[str]) -> bytes:
+        """The lines that begin and end subscriptions."""
 
     def probe(self) -> bytes:
         """The line that a living server answers."""
+
+    def caused(self) -> Sequence[OwnEvent]:
+        """What commands since the last time have ended without the server's word."""

@@ -7,7 +7,7 @@ that run as tasks (`tasks`). Source: MCP 2025-11-25, basic/lifecycle, basic/util
 Knows nothing of: agents, deadlines, processes, which call is whose.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from carpool_protocol.answers import repair_error, repair_tool_result
@@ -125,14 +125,26 @@ class Handshake:
             self._next_id("level"), "logging/setLevel", RawJson(b'{"level":%s}' % quote(level))
         )
 
-    def watch(self, uri: str, *, on: bool) -> bytes:
-        """`resources/subscribe` or `resources/unsubscribe`."""
-        method = "resources/subscribe" if on else "resources/unsubscribe"
-        return request_line(self._next_id("watch"), method, RawJson(b'{"uri":%s}' % quote(uri)))
+    def watch(self, add: Iterable[str], drop: Iterable[str]) -> bytes:
+        """`resources/unsubscribe` and `resources/subscribe`."""
+        words = [("resources/unsubscribe", uri) for uri in drop]
+        words += [("resources/subscribe", uri) for uri in add]
+        return b"".join(
+            request_line(self._next_id("watch"), method, RawJson(b'{"uri":%s}' % quote(uri)))
+            for method, uri in words
+        )
 
     def probe(self) -> bytes:
         """`ping`. Any answer, an error too, is a sign of life."""
         return request_line(self._next_id("ping"), "ping", ABSENT)
+
+    def again(self, wire: WireId) -> bytes:
+        """Never: a server of this era asks in requests of its own."""
+        return b""
+
+    def caused(self) -> Sequence[OwnEvent]:
+        """Nothing: what ends here the server has ended."""
+        return ()
 
     def _next_id(self, what: str) -> RawJson:
         self._own += 1

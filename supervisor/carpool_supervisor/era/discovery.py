@@ -1,0 +1,115 @@
+"""How a server of the stateless era introduces itself: `server/discover`, and what it offers.
+
+Owns that request, what of its answer agents of another era can be told, and the word for a server that does
+not speak this era. Source: MCP 2026-07-28, server/discover.
+
+Knows nothing of: calls, subscriptions, what the server is told that we can do.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from carpool_protocol.content import at, text_of, value_of
+from carpool_protocol.features import features_of
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, PoolKey, RawJson
+from carpool_protocol.jsonrpc import ErrorAnswer, Result
+from carpool_protocol.messages import Catalog, Feature
+from carpool_supervisor.core.events import GreetingFailed
+from carpool_supervisor.era.adapter import Taken
+from carpool_supervisor.era.envelope import SERVER_INFO, VERSION, Envelope
+from carpool_supervisor.era.greeting import read_error
+from carpool_supervisor.era.lists import Lists
+from carpool_supervisor.era.reading import Family
+
+DISCOVER: Final = "server/discover"
+PERHAPS_OLDER: Final = 'if it knows the handshake era only, set "era" to "legacy"'
+_UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+
+_versions = msgspec.json.Decoder(list[str])
+
+
+class Discovery:
+    """What one server says of itself, and the request for it that is out."""
+
+    def __init__(
+        self,
+        instance: InstanceId,
+        key: PoolKey,
+        envelope: Envelope,
+        taken: Taken,
+        discovered: Callable[[list[Feature]], bytes],
+    ) -> None:
+        """`discovered`: what is to be written before any list is read."""
+        self._instance = instance
+        self._key = key
+        self._envelope = envelope
+        self._taken = taken
+        self._discovered = discovered
+        self._request = ABSENT
+        """The id of the `server/discover` that is out."""
+        self._said = EMPTY_OBJECT
+        self._lists = Lists(instance, taken, self._ask, self._catalog)
+        self._features: list[Feature] = []
+
+    def greet(self) -> bytes:
+        """`server/discover`."""
+        self._request = self._envelope.next_id("discover")
+        return self._envelope.request(self._request, DISCOVER)
+
+    def changed(self, families: Iterable[Family]) -> None:
+        """These lists are old."""
+        self._lists.changed(families)
+
+    def answered(self, message: Result | ErrorAnswer) -> bool:
+        """An answer with an id that is no number. Whether it was for a request from here."""
+        if not self._request or message.id != self._request:
+            return self._lists.answered(message.id, message)
+        self._request = ABSENT
+        if isinstance(message, ErrorAnswer):
+            error = read_error(message.error)
+            self._fail(f"refused {DISCOVER}: {error.message[:200]} ({error.code}); {PERHAPS_OLDER}")
+        elif VERSION not in _supported(message.result):
+            self._fail(f"does not speak MCP {VERSION}; {PERHAPS_OLDER}")
+        else:
+            self._said = message.result
+            self._features = features_of(RawJson(value_of(message.result, "capabilities") or b"{}"))
+            # First: a list that changes while it is read is read again.
+            self._taken.write(self._discovered(self._features))
+            self._lists.begin(self._features)
+        return True
+
+    def unreadable(self, answer_id: RawJson | None, text: str) -> bool:
+        """A line with this id cannot be read. Whether that ends the greeting."""
+        if not answer_id or answer_id != self._request:
+            return False
+        self._fail(f"answered {DISCOVER} with no message: {text}")
+        return True
+
+    def _fail(self, text: str) -> None:
+        self._taken.events.append(GreetingFailed(self._instance, text))
+
+    def _ask(self, what: str, method: str, params: RawJson) -> RawJson:
+        request = self._envelope.next_id(what)
+        self._taken.lines.append(self._envelope.request(request, method, params or EMPTY_OBJECT))
+        return request
+
+    def _catalog(self) -> Catalog:
+        said = self._said
+        return self._lists.catalog(
+            self._key,
+            instructions=text_of(said, "instructions") or "",
+            server_info=RawJson(value_of(value_of(said, "_meta") or b"", SERVER_INFO) or b"{}"),
+            # An extension may bring results and notifications of its own, which nobody here passes on.
+            capabilities=RawJson(at(value_of(said, "capabilities") or b"{}", {"extensions": None})),
+            version=VERSION,
+            features=self._features,
+        )
+
+
+def _supported(result: RawJson) -> list[str]:
+    try:
+        return _versions.decode(value_of(result, "supportedVersions") or b"[]")
+    except _UNREADABLE:
+        return []

@@ -1,0 +1,112 @@
+"""The list request that is out at a time, in either era, until everything that a server offers is read.
+
+Owns the id of that request and what follows from its answer; which list and which page: `reading`. How a
+request is worded, and who is told of the catalog, is the era's (`Introduction`, `Discovery`).
+
+Knows nothing of: greetings, calls.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from carpool_protocol.ids import ABSENT, InstanceId, PoolKey, RawJson
+from carpool_protocol.jsonrpc import ErrorAnswer, Result, quote
+from carpool_protocol.messages import Catalog, Feature
+from carpool_supervisor.core.events import CatalogRead, GreetingFailed, InstanceGreeted, ServerMisspoke
+from carpool_supervisor.era.adapter import Taken
+from carpool_supervisor.era.greeting import read_error
+from carpool_supervisor.era.reading import METHODS, Family, Page, Reading
+
+METHOD_NOT_FOUND: Final = -32601
+
+Ask = Callable[[str, str, RawJson], RawJson]
+"""Writes a request (a word for its id, method, params or `ABSENT`) and gives its id."""
+
+
+class Lists:
+    """What one server offers, as far as it is read."""
+
+    def __init__(self, instance: InstanceId, taken: Taken, ask: Ask, catalog: Callable[[], Catalog]) -> None:
+        """`catalog`: makes what is told, each time all is read."""
+        self._instance = instance
+        self._taken = taken
+        self._ask_server = ask
+        self._catalog = catalog
+        self._request = ABSENT
+        """The id of the list request that is out."""
+        self._reading = Reading()
+        self.fit = False
+        """It has told everything once."""
+
+    def begin(self, features: Iterable[Feature]) -> None:
+        """The server has said what it serves: read all of it."""
+        self._reading.announce(features)
+        self._go_on(self._reading.next())
+
+    def changed(self, families: Iterable[Family]) -> None:
+        """These lists are old."""
+        self._ask(self._reading.changed(families))
+
+    def answered(self, answer_id: RawJson, message: Result | ErrorAnswer) -> bool:
+        """An answer with an id that is no number. Whether it was for a request from here."""
+        if not self._request or answer_id != self._request:
+            return False
+        self._request = ABSENT
+        family = self._reading.family
+        if isinstance(message, ErrorAnswer):
+            error = read_error(message.error)
+            wrong = f"refused {family}/list: {error.message[:200]} ({error.code})"
+            page = self._reading.refused()
+            if error.code == METHOD_NOT_FOUND and family == "templates":
+                wrong = ""  # servers with resources and no templates do that
+        else:
+            page, wrong = self._reading.take(message.result)
+        if wrong:
+            self._taken.events.append(ServerMisspoke(self._instance, wrong))
+            if family == "tools" and not self.fit and "do not end" not in wrong:
+                self._taken.events.append(GreetingFailed(self._instance, wrong))
+                return True
+        self._go_on(page)
+        return True
+
+    def _go_on(self, page: Page | None) -> None:
+        if page is not None:
+            self._ask(page)
+            return
+        catalog = self._catalog()
+        if self.fit:
+            self._taken.events.append(CatalogRead(self._instance, catalog))
+        else:
+            self.fit = True
+            self._taken.events.append(InstanceGreeted(self._instance, catalog))
+        self._ask(self._reading.late())
+
+    def _ask(self, page: Page | None) -> None:
+        """Write the request for this page."""
+        if page is not None:
+            params = ABSENT if page.cursor is None else RawJson(b'{"cursor":%b}' % quote(page.cursor))
+            self._request = self._ask_server(page.family, METHODS[page.family], params)
+
+    def catalog(
+        self,
+        key: PoolKey,
+        *,
+        instructions: str,
+        server_info: RawJson,
+        capabilities: RawJson,
+        version: str,
+        features: list[Feature],
+    ) -> Catalog:
+        """All that is read, beside what the server said of itself."""
+        return Catalog(
+            key=key,
+            tools=self._reading.named("tools"),
+            instructions=instructions,
+            server_info=server_info,
+            capabilities=capabilities,
+            protocol_version=version,
+            prompts=self._reading.named("prompts"),
+            resources=self._reading.located("resources"),
+            templates=self._reading.located("templates"),
+            features=features,
+        )

@@ -1,0 +1,267 @@
+"""The stateless era (2026-07-28) towards one instance.
+
+Owns the wording of calls and cancels, and to which part of the conversation a line from the server belongs:
+answers to calls (here), what it wants before it answers (`rounds`), its introduction (`discovery`), what it
+tells unasked (`listening`). What only this era has is put on and taken off by `envelope`. A server of this
+era sends no requests: what it wants of an agent is the answer to a call, so whose it is is certain. Source:
+MCP 2026-07-28, basic/index, basic/utilities, server/tools.
+
+Knows nothing of: agents, deadlines, processes, which call is whose.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from carpool_protocol.answers import repair_error, repair_tool_result
+from carpool_protocol.content import at, text_of
+from carpool_protocol.faults import TOOLS_CALL
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, PoolKey, RawJson, WireId
+from carpool_protocol.jsonrpc import (
+    ErrorAnswer,
+    Garbage,
+    Notification,
+    Request,
+    Result,
+    decode,
+    error_line,
+    notification_line,
+    quote,
+    request_line,
+)
+from carpool_protocol.lines import OverlongLine
+from carpool_protocol.messages import Call
+from carpool_protocol.params import ParamsError, call_params, meta_params, split_progress
+from carpool_protocol.subjects import with_subject
+from carpool_supervisor.core.events import (
+    AnswerUnreadable,
+    OwnEvent,
+    ProbeAnswered,
+    ResourceUpdated,
+    ServerAnswered,
+    ServerLogged,
+    ServerMisspoke,
+    ServerProgressed,
+)
+from carpool_supervisor.era.adapter import Taken
+from carpool_supervisor.era.asking import NOTHING, Declared
+from carpool_supervisor.era.discovery import DISCOVER, Discovery
+from carpool_supervisor.era.envelope import Envelope, neutral_error, own_params, read_result
+from carpool_supervisor.era.listening import Listening, cancelled_listen
+from carpool_supervisor.era.reading import CHANGED, FAMILIES
+from carpool_supervisor.era.rounds import ASKS, Rounds, call_of
+
+METHOD_NOT_FOUND: Final = -32601
+INVALID_REQUEST: Final = -32600
+NO_REQUESTS: Final = "a server sends no requests in MCP 2026-07-28: answer the call with input_required"
+
+
+class Stateless:
+    """One instance's conversation. See `adapter.Adapter`."""
+
+    def __init__(
+        self, instance: InstanceId, key: PoolKey, release: str, declared: Declared = NOTHING
+    ) -> None:
+        """`declared`: what the server is told that we can do."""
+        self._instance = instance
+        self._taken = Taken()
+        self._envelope = Envelope(release, declared)
+        self._listening = Listening(instance, self._envelope, self._taken)
+        self._discovery = Discovery(instance, key, self._envelope, self._taken, self._listening.begin)
+        self._rounds = Rounds(instance, declared, self._taken, self._say)
+
+    # --- out -------------------------------------------------------------------------------------------
+
+    def greet(self) -> bytes:
+        """`server/discover`."""
+        return self._discovery.greet()
+
+    def call(self, wire: WireId, call: Call) -> bytes:
+        """The call under its wire id, which is also its progress token."""
+        if call.method in ASKS:
+            self._rounds.begin(wire, call)
+        return self._say(RawJson(b"%d" % wire), wire, call, b"")
+
+    def _say(self, request: RawJson, wire: WireId, call: Call, more: bytes) -> bytes:
+        token = RawJson(b"%d" % wire) if call.wants_progress else ABSENT
+        meta, params = self._envelope.meta(call.meta), own_params(call.params)
+        if call.method == TOOLS_CALL:
+            params = call_params(call.target, params, meta, token)
+        else:
+            params = meta_params(with_subject(call.method, call.target, params), meta, token)
+        if more:
+            params = RawJson(params[:-1] + more + b"}")
+        return request_line(request, call.method, params)
+
+    def cancel(self, wire: WireId, reason: str) -> bytes:
+        """`notifications/cancelled`; nothing between two rounds, when the server has nothing to cancel."""
+        request = self._rounds.cancel(wire)
+        if not request:
+            return b""
+        params = RawJson(b'{"requestId":%b,"reason":%b}' % (request, quote(reason)))
+        return notification_line("notifications/cancelled", params)
+
+    def answer_ask(self, ask: RawJson, *, is_error: bool, body: RawJson) -> bytes:
+        """Something that the server wanted is there, or will not be: the call again, when it was the last."""
+        return self._rounds.answer(ask, is_error=is_error, body=body)
+
+    def again(self, wire: WireId) -> bytes:
+        """The call once more, after a pause."""
+        return self._rounds.again(wire)
+
+    def ask_progress(self, token: RawJson, params: RawJson) -> bytes:
+        """Nothing: a server of this era gives no token with what it wants."""
+        return b""
+
+    def level(self, level: str) -> bytes:
+        """Nothing to write: every request says it from now on."""
+        self._envelope.level(level)
+        return b""
+
+    def watch(self, add: Iterable[str], drop: Iterable[str]) -> bytes:
+        """Another `subscriptions/listen`."""
+        return self._listening.watch(add, drop)
+
+    def probe(self) -> bytes:
+        """`server/discover`. Any answer, an error too, is a sign of life."""
+        return self._envelope.request(self._envelope.next_id("ping"), DISCOVER)
+
+    def caused(self) -> list[OwnEvent]:
+        """See `adapter.Adapter`."""
+        events, self._taken.events = self._taken.events, []
+        return events
+
+    # --- in --------------------------------------------------------------------------------------------
+
+    def take(self, lines: Sequence[bytes | OverlongLine]) -> tuple[list[OwnEvent], list[bytes]]:
+        """What these lines mean, and the lines to send back at once."""
+        taken = self._taken
+        taken.lines = []
+        for line in lines:
+            if not isinstance(line, bytes):
+                self._overlong(line)
+                continue
+            message = decode(line)
+            match message:
+                case Result() | ErrorAnswer():
+                    self._answered(message)
+                case Notification():
+                    self._notified(message)
+                case Request():
+                    taken.lines.append(error_line(message.id, METHOD_NOT_FOUND, NO_REQUESTS))
+                case Garbage():
+                    self._garbage(message)
+        return self.caused(), taken.lines
+
+    def _answered(self, message: Result | ErrorAnswer) -> None:
+        found = call_of(message.id)
+        if found is None:
+            self._own_answered(message)
+        elif self._rounds.is_stale(*found):
+            self._misspoke("answered a request twice")
+        elif isinstance(message, Result):
+            self._call_answered(found[0], message.result)
+        else:
+            self._call_erred(found[0], message.error)
+
+    def _call_answered(self, wire: WireId, result: RawJson) -> None:
+        kind, result = read_result(result)
+        if kind == "input_required":
+            self._taken.write(self._rounds.wants(wire, result))
+            return
+        method = self._rounds.method(wire)
+        self._rounds.over(wire)
+        if kind != "complete":
+            what = "has a resultType that carpool does not know" if kind == "unknown" else "is too complex"
+            self._unreadable(wire, f"The result {what}.")
+            return
+        if method == TOOLS_CALL:
+            result, note = repair_tool_result(result)
+            if not result:
+                self._unreadable(wire, f"{note[:1].upper()}{note[1:]}." if note else "")
+                return
+            if note is not None:
+                self._misspoke(f"answered against the protocol: {note}")
+        self._taken.events.append(ServerAnswered(self._instance, wire, is_error=False, body=result))
+
+    def _call_erred(self, wire: WireId, error: RawJson) -> None:
+        method = self._rounds.method(wire)
+        self._rounds.over(wire)
+        error, note = repair_error(error)
+        if note is not None:
+            self._misspoke(f"answered against the protocol: {note}")
+        body = neutral_error(method, error)
+        self._taken.events.append(ServerAnswered(self._instance, wire, is_error=True, body=body))
+
+    def _own_answered(self, message: Result | ErrorAnswer) -> None:
+        if message.id.startswith(b'"carpool-ping-'):
+            self._taken.events.append(ProbeAnswered(self._instance))
+            self._listening.nudged()
+        elif not (self._discovery.answered(message) or self._listening.answered(message)):
+            self._misspoke("answered a request that carpool never made")
+
+    def _notified(self, message: Notification) -> None:
+        params = message.params or EMPTY_OBJECT
+        method = message.method
+        if method == "notifications/progress":
+            parts = split_progress(message.params)
+            found = None if isinstance(parts, ParamsError) else call_of(parts[0])
+            if found is not None and not isinstance(parts, ParamsError):
+                told = self._rounds.progressed(found[0], parts[1])
+                self._taken.events.append(ServerProgressed(self._instance, found[0], told))
+        elif method == "notifications/message":
+            level = text_of(params, "level") or ""
+            self._taken.events.append(ServerLogged(self._instance, level, message.params))
+        elif method == "notifications/subscriptions/acknowledged":
+            if self._listening.acknowledged(params):
+                self._discovery.changed(FAMILIES)
+                for each in sorted(self._listening.watched):
+                    body = RawJson(b'{"uri":%b}' % quote(each))
+                    self._taken.events.append(ResourceUpdated(self._instance, each, body))
+        elif method == "notifications/cancelled":
+            self._listening.ended(cancelled_listen(params))
+        elif not self._listening.hears(params):
+            pass  # of a listen that is being replaced, or never asked for
+        elif method in CHANGED:
+            self._discovery.changed(CHANGED[method])
+        elif method == "notifications/resources/updated":
+            uri = text_of(params, "uri")
+            if uri is not None:
+                self._taken.events.append(ResourceUpdated(self._instance, uri, _bare(params)))
+
+    # --- lines we cannot read --------------------------------------------------------------------------
+
+    def _garbage(self, garbage: Garbage) -> None:
+        if garbage.kind == "request":
+            if garbage.id:
+                self._taken.lines.append(error_line(garbage.id, INVALID_REQUEST, garbage.text))
+            else:
+                self._misspoke(f"wrote a line that is no message: {garbage.text}")
+            return
+        found = call_of(garbage.id)
+        if found is not None and not self._rounds.is_stale(*found):
+            self._rounds.over(found[0])
+            self._unreadable(found[0], f"The answer cannot be read: {garbage.text}")
+        elif not self._discovery.unreadable(garbage.id, garbage.text):
+            self._misspoke(f"wrote a line that is no message: {garbage.text}")
+
+    def _overlong(self, line: OverlongLine) -> None:
+        text = f"a line of {line.size_bytes} bytes is longer than carpool reads"
+        found = call_of(line.id)
+        if line.is_answer is False or found is None or self._rounds.is_stale(*found):
+            self._misspoke(f"wrote {text}")
+            return
+        self._rounds.over(found[0])
+        self._taken.events.append(
+            AnswerUnreadable(self._instance, found[0], "answer_too_large", f"It was {text}.")
+        )
+
+    def _unreadable(self, wire: WireId, text: str) -> None:
+        self._taken.events.append(AnswerUnreadable(self._instance, wire, "bad_answer", text))
+
+    def _misspoke(self, text: str) -> None:
+        self._taken.events.append(ServerMisspoke(self._instance, text))
+
+
+def _bare(params: RawJson) -> RawJson:
+    """The params without the listen that they came on."""
+    return RawJson(at(params, {"_meta": None}))

@@ -96,6 +96,15 @@ def _without_last_progress(report: Json) -> None:
         step["progress"] = [told for told in step["progress"] if told[0] != told[1]]
 
 
+def _without_waiting(report: Json) -> None:
+    for step in _steps(report):
+        step["progress"] = [told for told in step["progress"] if not _says_it_waits(told)]
+
+
+def _says_it_waits(told: list[Any]) -> bool:
+    return told[0] < 0 and str(told[2]).startswith("Waiting for an instance")
+
+
 DIFFERENCES: Final = (
     Difference("ids and times that the server draws anew each time", _without_random),
     Difference(
@@ -107,6 +116,7 @@ DIFFERENCES: Final = (
     Difference("carpool lists in one stable order, the same after every restart", _sorted_lists),
     Difference("carpool drives tasks itself, so to agents no tool needs one", _without_execution),
     Difference("the server offers what any agent has gzipped to all", _own_files_only),
+    Difference("an agent hears that it waits for an instance which serves one at a time", _without_waiting),
     Difference(
         "the TypeScript client drops a progress that it reads together with the answer",
         _without_last_progress,

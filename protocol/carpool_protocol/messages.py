@@ -45,6 +45,10 @@ Era = Literal["handshake", "stateless"]
 """How the instances of a pool are spoken to: 2024-11-05 … 2025-11-25, or 2026-07-28."""
 
 
+Need = Literal["sampling", "sampling.tools", "elicitation.form", "elicitation.url", "roots"]
+"""What an agent must have declared for a question. `ask_needs` reads it from the params."""
+
+
 class Message(Struct, frozen=True, array_like=True, tag_field="t"):
     """Root of all link messages."""
 
@@ -160,6 +164,8 @@ class Discover(Message, frozen=True, tag=11):
     """Somebody needs this pool's catalog: start an instance if none ever told it."""
 
     key: PoolKey
+    again: bool = False
+    """The one that was told is not current any more: an instance that runs tells it again."""
 
 
 class Call(Message, frozen=True, tag=12):
@@ -181,6 +187,10 @@ class Call(Message, frozen=True, tag=12):
     """The agent's own trace context: the legal `traceparent` in `meta`, in the words of version 00 (W3C Trace
     Context). Empty where `meta` holds none.
     """
+    can: list[Need] | None = None
+    """What can be asked of the agent behind this very call; None: what its pool's class says (rule 12)."""
+    log_level: str = ""
+    """Log messages of this call are wanted from here on; empty: as `SetLevel` says."""
 
 
 class CancelCall(Message, frozen=True, tag=13):
@@ -301,6 +311,12 @@ class Answered(Message, frozen=True, tag=30):
     body: Payload
     urls_first: bool = False
     """The error sends the agent to URLs first (-32042): for agents that can be asked so."""
+    ttl_ms: int = -1
+    """How long the result is current, says the server (MCP 2026-07-28, server/utilities/caching); -1: no
+    word.
+    """
+    public: bool = False
+    """It says that anybody may be given this result."""
 
 
 class Failed(Message, frozen=True, tag=31):
@@ -372,6 +388,11 @@ class Catalog(Message, frozen=True, tag=33):
     features: list[Feature] = []
     asks: bool = False
     """This server is known to ask agents."""
+    era: Era = "handshake"
+    """How the instance that told it is spoken to."""
+    ttl_ms: int = -1
+    """Of the lists, the least that any of them said; -1: no word. See `Answered`."""
+    public: bool = False
 
 
 class PoolChanged(Message, frozen=True, tag=34):
@@ -456,6 +477,8 @@ class Logged(Message, frozen=True, tag=37):
     session: SessionId
     level: str
     params: Payload
+    call: CallId = CallId(0)
+    """The one call that it can be about; 0: one of several of that session."""
 
 
 class Updated(Message, frozen=True, tag=38):
@@ -466,22 +489,20 @@ class Updated(Message, frozen=True, tag=38):
     params: Payload
 
 
-Need = Literal["sampling", "sampling.tools", "elicitation.form", "elicitation.url"]
-"""What an agent must have declared for a question. `ask_needs` reads it from the params."""
-
-
 class Asked(Message, frozen=True, tag=39):
     """A server wants something of the agent behind this call. Answered with `AnswerAsk`."""
 
     call: CallId
     ask: AskId
     method: str
-    """`sampling/createMessage` or `elicitation/create`."""
+    """`sampling/createMessage`, `elicitation/create`, or, of calls whose `can` has it, `roots/list`."""
     params: Payload
     """As the server wrote them, without `_meta`'s `progressToken` and related task."""
     wants_progress: bool
     needs: list[Need] = []
     """What these params ask for; empty: what the method alone does."""
+    name: str = ""
+    """The server's own key for it, where the server gave one (`inputRequests`)."""
 
 
 class AskWithdrawn(Message, frozen=True, tag=40):

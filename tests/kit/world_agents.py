@@ -217,6 +217,8 @@ class SimAgent:
                 return self._heard_of_ask(effect)
             case bf.SayLog() | bf.SayUpdated():
                 raise Violation(f"{self.session} hears what it never asked for")
+            case bf.ReplyStateless() | bf.Describe() | bf.RequireInput() | bf.Acknowledge() | bf.EndListen():
+                raise Violation(f"{self.session} speaks the handshake era")
             case bf.UseRoots() | bf.Note():
                 return "note"
 

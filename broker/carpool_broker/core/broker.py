@@ -20,10 +20,12 @@ from carpool_broker.core.events import (
     AgentCalled,
     AgentCame,
     AgentCancelled,
+    AgentDiscovered,
     AgentErred,
     AgentGreeted,
     AgentLeft,
     AgentListed,
+    AgentListened,
     AgentPinged,
     AgentProgressed,
     AgentReady,
@@ -226,7 +228,9 @@ class BrokerCore:
         | AgentErred
         | AgentAnswered
         | AgentRooted
-        | AgentProgressed,
+        | AgentProgressed
+        | AgentDiscovered
+        | AgentListened,
         now: float,
     ) -> None:
         match event:
@@ -255,6 +259,8 @@ class BrokerCore:
                 self.roots.ready(session)
             case AgentRootsChanged():
                 self.roots.changed(session)
+            case AgentDiscovered() | AgentListened():
+                pass  # nobody says these yet
             case SessionMoved():
                 self._move(session, event, now)
             case AgentLeft():

@@ -10,7 +10,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from carpool_protocol.ids import AskId, PoolKey, RawJson, SessionId
+from carpool_broker.core.events import Notice
+from carpool_protocol.ids import ABSENT, AskId, PoolKey, RawJson, SessionId
 from carpool_protocol.messages import (
     AnswerAsk,
     AskProgressed,
@@ -53,6 +54,73 @@ class ReplyOutward(Effect, frozen=True):
     key: PoolKey
 
 
+class ReplyStateless(Effect, frozen=True):
+    """Answer a request of the stateless era. What only that era has is put on by whoever words it."""
+
+    session: SessionId
+    id: RawJson
+    is_error: bool
+    body: Payload
+    method: str
+    uri: str = ""
+    """Of `resources/read`, as the agent spelled it: an error says it (MCP 2026-07-28, server/resources)."""
+    ttl_ms: int = 0
+    """How long the agent may take the result for current; on the methods that have such a hint."""
+    public: bool = False
+    """Any agent may be given the result; else only agents of the same principal."""
+    key: PoolKey = PoolKey("")
+    """Where given, the result may hold names and URIs that this agent knows by others."""
+
+
+class Describe(Effect, frozen=True):
+    """Answer `server/discover`."""
+
+    session: SessionId
+    id: RawJson
+    instructions: str
+    features: tuple[Feature, ...]
+    tasks: bool = False
+    """The extension `io.modelcontextprotocol/tasks` is served."""
+    ttl_ms: int = 0
+    public: bool = False
+
+
+class Input(Struct, frozen=True):
+    """One thing that is wanted before a call goes on."""
+
+    key: str
+    """Under which the retry is to bring it."""
+    method: str
+    params: Payload
+    """As the server wrote them."""
+
+
+class RequireInput(Effect, frozen=True):
+    """Answer a call with `input_required` (MCP 2026-07-28, basic/utilities/mrtr)."""
+
+    session: SessionId
+    id: RawJson
+    inputs: tuple[Input, ...]
+    state: str
+    """Our token; the retry brings it back."""
+
+
+class Acknowledge(Effect, frozen=True):
+    """A `subscriptions/listen` is in force, as far as this. Before everything else that it brings."""
+
+    session: SessionId
+    id: RawJson
+    families: tuple[Notice, ...]
+    uris: tuple[str, ...]
+
+
+class EndListen(Effect, frozen=True):
+    """A `subscriptions/listen` ends, and not because its agent wanted that."""
+
+    session: SessionId
+    id: RawJson
+
+
 class Greet(Effect, frozen=True):
     """Answer `initialize`."""
 
@@ -70,13 +138,17 @@ class ReportProgress(Effect, frozen=True):
     session: SessionId
     token: RawJson
     params: Payload
+    request: RawJson = ABSENT
+    """The request that it belongs to: on a carrier with many streams it travels on that one's."""
 
 
 class SayListChanged(Effect, frozen=True):
     """Tell this agent that a list is not what it last got."""
 
     session: SessionId
-    family: Literal["tools", "prompts", "resources"] = "tools"
+    family: Notice = "tools"
+    listen: RawJson = ABSENT
+    """The `subscriptions/listen` that it is said on; absent in the handshake era."""
 
 
 class SayLog(Effect, frozen=True):
@@ -84,6 +156,8 @@ class SayLog(Effect, frozen=True):
 
     session: SessionId
     params: Payload
+    request: RawJson = ABSENT
+    """The request that it is about, where that is known."""
 
 
 class SayUpdated(Effect, frozen=True):
@@ -93,6 +167,8 @@ class SayUpdated(Effect, frozen=True):
     uri: str
     """As this agent is to read it."""
     params: Payload
+    listen: RawJson = ABSENT
+    """See `SayListChanged`."""
 
 
 class SendAsk(Effect, frozen=True):
@@ -109,6 +185,8 @@ class SendAsk(Effect, frozen=True):
     """The agent's. Whoever words it for that may find that it cannot be said: then the agent has answered
     with that error.
     """
+    request: RawJson = ABSENT
+    """The request of the agent that this is asked for: see `ReportProgress`."""
 
 
 class WithdrawAsk(Effect, frozen=True):
@@ -117,6 +195,8 @@ class WithdrawAsk(Effect, frozen=True):
     session: SessionId
     ask: AskId
     reason: str
+    request: RawJson = ABSENT
+    """As in `SendAsk`."""
 
 
 class SayElicited(Effect, frozen=True):
@@ -144,6 +224,11 @@ class Note(Effect, frozen=True):
 OwnEffect = (
     Reply
     | ReplyOutward
+    | ReplyStateless
+    | Describe
+    | RequireInput
+    | Acknowledge
+    | EndListen
     | Greet
     | ReportProgress
     | SayListChanged

@@ -7,7 +7,7 @@ opaque and annotated so that a journal keeps their length only.
 Knows nothing of: sockets, JSON, how an era words any of this.
 """
 
-from typing import NewType
+from typing import Literal, NewType
 
 from msgspec import Struct
 
@@ -32,6 +32,9 @@ from carpool_protocol.messages import (
     Updated,
 )
 
+Notice = Literal["tools", "prompts", "resources"]
+"""What a `list_changed` can be about; templates go with resources."""
+
 SourceId = NewType("SourceId", str)
 """Where a scope comes from: one configuration seen with one environment. Many sessions share one."""
 
@@ -50,6 +53,27 @@ class Capabilities(Struct, frozen=True):
     def asking(self) -> bool:
         """Whether servers are to be greeted with these for it (rule 12). Roots are rule 6's."""
         return self.sampling or self.form or self.url
+
+
+class Asker(Struct, frozen=True):
+    """What a request of the stateless era says of the agent behind it (MCP 2026-07-28, basic/index, "Request
+    metadata"). A request without it is of the handshake era: there the session knows all this.
+    """
+
+    capabilities: Capabilities = Capabilities()
+    agent: str = ""
+    """Its name for people."""
+    level: str = ""
+    """Log messages of this request are wanted from here on; empty: none are."""
+    tasks: bool = False
+    """It has declared the extension `io.modelcontextprotocol/tasks`."""
+
+
+class Given(Struct, frozen=True):
+    """One of a retry's `inputResponses`."""
+
+    key: str
+    body: Payload
 
 
 class Event(Struct, frozen=True, tag=True):
@@ -97,6 +121,10 @@ class AgentCame(Event, frozen=True, kw_only=True):
     carrier: str
     control: bool = False
     """The command line's: no agent, and no reason to start a process of a server that runs already."""
+    shared: bool = False
+    """Requests of many agents of one principal, who know nothing of each other: stateless ones over HTTP."""
+    anonymous: bool = False
+    """A shared one of nobody in particular: it can hold no lease (rule 9)."""
 
 
 class SessionMoved(Event, frozen=True):
@@ -177,6 +205,7 @@ class AgentListed(Event, frozen=True):
     id: RawJson
     cursor: str | None
     family: Family = "tools"
+    by: Asker | None = None
 
 
 class AgentCalled(Event, frozen=True):
@@ -193,6 +222,32 @@ class AgentCalled(Event, frozen=True):
     method: str = TOOLS_CALL
     trace: str = ""
     """The agent's own trace context: see `messages.Call.trace`."""
+    by: Asker | None = None
+    digest: str = ""
+    """Of method, name and params, where a retry of this request may come: what such a retry must repeat."""
+    state: str = ""
+    """The `requestState` of a retry: a token of ours, unless somebody made it up."""
+    given: tuple[Given, ...] = ()
+
+
+class AgentDiscovered(Event, frozen=True):
+    """`server/discover` (MCP 2026-07-28, server/discover)."""
+
+    session: SessionId
+    id: RawJson
+    by: Asker
+
+
+class AgentListened(Event, frozen=True):
+    """`subscriptions/listen` (MCP 2026-07-28, basic/utilities/subscriptions). Ended by `AgentCancelled`."""
+
+    session: SessionId
+    id: RawJson
+    by: Asker
+    families: tuple[Notice, ...]
+    """Lists whose changes are wanted."""
+    uris: tuple[str, ...]
+    """Resources whose updates are wanted, as the agent spelled them, each once."""
 
 
 class AgentCancelled(Event, frozen=True):
@@ -253,6 +308,8 @@ OwnEvent = (
     | AgentPinged
     | AgentListed
     | AgentCalled
+    | AgentDiscovered
+    | AgentListened
     | AgentCancelled
     | AgentSetLevel
     | AgentWatched

@@ -10,7 +10,14 @@ Knows nothing of: how calls travel and end (`ledger`), when views change.
 from collections.abc import Callable
 
 from carpool_broker.core.effects import AnyEffect, Reply
-from carpool_broker.core.events import AgentCalled, AgentCancelled, AgentListed, AgentSetLevel, AgentWatched
+from carpool_broker.core.events import (
+    AgentCalled,
+    AgentCancelled,
+    AgentListed,
+    AgentSetLevel,
+    AgentWatched,
+    Notice,
+)
 from carpool_broker.core.interests import LEVELS, Interests
 from carpool_broker.core.ledger import Ledger
 from carpool_broker.core.listing import Family
@@ -18,7 +25,7 @@ from carpool_broker.core.outlook import FAILING, Outlook
 from carpool_broker.core.outward import needed
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.routing import NoTarget, Target, find
-from carpool_broker.core.session import Notice, Owed, Session
+from carpool_broker.core.session import Owed, Session
 from carpool_broker.core.view import BadCursor, Route, View, ViewTool
 from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.faults import TOOLS_CALL, fault, for_method

@@ -7,13 +7,10 @@ Knows nothing of: effects, views, the link.
 from collections import deque
 from typing import Literal
 
-from carpool_broker.core.events import AgentCalled, Capabilities, SourceId
+from carpool_broker.core.events import AgentCalled, Capabilities, Notice, SourceId
 from carpool_broker.core.listing import Family
 from carpool_broker.core.scope import Scope
 from carpool_protocol.ids import CallId, PoolKey, RawJson, ServerName, SessionId
-
-Notice = Literal["tools", "prompts", "resources"]
-"""What a `list_changed` can be about; templates go with resources."""
 
 Stage = Literal["unresolved", "waiting", "sent"]
 """`unresolved`: the name may belong to a server whose catalog is on its way. `waiting`: in the session's

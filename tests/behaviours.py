@@ -265,16 +265,70 @@ _ASKS: Final = {
     "eras:old-agent-new-server": Behaviour(
         "issue 4", "An agent of the handshake era uses everything of a stateless server and notices nothing."
     ),
+    "eras:every-mix": Behaviour(
+        "issue 4",
+        "Agents of both eras share one process of a server of either, and see what its own agent sees.",
+    ),
+    "eras:conformance": Behaviour(
+        "issue 4",
+        "The official conformance suite finds no fault through the door, in either of its requirement sets.",
+    ),
+    "eras:tokens": Behaviour(
+        "rule 9",
+        "The token of a round is good once, for its own agent and its own request; else it is refused.",
+    ),
     "eras:rounds": Behaviour(
         "2026-07-28 basic/utilities/mrtr",
         "What a stateless server wants first is asked of the agent behind the call; its state stays here.",
+    ),
+    "eras:rounds:in-advance": Behaviour(
+        "2026-07-28 basic/utilities/mrtr",
+        "Answers that come without a token are for what the call wants first under their names, each once.",
+    ),
+    "eras:rounds:lane": Behaviour(
+        "rules 5 and 14",
+        "Between two rounds a call of a stateless server holds no serial lane: it goes on when none runs.",
     ),
     "eras:one-listen": Behaviour(
         "2026-07-28 basic/utilities/subscriptions",
         "A stateless server has one listen for all agents, replaced without a gap and renewed when it ends.",
     ),
+    "eras:parked-ends": Behaviour(
+        "issue 4", "A call that waits for its agent ends cleanly, whoever stays away or dies meanwhile."
+    ),
+    "eras:listens": Behaviour(
+        "2026-07-28 basic/utilities/subscriptions",
+        "Whoever listens hears what it was granted, on its own listen, from its acknowledgement to its end.",
+    ),
     "eras:hop-by-hop": Behaviour(
         "2026-07-28 basic/index", "What each hop says for itself no agent can say through us."
+    ),
+    "eras:own-capabilities": Behaviour(
+        "2026-07-28 basic/index",
+        "A stateless server hears with each call what the agent behind that call can be asked, and no more.",
+    ),
+    "eras:own-log-level": Behaviour(
+        "2026-07-28 server/utilities/logging",
+        "A stateless server logs for a call from the level on that its own agent said, and never unasked.",
+    ),
+    "eras:own-roots": Behaviour(
+        "2026-07-28 client/roots", "An agent that declares roots with a call is asked for them itself."
+    ),
+    "eras:missing-capability": Behaviour(
+        "2026-07-28 basic/index",
+        "A stateless agent reads which capability a server misses; others read an error they know.",
+    ),
+    "eras:hints": Behaviour(
+        "2026-07-28 server/utilities/caching",
+        "How long a stateless server's lists and resources are current comes along, and is kept to.",
+    ),
+    "eras:found-out": Behaviour(
+        "issue 4",
+        "Which era a server speaks is found out without harm to it, kept with its date and asked anew.",
+    ),
+    "eras:match": Behaviour(
+        "issue 4",
+        'A server with `"era": "match"` is spoken to in the era of each agent, if it speaks that.',
     ),
     "asks:own-agent": Behaviour(
         "issue 3", "A question reaches exactly the agent behind the call, under a new id."
@@ -414,6 +468,102 @@ _TASKS: Final = {
         "2025-11-25 basic/utilities/tasks", "A cancel of such a call cancels its task."
     ),
     "tasks:progress": Behaviour("2025-11-25 basic/utilities/tasks", "Its progress reaches the agent."),
+    "tasks:relayed": Behaviour(
+        "2026-07-28 SEP-2663",
+        "A task of a stateless server is its agent's to ask for, and all about it goes where it runs.",
+    ),
+    "tasks:own-id": Behaviour(
+        "2026-07-28 SEP-2663, digest 4.6",
+        "A task is found by the session that it was begun for; others' ids are nobody's, word for word.",
+    ),
+    "tasks:undeclared": Behaviour(
+        "2026-07-28 SEP-2663",
+        "Who has not declared tasks gets none and reads what is missing; where no server has any, none are.",
+    ),
+    "tasks:listened": Behaviour(
+        "2026-07-28 SEP-2663", "A listen hears how far its agent's own tasks are, and of nobody else's."
+    ),
+    "tasks:held": Behaviour(
+        "issue 4", "An instance is kept while it runs tasks that an agent can ask for, within their time."
+    ),
+    "tasks:end-with-agent": Behaviour("issue 4", "The tasks of an agent that is gone are cancelled."),
 }
 
-BEHAVIOURS: Final[dict[str, Behaviour]] = _RUNS | _CALLS | _FEATURES | _ASKS | _SHARING | _TASKS
+_STREAMS: Final = {
+    "streams:many-sessions": Behaviour("rule 9", "One connection carries many sessions, each on its stream."),
+    "streams:own-exchange": Behaviour(
+        "rule 9", "What belongs to a request travels on its exchange, and its answer is the last of it."
+    ),
+    "streams:equal-ids": Behaviour("rule 9", "Agents who know nothing of each other may use equal ids."),
+    "streams:gone-cancels": Behaviour(
+        "2026-07-28 basic/transports", "A stateless client that goes away cancels its request."
+    ),
+    "streams:gone-is-no-cancel": Behaviour(
+        "2025-11-25 basic/transports", "A client of the handshake era that goes away cancels nothing."
+    ),
+    "streams:garbage": Behaviour(
+        "rule 9", "One client's garbage is its own; only a broken frame ends the connection."
+    ),
+    "streams:one-server": Behaviour("issue 4", "A session may see one server, under that one's own names."),
+    "streams:frozen-door": Behaviour(
+        "rule 9", "A door that does not read is cut off and hurts no other carrier."
+    ),
+}
+
+_DOOR: Final = {
+    "http:sessions": Behaviour(
+        "2025-11-25 basic/transports",
+        "A client of the handshake era has a session with an id that only its own path and token may use.",
+    ),
+    "http:json-first": Behaviour(
+        "issue 4", "A POST is answered as plain JSON unless progress or a question needs a stream."
+    ),
+    "http:own-stream": Behaviour("rule 9", "A question and progress come on the stream of their own POST."),
+    "http:resumption": Behaviour(
+        "2025-11-25 basic/transports",
+        "A client that comes back gets the rest of its own stream, and nothing of another's.",
+    ),
+    "http:sessionless": Behaviour(
+        "issue 4", "With `http.stateless` handshake-era POSTs are served without a session id."
+    ),
+    "http:2024": Behaviour("issue 4", "Clients of 2024-11-05 are served on its transport."),
+    "http:stateless:post-only": Behaviour(
+        "2026-07-28 basic/transports/streamable-http", "In the stateless era there is POST and nothing else."
+    ),
+    "http:stateless:headers": Behaviour(
+        "2026-07-28 basic/transports/streamable-http",
+        "Headers that do not say what the body says are refused with -32020, `Mcp-Param-*` too.",
+    ),
+    "http:stateless:statuses": Behaviour(
+        "2026-07-28 basic/transports/streamable-http",
+        "An error of the stateless era has the HTTP status that the specification gives it.",
+    ),
+    "http:stateless:hang-up": Behaviour(
+        "2026-07-28 basic/transports/streamable-http", "A stateless client that hangs up cancels its request."
+    ),
+    "http:one-server": Behaviour("issue 4", "`/mcp/s/SERVER` is one server under its own names."),
+    "http:health": Behaviour("issue 4", "`/health` tells programs how carpool is, by its status too."),
+    "http:tools-json": Behaviour("issue 4", "`GET /mcp/tools` is the whole list as JSON."),
+    "http:host-origin": Behaviour(
+        "issue 4",
+        "Only names of this machine, and pages of it, are let in, whatever tricks they are spelled with.",
+    ),
+    "http:tokens": Behaviour(
+        "issue 4", "With tokens nobody comes in without one, and each comes in as itself."
+    ),
+    "http:tokens:elsewhere": Behaviour(
+        "issue 4", "A door that others than this machine could use is not opened without tokens."
+    ),
+    "http:limits": Behaviour(
+        "issue 4",
+        "Headers, bodies, sessions, requests and slow clients are bounded, and nobody else pays for one.",
+    ),
+    "http:own-process": Behaviour(
+        "issue 4",
+        "The door may die and come back, and so may the broker behind it: every open request is answered.",
+    ),
+}
+
+BEHAVIOURS: Final[dict[str, Behaviour]] = (
+    _RUNS | _CALLS | _FEATURES | _ASKS | _SHARING | _TASKS | _STREAMS | _DOOR
+)

@@ -64,6 +64,11 @@ class AgentIo:
         return self._buffer.pending_bytes
 
     @property
+    def unread_bytes(self) -> int:
+        """Accepted and not yet taken by the socket."""
+        return self._waiting_bytes
+
+    @property
     def blocked(self) -> bool:
         """The agent does not read."""
         return self._blocked

@@ -18,13 +18,14 @@ import msgspec
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.events import SessionMoved, SourceDropped, SourceId, SourceRead
 from carpool_broker.core.scope import Scope
-from carpool_broker.core.scopes import Resolution, resolve, resolve_run
+from carpool_broker.core.scopes import Resolution, only, resolve, resolve_run
 from carpool_protocol.attach import Attach, RunCommand
 from carpool_protocol.config.environment import scrub
 from carpool_protocol.config.expand import references
 from carpool_protocol.config.load import ConfigFile, env_file_path, home_of, load_config, load_env_file
 from carpool_protocol.config.model import Config, variables
 from carpool_protocol.ids import ServerName, SessionId
+from carpool_protocol.streams import Refused
 
 DAEMON = SourceId("daemon")
 """The source without any session: what `auto_connect` and `min` hold up."""
@@ -47,12 +48,16 @@ class _Held:
         cwd: str,
         run: RunCommand | None,
         roots: tuple[str, ...] | None,
+        *,
+        server: str = "",
     ) -> None:
         self.environment = environment
         self.workspace = workspace
         self.cwd = cwd
         self.run = run
         self.roots = roots
+        self.server = server
+        """The only one that is seen; empty: all are."""
         self.sessions = 0
 
 
@@ -125,11 +130,26 @@ class Configuration:
             max_open_calls=session.max_open_calls,
             max_waiting_calls=session.max_waiting_calls,
             max_waiting_bytes=session.max_waiting_bytes,
+            park_s=session.park_s,
         )
 
     def wanted_variables(self, attach: Attach) -> list[str]:
         """What the carrier is asked for: exactly the names that the configuration uses."""
         return [] if attach.run is not None else sorted(variables(self.config))
+
+    def objection(self, attach: Attach) -> Refused | None:
+        """Why a session that is to see only a part of the configuration cannot be; None: it can."""
+        if attach.profile:
+            return Refused(
+                "this version of carpool has no profiles yet: leave the profile out", "unknown_profile"
+            )
+        server = self.config.servers.get(ServerName(attach.server))
+        if attach.server and (server is None or server.disabled):
+            return Refused(
+                "the configuration has no server of that name, or it is disabled: see `carpool status`",
+                "unknown_server",
+            )
+        return None
 
     def enter(
         self, session: SessionId, attach: Attach, environment: dict[str, str]
@@ -184,11 +204,13 @@ class Configuration:
         roots = guest.roots if "agent" in told else None
         if attach.run is not None:  # what it brings itself is all that counts
             workspace, cwd, roots = "", "", None
-        held = _Held(environment, workspace, cwd, attach.run, roots)
-        if not (environment or workspace or cwd or attach.run or roots is not None):
+        held = _Held(environment, workspace, cwd, attach.run, roots, server=attach.server)
+        if not (environment or workspace or cwd or attach.run or attach.server or roots is not None):
             return DAEMON, held
         run = [] if attach.run is None else [attach.run.argv, sorted(attach.run.env.items()), attach.run.cwd]
-        what = msgspec.msgpack.encode([sorted(environment.items()), workspace, cwd, run, roots])
+        what = msgspec.msgpack.encode(
+            [sorted(environment.items()), workspace, cwd, run, roots, attach.server]
+        )
         return SourceId(hashlib.blake2b(what, key=self._secret, digest_size=8).hexdigest()), held
 
     def resolve(self, source: SourceId) -> SourceRead:
@@ -209,6 +231,8 @@ class Configuration:
                 secret=self._secret,
                 roots=held.roots,
             )
+        if held.server:
+            found = only(found, ServerName(held.server))
         return self._reading(source, found)
 
     def _reading(self, source: SourceId, found: Resolution) -> SourceRead:
@@ -225,6 +249,7 @@ class Configuration:
             max_greeting=config.max_greeting,
             twins=found.twins,
             own_roots=found.own_roots,
+            stateless=found.stateless,
         )
 
 

@@ -2,7 +2,8 @@
 
 Owns the listening socket, the connections, the attach dialogue, the receive budget for unfinished
 lines and the patience with agents that do not read (rule 3). A connection whose first line is no
-attach line is plain: that line is the agent's first.
+attach line is plain: that line is the agent's first. One whose attach line says so carries many
+sessions; what its lines mean is `carrier`'s.
 
 Knows nothing of: what a line means beyond the attach dialogue, configuration, calls.
 """
@@ -18,6 +19,7 @@ from typing import Final, Protocol
 import trio
 
 from carpool_broker.agent_io import AgentIo
+from carpool_broker.carrier import Carrier, Stream, StreamHost
 from carpool_protocol.attach import (
     Attach,
     AttachProblem,
@@ -27,7 +29,7 @@ from carpool_protocol.attach import (
     refused_line,
 )
 from carpool_protocol.attach_version import ATTACH_VERSION
-from carpool_protocol.ids import SessionId
+from carpool_protocol.ids import ABSENT, RawJson, SessionId
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.runtime.pump import PIECE
 from carpool_protocol.runtime.ready import ReadySet
@@ -40,33 +42,33 @@ LOOK_S: Final = 1.0
 BACKLOG: Final = 512
 READ_AHEAD_BYTES: Final = 64 * 1024
 """Less than this of an unfinished line does not count towards the receive budget."""
+UNREAD_CAP_BYTES: Final = 256 * 1024 * 1024
+"""A carrier of many that leaves more unread is dropped at once: it would take the memory of all others."""
 
 
-class Host(Protocol):
+class Host(StreamHost, Protocol):
     """What the door needs of the shell."""
 
     def wanted_variables(self, attach: Attach) -> list[str]:
         """Names of the environment variables the carrier is asked for."""
 
-    def welcome(self, session: SessionId, attach: Attach, environment: dict[str, str]) -> None:
-        """The session begins: its lines come next."""
-
     def take(self, session: SessionId, lines: list[bytes | OverlongLine]) -> None:
         """Lines of the agent."""
-
-    def farewell(self, session: SessionId) -> None:
-        """The agent is gone."""
 
 
 class Agent:
     """One connection."""
 
-    __slots__ = ("asked", "attach", "began_at", "id", "io", "kept", "seen_at", "seen_progress", "welcomed")
+    __slots__ = (
+        "asked", "attach", "began_at", "carrier", "id", "io", "kept", "seen_at", "seen_progress", "welcomed",
+    )  # fmt: skip
 
     def __init__(self, session: SessionId, now: float) -> None:
         self.id = session
         self.io: AgentIo
         self.attach: Attach | None = None
+        self.carrier: Carrier | None = None
+        """Where it carries many sessions; then it is none itself."""
         self.asked: list[str] = []
         """Variables that the carrier has been asked for and has not said yet."""
         self.kept: list[bytes | OverlongLine] = []
@@ -92,6 +94,8 @@ class Door:
         self._listener: socket.socket | None = None
         self._count = 0
         self.agents: dict[SessionId, Agent] = {}
+        self._streams: dict[SessionId, Stream] = {}
+        """Sessions that come through a carrier with many."""
         self._dirty: dict[SessionId, Agent] = {}
         self._unflushed = 0
         self._settle: Callable[[], None] = _nothing
@@ -125,15 +129,32 @@ class Door:
             agent.io.close()
         self.agents.clear()
 
-    def write(self, session: SessionId, line: bytes) -> None:
-        """A line for this agent; it leaves at `flush`. Nothing happens when the agent is gone."""
+    def write(
+        self, session: SessionId, line: bytes, about: RawJson = ABSENT, *, answers: bool = False
+    ) -> None:
+        """A line for this agent; it leaves at `flush`. Nothing happens when the agent is gone.
+
+        `about`: the id of the agent's request that it belongs to; `answers`: it is the answer to that.
+        """
         agent = self.agents.get(session)
         if agent is not None:
+            # As `_queue`, without the call: all answers of plain connections pass here.
             agent.io.write(line)
             self._dirty[session] = agent
             self._unflushed += 1
             if self._unflushed >= PIECE:
                 self.flush()
+            return
+        stream = self._streams.get(session)
+        if stream is not None:
+            stream.carrier.write(stream.frame(line, about, last=answers))
+
+    def _queue(self, agent: Agent, line: bytes) -> None:
+        agent.io.write(line)
+        self._dirty[agent.id] = agent
+        self._unflushed += 1
+        if self._unflushed >= PIECE:
+            self.flush()
 
     def flush(self) -> None:
         """Every agent gets its burst."""
@@ -142,6 +163,8 @@ class Door:
             dirty, self._dirty = self._dirty, {}
             for agent in dirty.values():
                 agent.io.flush()
+                if agent.carrier is not None and agent.io.unread_bytes > UNREAD_CAP_BYTES:
+                    self.drop(agent.id, f"it has not read {UNREAD_CAP_BYTES} bytes")
 
     def drop(self, session: SessionId, why: str) -> None:
         """End this connection."""
@@ -150,8 +173,13 @@ class Door:
             log.warning("%s is dropped: %s", session, why)
             agent.io.flush()
             agent.io.close()
-            if agent.welcomed:
-                self._host.farewell(session)
+            self._farewell(agent)
+
+    def _farewell(self, agent: Agent) -> None:
+        if agent.carrier is not None:
+            agent.carrier.left()
+        elif agent.welcomed:
+            self._host.farewell(agent.id)
 
     async def watch(self) -> None:
         """Look at slow readers, late carriers and the receive budget, until cancelled."""
@@ -183,8 +211,7 @@ class Door:
                 log.error("cannot accept an agent: %s", error.strerror)  # noqa: TRY400 - the reason says all
                 return
             sock.setblocking(False)
-            self._count += 1
-            agent = Agent(SessionId(f"s{self._count}"), trio.current_time())
+            agent = Agent(self._mint(), trio.current_time())
             agent.io = AgentIo(
                 sock,
                 self._ready,
@@ -194,11 +221,14 @@ class Door:
             )
             self.agents[agent.id] = agent
 
+    def _mint(self) -> SessionId:
+        self._count += 1
+        return SessionId(f"s{self._count}")
+
     def _left(self, agent: Agent) -> None:
         if self.agents.pop(agent.id, None) is not None:
             self._ration()
-            if agent.welcomed:
-                self._host.farewell(agent.id)
+            self._farewell(agent)
 
     def _take(self, agent: Agent, lines: list[bytes | OverlongLine]) -> None:
         """Lines of an agent that is not welcome yet."""
@@ -211,9 +241,7 @@ class Door:
         first = lines[0]
         attach = parse_attach(first) if isinstance(first, bytes) else None
         if isinstance(attach, AttachProblem):
-            agent.io.write(refused_line(attach.text))
-            agent.io.flush()
-            self.drop(agent.id, attach.text)
+            self._refuse(agent, attach.text)
             return
         if attach is None:
             agent.attach = Attach(version=ATTACH_VERSION, carrier="client", pid=agent.io.peer_pid())
@@ -222,6 +250,13 @@ class Door:
             return
         agent.attach = attach
         agent.kept = []
+        if attach.streams:
+            self._carry(agent, attach, lines[1:])
+            return
+        refused = self._host.objection(attach) if attach.server else None
+        if refused is not None:
+            self._refuse(agent, refused.text)
+            return
         agent.asked = self._host.wanted_variables(attach)
         agent.io.write(attached_line(agent.id, agent.asked))
         agent.io.flush()
@@ -230,6 +265,28 @@ class Door:
             self._welcome(agent, {})
         elif lines[1:]:
             self._await_environment(agent, lines[1:])
+
+    def _refuse(self, agent: Agent, text: str) -> None:
+        agent.io.write(refused_line(text))
+        agent.io.flush()
+        self.drop(agent.id, text)
+
+    def _carry(self, agent: Agent, attach: Attach, lines: list[bytes | OverlongLine]) -> None:
+        """Many sessions come through this connection. None of them brings an environment."""
+        agent.io.write(attached_line(agent.id, []))
+        agent.io.flush()
+        agent.carrier = Carrier(
+            agent.id,
+            attach,
+            self._host,
+            self._streams,
+            mint=self._mint,
+            write=partial(self._queue, agent),
+            drop=partial(self.drop, agent.id),
+        )
+        agent.io.on_lines = agent.carrier.take
+        if lines:
+            agent.carrier.take(lines)
 
     def _await_environment(self, agent: Agent, lines: list[bytes | OverlongLine]) -> None:
         for place, line in enumerate(lines):

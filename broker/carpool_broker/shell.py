@@ -15,6 +15,7 @@ from pathlib import Path
 import trio
 
 from carpool_broker.agent_io import LINE_CAP_BYTES
+from carpool_broker.carrier import Stream, placed
 from carpool_broker.configuration import DAEMON, Configuration
 from carpool_broker.control import Control, ControlError
 from carpool_broker.core import effects, events
@@ -22,11 +23,12 @@ from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.outward import outward
 from carpool_broker.core.registry import Registry
 from carpool_broker.door import Door
-from carpool_broker.era import asking, handshake
+from carpool_broker.era import asking, handshake, stateless_words
 from carpool_protocol import paths
 from carpool_protocol.attach import Attach
+from carpool_protocol.downgrade import STATELESS
 from carpool_protocol.faults import fault, for_method
-from carpool_protocol.ids import Epoch, SessionId
+from carpool_protocol.ids import Epoch, RawJson, SessionId
 from carpool_protocol.journal import Journal
 from carpool_protocol.jsonrpc import error_body_line, result_line
 from carpool_protocol.lines import OverlongLine
@@ -38,6 +40,7 @@ from carpool_protocol.runtime.pump import PIECE, Pump
 from carpool_protocol.runtime.ready import ReadySet
 from carpool_protocol.runtime.steady_clock import SteadyClock
 from carpool_protocol.runtime.zmq_link import ZmqLink
+from carpool_protocol.streams import Open, Refused
 
 log = logging.getLogger("carpool.broker")
 
@@ -49,6 +52,8 @@ class BrokerShell:
 
     def __init__(self, runtime_dir: str, configuration: Configuration, lifeline: Lifeline | None) -> None:
         self._release = version("carpool")
+        self._words = stateless_words.Words(self._release)
+        self._digest_key = os.urandom(32)
         self._configuration = configuration
         self._lifeline = lifeline
         config = configuration.config
@@ -57,7 +62,12 @@ class BrokerShell:
         self._link: Link = ZmqLink(
             Hello(LINK_VERSION, epoch, BROKER, os.getpid(), self._release), paths.link_endpoint(runtime_dir)
         )
-        self.core = BrokerCore(Registry(mark=epoch[-6:]), configuration.bounds(), config.list_wait_s)
+        self.core = BrokerCore(
+            Registry(mark=epoch[-6:]),
+            configuration.bounds(),
+            config.list_wait_s,
+            secret=os.urandom(32),
+        )
         dump_to = Path(paths.log_dir(os.environ, runtime_dir)) / "journal-broker.jsonl"
         self._clock = SteadyClock()
         self._pump: Pump[events.AnyEvent, effects.AnyEffect] = Pump(
@@ -86,17 +96,32 @@ class BrokerShell:
         """Sessions of operators, with the requests they have open."""
         self._nursery: trio.Nursery | None = None
         self._stopped = trio.Event()
+        write = self._door.write
         self._perform_one: dict[type, Callable[..., None]] = {
-            effects.Reply: lambda e: self._door.write(e.session, handshake.reply(e)),
-            effects.Greet: lambda e: self._door.write(e.session, handshake.greeting(e, self._release)),
-            effects.ReportProgress: lambda e: self._door.write(e.session, handshake.progress(e)),
+            effects.Reply: lambda e: write(e.session, handshake.reply(e), e.id, answers=True),
+            effects.Greet: lambda e: write(
+                e.session, handshake.greeting(e, self._release), e.id, answers=True
+            ),
+            effects.ReportProgress: lambda e: write(e.session, handshake.progress(e), e.request),
             effects.ReplyOutward: self._reply_outward,
-            effects.SayListChanged: lambda e: self._door.write(e.session, handshake.LIST_CHANGED[e.family]),
-            effects.SayLog: lambda e: self._door.write(e.session, handshake.log_message(e)),
-            effects.SayUpdated: lambda e: self._door.write(e.session, handshake.updated(e)),
+            effects.SayListChanged: lambda e: write(
+                e.session,
+                stateless_words.list_changed(e) if e.listen else handshake.LIST_CHANGED[e.family],
+                e.listen,
+            ),
+            effects.SayLog: lambda e: write(e.session, handshake.log_message(e), e.request),
+            effects.SayUpdated: lambda e: write(
+                e.session, stateless_words.updated(e) if e.listen else handshake.updated(e), e.listen
+            ),
+            effects.SayTask: self._say_task,
             effects.SendAsk: self._ask,
-            effects.WithdrawAsk: lambda e: self._door.write(e.session, asking.withdrawal(e)),
-            effects.SayElicited: lambda e: self._door.write(e.session, asking.elicited(e)),
+            effects.WithdrawAsk: lambda e: write(e.session, asking.withdrawal(e), e.request),
+            effects.SayElicited: lambda e: write(e.session, asking.elicited(e)),
+            effects.ReplyStateless: self._reply_stateless,
+            effects.Describe: lambda e: write(e.session, self._words.describe(e), e.id, answers=True),
+            effects.RequireInput: lambda e: write(e.session, self._words.require(e), e.id, answers=True),
+            effects.Acknowledge: lambda e: write(e.session, stateless_words.acknowledgement(e), e.id),
+            effects.EndListen: self._end_listen,
             effects.UseRoots: lambda e: self._pump.feed_all(
                 self._configuration.use_roots(e.session, e.roots)
             ),
@@ -146,12 +171,31 @@ class BrokerShell:
         if effect.session in self.core.sessions:
             view = self.core.view_of(effect.session)
             body = outward(view, effect.key, effect.method, effect.version, effect.body)
-            self._door.write(effect.session, result_line(effect.id, body))
+            self._door.write(effect.session, result_line(effect.id, body), effect.id, answers=True)
+
+    def _reply_stateless(self, effect: effects.ReplyStateless) -> None:
+        body = effect.body
+        if effect.key and effect.session in self.core.sessions:
+            view = self.core.view_of(effect.session)
+            body = outward(view, effect.key, effect.method, STATELESS, body)
+        self._door.write(effect.session, self._words.reply(effect, body), effect.id, answers=True)
+
+    def _say_task(self, effect: effects.SayTask) -> None:
+        params = effect.params
+        if effect.key and effect.session in self.core.sessions:
+            params = outward(self.core.view_of(effect.session), effect.key, "tasks/get", STATELESS, params)
+        self._door.write(effect.session, stateless_words.task_told(effect, params), effect.listen)
+
+    def _end_listen(self, effect: effects.EndListen) -> None:
+        *before, result = self._words.end(effect)
+        for line in before:
+            self._door.write(effect.session, line, effect.id)
+        self._door.write(effect.session, result, effect.id, answers=True)
 
     def _ask(self, effect: effects.SendAsk) -> None:
         said = asking.ask(effect)
         if isinstance(said, bytes):
-            self._door.write(effect.session, said)
+            self._door.write(effect.session, said, effect.request)
         else:
             self._pump.feed(said)
 
@@ -221,8 +265,14 @@ class BrokerShell:
         """See `door.Host`."""
         return self._configuration.wanted_variables(attach)
 
-    def welcome(self, session: SessionId, attach: Attach, environment: dict[str, str]) -> None:
-        """See `door.Host`."""
+    def objection(self, attach: Attach) -> Refused | None:
+        """See `carrier.StreamHost`."""
+        return self._configuration.objection(attach)
+
+    def welcome(
+        self, session: SessionId, attach: Attach, environment: dict[str, str], stream: Open | None = None
+    ) -> None:
+        """See `carrier.StreamHost`."""
         source, followed = self._configuration.enter(session, attach, environment)
         self._pump.feed_all(followed)
         if attach.control:
@@ -233,8 +283,11 @@ class BrokerShell:
                 source=source,
                 agent=attach.agent,
                 pid=attach.pid,
-                carrier=attach.carrier,
+                carrier=attach.carrier if stream is None else "http",
                 control=attach.control,
+                shared=stream is not None and stream.kind == "shared",
+                anonymous=stream is not None and stream.kind == "shared" and not stream.principal,
+                max_open_calls=0 if stream is None else max(stream.max_open_calls, 0),
             )
         )
 
@@ -243,7 +296,9 @@ class BrokerShell:
         burst: list[events.AnyEvent] = []
         for line in lines:
             if isinstance(line, bytes):
-                meaning = handshake.read(session, line)
+                meaning = handshake.read(session, line, key=self._digest_key)
+                if len(line) > handshake.MAX_KEPT_BYTES:
+                    meaning = handshake.bounded(meaning)
             else:
                 meaning = handshake.read_overlong(session, line, LINE_CAP_BYTES)
             if isinstance(meaning, events.Event):
@@ -254,15 +309,55 @@ class BrokerShell:
                 self._aside(session, meaning)
         self._pump.feed_all(burst)
 
+    def take_message(
+        self, stream: Stream, message: bytes, exchange: int, burst: list[events.AnyEvent]
+    ) -> None:
+        """See `carrier.StreamHost`."""
+        shared = stream.exchanges.shared
+        said = handshake.read(stream.id, message, shared=shared, key=self._digest_key)
+        if len(message) > handshake.MAX_KEPT_BYTES:
+            said = handshake.bounded(said)
+        meaning = placed(stream, said, exchange)
+        if isinstance(meaning, events.Event):
+            burst.append(meaning)
+            if isinstance(meaning, events.AgentCancelled):
+                self.feed(burst)
+                stream.cancelled(meaning.id)
+            return
+        if meaning is None:
+            return
+        self.feed(burst)  # whatever comes aside comes in its turn
+        if isinstance(meaning, handshake.Unservable):
+            stream.say(meaning.line, exchange)
+        elif isinstance(meaning, handshake.Batch):
+            if self._takes(stream.id, meaning):
+                for line in _unbatched(meaning):
+                    self.take_message(stream, line, exchange, burst)
+            else:
+                stream.say(meaning.refusal, exchange)
+        else:
+            self._aside(stream.id, meaning)
+
+    def feed(self, burst: list[events.AnyEvent]) -> None:
+        """See `carrier.StreamHost`."""
+        self._pump.feed_all(burst)
+        burst.clear()
+
+    def give_up(self, session: SessionId, request: RawJson) -> None:
+        """See `carrier.StreamHost`."""
+        self._pump.feed(events.AgentCancelled(session, request, "the client went away"))
+
+    def _takes(self, session: SessionId, batch: handshake.Batch) -> bool:
+        return bool(batch.lines) and self.core.sessions[session].version == handshake.BATCHING
+
     def _aside(
         self, session: SessionId, meaning: handshake.ControlAsked | handshake.Unservable | handshake.Batch
     ) -> None:
         if isinstance(meaning, handshake.Unservable):
             self._door.write(session, meaning.line)
         elif isinstance(meaning, handshake.Batch):
-            if meaning.lines and self.core.sessions[session].version == handshake.BATCHING:
-                # A batch within a batch is none of JSON-RPC's: it is refused as a line of its own.
-                self.take(session, [line for line in meaning.lines if not line.startswith(b"[")])
+            if self._takes(session, meaning):
+                self.take(session, [*_unbatched(meaning)])
             else:
                 self._door.write(session, meaning.refusal)
         elif session in self._operators:
@@ -282,7 +377,7 @@ class BrokerShell:
             except ControlError as error:
                 _, body = for_method(fault(error.slug, detail=error.detail), "")
                 line = error_body_line(asked.id, body)
-            self._door.write(session, line)
+            self._door.write(session, line, asked.id, answers=True)
             self._settle()
         scopes.discard(scope)
 
@@ -320,3 +415,8 @@ class BrokerShell:
 
     def _jumped(self) -> None:
         log.warning("this process stood still for a while")
+
+
+def _unbatched(batch: handshake.Batch) -> list[bytes]:
+    # A batch within a batch is none of JSON-RPC's: it is refused as a line of its own.
+    return [line for line in batch.lines if not line.startswith(b"[")]

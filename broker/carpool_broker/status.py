@@ -57,7 +57,7 @@ def page(facts: Facts) -> dict[str, Any]:
                 "id": session.id,
                 "agent": session.agent,
                 "pid": session.pid,
-                "era": "handshake" if session.greeted else "",
+                "era": "handshake" if session.greeted else "stateless" if session.stateless else "",
                 "profile": "",
                 "in_flight": len(session.owed),
                 "calls": session.calls,

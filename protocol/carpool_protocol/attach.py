@@ -22,7 +22,8 @@ from msgspec import Meta, Struct
 
 from carpool_protocol.attach_version import ATTACH_VERSION
 
-Carrier = Literal["shim", "run", "cli", "client"]
+Carrier = Literal["shim", "run", "cli", "client", "door"]
+"""`door`: the HTTP door. Its connection is no session; it carries many (`streams`)."""
 
 ATTACHED_PREFIX = b'{"jsonrpc":"2.0","method":"carpool/attached"'
 REFUSED_PREFIX = b'{"jsonrpc":"2.0","method":"carpool/refused"'
@@ -52,6 +53,10 @@ class Attach(Struct, frozen=True, kw_only=True):
     control: bool = False
     """The session may use the `carpool/…` methods of the command line."""
     run: RunCommand | None = None
+    server: str = ""
+    """Only this server, under its own names; empty: all of them."""
+    streams: bool = False
+    """Each line after the broker's `attached` is a frame (`streams`). With the carrier `door`, only there."""
 
 
 class AttachProblem(Struct, frozen=True):
@@ -112,6 +117,8 @@ def parse_attach(line: bytes) -> Attach | AttachProblem | None:
         return AttachProblem(f"cannot read the attach line ({_place(error)}): run `carpool restart --all`")
     if (attach.carrier == "run") != (attach.run is not None):
         return AttachProblem("the attach line must say `run` with the carrier `run`, and only there")
+    if (attach.carrier == "door") != attach.streams:
+        return AttachProblem("the attach line must say `streams` with the carrier `door`, and only there")
     return attach
 
 

@@ -10,13 +10,13 @@ Takes legal JSON that is free of control bytes, as `jsonrpc.decode` gives it. Kn
 servers, which URI means what.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import msgspec
 from msgspec import Raw
 
-from carpool_protocol.ids import RawJson
+from carpool_protocol.ids import EMPTY_OBJECT, RawJson
 from carpool_protocol.jsonrpc import quote
 from carpool_protocol.scan import key_text, members, mended
 
@@ -128,11 +128,16 @@ def rewrite_uris(method: str, body: RawJson, outward: Callable[[str], str]) -> R
             return at(raw, {"resource": lambda inner: at(inner, {"uri": uri})})
         return raw
 
+    def result(raw: bytes) -> bytes:
+        return rewrite_uris("tools/call", RawJson(raw), outward)
+
     match method:
         case "resources/read":
             return RawJson(at(body, {"contents": lambda found: each(found, lambda it: at(it, {"uri": uri}))}))
         case "notifications/resources/updated":
             return RawJson(at(body, {"uri": uri}))
+        case "tasks/get":
+            return RawJson(at(body, {"result": result}))
         case _:
             return change_blocks(method, body, block)
 
@@ -155,3 +160,17 @@ def value_of(raw: bytes, key: str) -> bytes | None:
         if key_text(raw[cut.key : cut.key_end]) == key:
             return raw[cut.value : cut.value_end]
     return None
+
+
+def stripped(raw: bytes, names: Collection[str]) -> bytes:
+    """An object without the members of these names (given in lower case), however they are spelled: escaped,
+    twice, or in another case, which some readers ignore. What cannot be cut has nothing left.
+    """
+    cuts = members(raw)
+    if cuts is None:
+        return EMPTY_OBJECT
+    found = [(key_text(raw[cut.key : cut.key_end]) or "").casefold() for cut in cuts]
+    if not any(name in names for name in found):
+        return raw
+    kept = [raw[cut.key : cut.value_end] for cut, name in zip(cuts, found, strict=True) if name not in names]
+    return b"{%b}" % b",".join(kept)

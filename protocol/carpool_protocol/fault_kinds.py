@@ -84,7 +84,7 @@ _KINDS: Final = (
         "refused",
         METHOD_NOT_FOUND,
         "This method is not served here.",
-        "Use only what the answer to initialize announced.",
+        "Use only what the answer to initialize, or to server/discover, announces.",
         protocol=True,
     ),
     FaultKind(
@@ -93,6 +93,24 @@ _KINDS: Final = (
         INVALID_PARAMS,
         "The params do not have the shape that this method needs.",
         "Correct the request; the MCP specification gives the shape.",
+        protocol=True,
+    ),
+    FaultKind(
+        "bad_request_state",
+        "refused",
+        INVALID_PARAMS,
+        "No call of this agent waits with this requestState: it was used before, has expired, or the request "
+        "is not the one it was given for.",
+        "Send the request again from the start, without requestState and inputResponses.",
+        protocol=True,
+    ),
+    FaultKind(
+        "unknown_task",
+        "refused",
+        INVALID_PARAMS,
+        "This agent has no task of this id: it has expired, the server that ran it has ended, or it was "
+        "never given out here.",
+        "Call the tool again; look first at what a task that was lost has changed.",
         protocol=True,
     ),
     FaultKind(
@@ -156,6 +174,15 @@ _KINDS: Final = (
         4104,
         "The configuration of this server has a mistake, so it cannot be started.",
         "Ask the user to run `carpool check` and to correct the configuration.",
+    ),
+    FaultKind(
+        "needs_session",
+        "refused",
+        4105,
+        "The server keeps state for each agent in an instance of its own, and this request does not say "
+        "whose it is.",
+        "Use a session (initialize first) or a bearer token, or have the user set the server's sharing to "
+        "serial.",
     ),
     # --- unavailable: 53xx ---
     FaultKind(
@@ -300,6 +327,13 @@ _KINDS: Final = (
         "The server wants its user to open a web page first, and this agent has not declared that it can be "
         "asked to (elicitation in mode url).",
         "Use an agent that can, or do what the server wants (mostly a sign-in) elsewhere, then try again.",
+    ),
+    FaultKind(
+        "url_declined",
+        "lost",
+        5409,
+        "The server wants its user to open a web page first, and the user did not agree to.",
+        "Ask the user; then try again.",
     ),
     FaultKind(
         "answer_too_large",

@@ -38,3 +38,13 @@ RawJson = NewType("RawJson", bytes)
 
 ABSENT = RawJson(b"")
 EMPTY_OBJECT = RawJson(b"{}")
+
+
+def part_of(session: SessionId, number: int) -> SessionId:
+    """A name for one of several who share a session and know nothing of each other."""
+    return SessionId(f"{session}.{number}")
+
+
+def whole_of(session: SessionId) -> SessionId:
+    """The session that this one is a part of; itself, where it is none."""
+    return SessionId(session.partition(".")[0])

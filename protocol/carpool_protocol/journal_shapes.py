@@ -133,14 +133,37 @@ def _weight(cls: type[Struct], of: str) -> str | None:
                 continue
             case "length":
                 part: str | None = _PART["length"].format(f"{of}.{field}")
+            case "lengths":  # most often there are none
+                part = f"(len({of}.{field}) and {SMALL_BYTES})"
+            case "deep" if _is_light(shape.hints[field]):
+                continue
             case "deep" if isinstance(hint, type) and shape.hints[field] is hint:
                 part = _weight(hint, f"{of}.{field}")
+            case "deep" if get_origin(hint) is tuple and shape.hints[field] is hint:
+                part = f"({SMALL_BYTES} if {of}.{field} else 0)"
             case _:
                 part = None
         if part is None:
             return None
         parts.append(part)
     return " + ".join(parts) or "0"
+
+
+def _is_light(hint: Any) -> bool:
+    """Whether the Structs in a value of this type, if there are any, may all be kept as they are."""
+    return not _hides(hint) and all(shape_of(each).kept_whole for each in structs_in(hint).values())
+
+
+def kept_bytes(value: Any) -> int:
+    """About how many bytes of texts a ring keeps of a value, payloads apart. Slow: for what may be large."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, tuple | list):
+        return sum(map(kept_bytes, value))
+    if isinstance(value, Struct):
+        kinds = shape_of(type(value)).kinds.items()
+        return sum(kept_bytes(getattr(value, field)) for field, kind in kinds if kind in {"plain", "deep"})
+    return 0
 
 
 _PART: Final[dict[FieldKind, str]] = {

@@ -44,6 +44,10 @@ Mode = Literal["concurrent", "serial", "session"]
 Era = Literal["handshake", "stateless"]
 """How the instances of a pool are spoken to: 2024-11-05 … 2025-11-25, or 2026-07-28."""
 
+EraWish = Literal["handshake", "stateless", "auto", "newest"]
+"""How they are to be spoken to. `auto`: in the handshake era, and in the other where a server refuses that.
+`newest`: the other way around."""
+
 
 Need = Literal["sampling", "sampling.tools", "elicitation.form", "elicitation.url", "roots"]
 """What an agent must have declared for a question. `ask_needs` reads it from the params."""
@@ -147,7 +151,9 @@ class PoolSpec(Struct, frozen=True, kw_only=True, array_like=True):
     """File URIs that its instances are told as roots; None: roots are not declared (rule 6)."""
     replaces: PoolKey = PoolKey("")
     """The pool whose place this one takes after a reload: leases of that one end here (rule 15)."""
-    era: Era = "handshake"
+    era: EraWish = "handshake"
+    replaces_too: list[PoolKey] = []
+    """More such pools: agents of several classes had one each, and have this one together."""
 
 
 class Wanted(Message, frozen=True, tag=10):
@@ -174,7 +180,7 @@ class Call(Message, frozen=True, tag=12):
     call: CallId
     key: PoolKey
     session: SessionId
-    """For fairness between sessions, not for rights."""
+    """For fairness between sessions, not for rights. It may be a part of one (`ids.part_of`)."""
     method: str
     target: str
     """The server's own name of the tool."""
@@ -191,6 +197,12 @@ class Call(Message, frozen=True, tag=12):
     """What can be asked of the agent behind this very call; None: what its pool's class says (rule 12)."""
     log_level: str = ""
     """Log messages of this call are wanted from here on; empty: as `SetLevel` says."""
+    tasks: bool = False
+    """Its agent has declared the extension `io.modelcontextprotocol/tasks`: a server that knows it may answer
+    with a task.
+    """
+    instance: InstanceId = InstanceId(0)
+    """It is about a task (`target`) that runs there: no other will do. 0: any instance."""
 
 
 class CancelCall(Message, frozen=True, tag=13):
@@ -282,6 +294,22 @@ class Sessions(Message, frozen=True, tag=24):
     live: list[SessionNote]
 
 
+class WatchTasks(Message, frozen=True, tag=25):
+    """The tasks of one instance whose changes agents want to hear of, complete each time."""
+
+    instance: InstanceId
+    tasks: list[str]
+    """The server's own ids."""
+
+
+class CancelTask(Message, frozen=True, tag=26):
+    """Nobody can ask for this task any more. Nothing is answered."""
+
+    instance: InstanceId
+    task: str
+    """The server's own id."""
+
+
 class Explain(Message, frozen=True, tag=21):
     """Say which sharing mode this pool has and why. Answered with `Explained`."""
 
@@ -317,6 +345,16 @@ class Answered(Message, frozen=True, tag=30):
     """
     public: bool = False
     """It says that anybody may be given this result."""
+    urls: tuple[Payload, ...] = ()
+    """Of such an error, for calls whose `can` is said: where to. One elicitation each, as the server wrote
+    it.
+    """
+    task: str = ""
+    """The result is no result but this task, which the server has begun; its own id of it."""
+    task_ttl_ms: int = -1
+    """How long the server keeps that; -1: it does not say, or for ever."""
+    instance: InstanceId = InstanceId(0)
+    """Where that runs."""
 
 
 class Failed(Message, frozen=True, tag=31):
@@ -393,6 +431,8 @@ class Catalog(Message, frozen=True, tag=33):
     ttl_ms: int = -1
     """Of the lists, the least that any of them said; -1: no word. See `Answered`."""
     public: bool = False
+    tasks: bool = False
+    """It knows the extension `io.modelcontextprotocol/tasks`."""
 
 
 class PoolChanged(Message, frozen=True, tag=34):
@@ -519,6 +559,15 @@ class Elicited(Message, frozen=True, tag=41):
     params: Payload
 
 
+class TaskTold(Message, frozen=True, tag=43):
+    """A task is as far as this (`notifications/tasks`)."""
+
+    instance: InstanceId
+    task: str
+    """The server's own id."""
+    params: Payload
+
+
 class Explained(Message, frozen=True, tag=42):
     """The answer to `Explain`."""
 
@@ -547,6 +596,8 @@ ToSupervisor = (
     | SessionGone
     | SessionRekeyed
     | Sessions
+    | WatchTasks
+    | CancelTask
     | Explain
     | Testify
 )
@@ -566,6 +617,7 @@ ToBroker = (
     | Asked
     | AskWithdrawn
     | Elicited
+    | TaskTold
     | Explained
 )
 AnyMessage = ToSupervisor | ToBroker

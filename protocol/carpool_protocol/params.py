@@ -16,6 +16,7 @@ Knows nothing of: who calls, whether a name exists, which tokens are open.
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -43,10 +44,13 @@ class CallParams(Struct, frozen=True, gc=False):
     """An object: `_meta` without `progressToken`. `ABSENT` when there was no `_meta`."""
     token: RawJson
     """The raw `progressToken`, a string or an integer. `ABSENT` when there was none."""
+    has_more: bool = False
+    """`rest` may hold other members than `arguments`."""
 
 
 _NOTHING = Raw()
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_KNOWN_BYTES = 1024
 _SMALL_BYTES = 64 * 1024
 """Above this an object is never read into a dict of everything: it could cost many times its size."""
 
@@ -134,6 +138,7 @@ def split_call_line(line: bytes) -> tuple[RawJson, CallParams | ParamsError] | N
 
 def _split_seen(seen: _Call) -> CallParams | ParamsError:
     arguments = seen.arguments
+    has_more = False
     if seen.input_responses is seen.request_state is _NOTHING:
         rest = EMPTY_OBJECT if arguments is _NOTHING else RawJson(b'{"arguments":%b}' % bytes(arguments))
     else:
@@ -142,10 +147,11 @@ def _split_seen(seen: _Call) -> CallParams | ParamsError:
             (b'"inputResponses":', seen.input_responses),
             (b'"requestState":', seen.request_state),
         )
+        has_more = True
     if seen.meta is _NOTHING:
-        return CallParams(seen.name, rest, ABSENT, ABSENT)
+        return CallParams(seen.name, rest, ABSENT, ABSENT, has_more)
     meta = _split_meta_object(bytes(seen.meta))
-    return CallParams(seen.name, rest, *meta) if isinstance(meta, tuple) else meta
+    return CallParams(seen.name, rest, *meta, has_more) if isinstance(meta, tuple) else meta
 
 
 def _split_unusual_call(params: RawJson) -> CallParams | ParamsError:
@@ -160,7 +166,7 @@ def _split_unusual_call(params: RawJson) -> CallParams | ParamsError:
     split = _split_fields(found)
     if isinstance(split, ParamsError):
         return split
-    return CallParams(name, *split)
+    return CallParams(name, *split, has_more=any(key != "arguments" for key in found))
 
 
 def split_meta(params: RawJson) -> tuple[RawJson, RawJson, RawJson] | ParamsError:
@@ -185,6 +191,13 @@ def _split_meta_object(raw: bytes) -> tuple[RawJson, RawJson] | ParamsError:
         return ABSENT, ABSENT
     if alone := _token_alone(raw):
         return EMPTY_OBJECT, RawJson(alone[1])
+    # What every request of an agent says alike (its version, its capabilities) is cut once.
+    if len(raw) <= _KNOWN_BYTES and raw.find(b"progressToken") < 0 and raw.find(b"traceparent") < 0:
+        return _split_known_meta(raw)
+    return _split_any_meta(raw)
+
+
+def _split_any_meta(raw: bytes) -> tuple[RawJson, RawJson] | ParamsError:
     found = _fields(raw)
     if found is None:
         return _BAD_META
@@ -194,6 +207,9 @@ def _split_meta_object(raw: bytes) -> tuple[RawJson, RawJson] | ParamsError:
     if not found:
         return EMPTY_OBJECT, token
     return _stray(found, _OWN_IN_META) or (_object(found), token)
+
+
+_split_known_meta = lru_cache(256)(_split_any_meta)
 
 
 def _token(raw: bytes) -> RawJson | None:

@@ -109,6 +109,11 @@ def link_endpoint(directory: str) -> str:
     return "ipc://" + link_socket(directory)
 
 
+def door_file(directory: str) -> str:
+    """Where the HTTP door tells its URL while it listens."""
+    return directory + "/http.json"
+
+
 def lock_file(directory: str) -> str:
     """What a running launcher holds locked; its text says who it is."""
     return directory + "/lock"

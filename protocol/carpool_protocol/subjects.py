@@ -23,12 +23,21 @@ SUBJECTS: Final = {
 }
 """MCP 2025-11-25: server/prompts, server/resources, server/utilities/completion."""
 
+TASKS: Final = {
+    "tasks/get": "taskId",
+    "tasks/update": "taskId",
+    "tasks/cancel": "taskId",
+}
+"""Of the stateless era only: the extension `io.modelcontextprotocol/tasks` (SEP-2663)."""
+
+_KEYS: Final = SUBJECTS | TASKS
+
 
 class Subject(Struct, frozen=True):
     """The params of one request, taken apart."""
 
     text: str
-    """The name or URI; of a `ref` its JSON."""
+    """The name, URI or task; of a `ref` its JSON."""
     rest: RawJson
     """The other members, without `_meta`."""
     meta: RawJson
@@ -36,8 +45,8 @@ class Subject(Struct, frozen=True):
 
 
 def split_subject(method: str, params: RawJson) -> Subject | ParamsError:
-    """Take the subject out of the params of a method of `SUBJECTS`."""
-    key = SUBJECTS[method]
+    """Take the subject out of the params of a method of `SUBJECTS` or `TASKS`."""
+    key = _KEYS[method]
     split = split_meta(params)
     if isinstance(split, ParamsError):
         return split
@@ -51,14 +60,15 @@ def split_subject(method: str, params: RawJson) -> Subject | ParamsError:
         text = raw.decode(errors="replace")
     if found is None or text is None:
         return ParamsError(f"{method} needs {'an object' if key == 'ref' else 'a string'} {key}")
-    if any(name.casefold() == key for name in found):  # readers that ignore case would take that one
+    folded = key.casefold()  # readers that ignore case would take that one
+    if any(name.casefold() == folded for name in found):
         return ParamsError(f"{method} has its {key} twice, spelled differently")
     return Subject(text, _object(found), meta, token)
 
 
 def with_subject(method: str, text: str, rest: RawJson) -> RawJson:
     """The params with the subject put back, in the spelling of the server."""
-    key = SUBJECTS.get(method)
+    key = _KEYS.get(method)
     if key is None:
         return rest
     raw = text.encode() if key == "ref" else quote(text)

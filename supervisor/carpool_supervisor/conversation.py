@@ -7,7 +7,7 @@ Knows nothing of: why it runs, which call is whose, when it shall end.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from carpool_protocol.ids import InstanceId, RawJson, WireId
 from carpool_protocol.lines import OverlongLine
@@ -17,6 +17,7 @@ from carpool_protocol.runtime.ready import ReadySet
 from carpool_supervisor.child_io import ChildIo, PipeBudget
 from carpool_supervisor.core.events import InstanceHeard, OwnEvent, StdinBlocked, StdoutClosed
 from carpool_supervisor.era.adapter import Adapter
+from carpool_supervisor.era.detection import Detection
 from carpool_supervisor.spawn_request import Pipes
 from carpool_supervisor.stderr_log import StderrLog
 
@@ -32,7 +33,7 @@ class Conversation:
     def __init__(
         self,
         instance: InstanceId,
-        adapter: Adapter,
+        adapter: Adapter | Detection,
         pipes: Pipes,
         *,
         ready: ReadySet,
@@ -43,7 +44,9 @@ class Conversation:
         on_dirty: Callable[["Conversation"], None],
     ) -> None:
         self.instance = instance
-        self._adapter = adapter
+        self._detection = adapter if isinstance(adapter, Detection) else None
+        """Until the server has shown which era it speaks, where that is not certain."""
+        self._adapter: Adapter = adapter.spoken if isinstance(adapter, Detection) else adapter
         self._log = log
         self._feed = feed
         self._on_dirty = on_dirty
@@ -66,6 +69,12 @@ class Conversation:
     def greet(self) -> None:
         """The process runs: open the conversation."""
         self._write(self._adapter.greet())
+
+    def greet_otherwise(self) -> None:
+        """It says nothing: try the other era."""
+        if self._detection is not None:
+            self._write(self._detection.otherwise())
+            self._adapter = self._detection.spoken
 
     def call(self, wire: WireId, call: Call) -> None:
         """Write a call."""
@@ -97,6 +106,14 @@ class Conversation:
         """Write subscriptions and their ends."""
         self._write(self._adapter.watch(add, drop))
 
+    def watch_tasks(self, tasks: Sequence[str]) -> None:
+        """Write which tasks are to be told of."""
+        self._write(self._adapter.watch_tasks(tasks))
+
+    def cancel_task(self, task: str) -> None:
+        """Write that nobody comes back for a task."""
+        self._write(self._adapter.cancel_task(task))
+
     def keep_log(self, level: str, params: bytes) -> None:
         """A log message for operators goes where the server's stderr goes."""
         self._log.note(self.instance, f"[{level}] {params.decode('utf-8', 'replace')}")
@@ -104,6 +121,10 @@ class Conversation:
     def probe(self) -> None:
         """Write what a living server answers."""
         self._write(self._adapter.probe())
+
+    def relist(self) -> None:
+        """Have its lists told again."""
+        self._write(self._adapter.relist())
 
     def flush(self) -> None:
         """Hand over what was written since the last flush, as one burst."""
@@ -140,10 +161,22 @@ class Conversation:
             self._on_dirty(self)
 
     def _take(self, lines: list[bytes | OverlongLine]) -> None:
-        events, answers = self._adapter.take(lines)
+        if self._detection is None:
+            events, answers = self._adapter.take(lines)
+        else:
+            events, answers = self._detect(self._detection, lines)
         for line in answers:
             self._write(line)
         if events:
             self._feed(events)
         else:
             self._feed((InstanceHeard(self.instance),))
+
+    def _detect(
+        self, detection: Detection, lines: Sequence[bytes | OverlongLine]
+    ) -> tuple[list[OwnEvent], list[bytes]]:
+        found = detection.take(lines)
+        self._adapter = detection.spoken
+        if detection.over:
+            self._detection = None
+        return found

@@ -25,8 +25,10 @@ from carpool_protocol.messages import (
     AskProgressed,
     Call,
     CancelCall,
+    CancelTask,
     Credit,
     Discover,
+    Era,
     Explain,
     Hello,
     Operate,
@@ -39,6 +41,7 @@ from carpool_protocol.messages import (
     Testify,
     Wanted,
     Watch,
+    WatchTasks,
 )
 from carpool_protocol.peer import BROKER, LinkEvent, PeerDown, PeerRefused, PeerUp
 from carpool_protocol.runtime.lifeline import Lifeline
@@ -56,6 +59,7 @@ from carpool_supervisor.core.trace import LIFE_BYTES
 from carpool_supervisor.endings import exit_text
 from carpool_supervisor.era.adapter import Adapter
 from carpool_supervisor.era.asking import Declared
+from carpool_supervisor.era.detection import Detection
 from carpool_supervisor.era.handshake import Handshake
 from carpool_supervisor.era.stateless import Stateless
 from carpool_supervisor.knowledge import Knowledge, explained
@@ -130,6 +134,8 @@ class SupervisorShell:
             effects.Spawn: self._spawn,
             effects.WriteLevel: self._write_level,
             effects.WriteWatch: self._write_watch,
+            effects.WriteWatchTasks: lambda e: self._conversations[e.instance].watch_tasks(e.tasks),
+            effects.WriteTaskCancel: lambda e: self._conversations[e.instance].cancel_task(e.task),
             effects.WriteAskAnswer: self._write_ask_answer,
             effects.WriteAskProgress: self._write_ask_progress,
             effects.WriteAgain: self._write_again,
@@ -138,7 +144,10 @@ class SupervisorShell:
             effects.CloseStdin: self._close_stdin,
             effects.SignalGroup: self._signal,
             effects.Forget: self._forget,
+            effects.GreetOtherwise: self._greet_otherwise,
+            effects.Relist: self._relist,
             effects.Observe: self._observe,
+            effects.ObserveEra: self._observe_era,
             effects.Note: self._note,
         }
 
@@ -241,7 +250,8 @@ class SupervisorShell:
             case Wanted():
                 self._want(message)
             case Explain():
-                self._link.send(BROKER, explained(self.core.pools, message))
+                spec = self._specs.get(message.key)
+                self._link.send(BROKER, explained(self.core.pools, message, self._knowledge, spec))
             case Testify():
                 self._testify(message)
             case (
@@ -254,6 +264,8 @@ class SupervisorShell:
                 | SessionGone()
                 | SessionRekeyed()
                 | Sessions()
+                | WatchTasks()
+                | CancelTask()
             ):
                 self._pump.feed(message)
             case Credit():
@@ -279,6 +291,11 @@ class SupervisorShell:
         spec = self._specs.get(effect.key)
         if spec is not None:
             self._feed(self._knowledge.observe(spec, effect.kind, effect.detail, self._specs.values()))
+
+    def _observe_era(self, effect: effects.ObserveEra) -> None:
+        spec = self._specs.get(effect.key)
+        if spec is not None:
+            self._feed(self._knowledge.observe_era(spec, effect, self._specs.values()))
 
     def _survey(self, asked: Survey) -> None:
         assert self._nursery is not None
@@ -309,7 +326,7 @@ class SupervisorShell:
             return
         self._conversations[instance] = Conversation(
             instance,
-            self._adapter(instance, spec),
+            self._adapter(instance, spec, effect.era),
             pipes,
             ready=self._ready,
             budget=self._budget,
@@ -320,13 +337,17 @@ class SupervisorShell:
         )
         log.info("%s #%d starts (generation %d)", effect.server, instance, effect.generation)
 
-    def _adapter(self, instance: InstanceId, spec: PoolSpec) -> Adapter:
+    def _adapter(self, instance: InstanceId, spec: PoolSpec, first: Era) -> Adapter | Detection:
         roots = None if spec.roots is None else tuple(spec.roots)
         declared = Declared(asking=spec.asking, roots=roots, life=self._life)
-        if spec.era == "stateless":
-            return Stateless(instance, spec.key, self._release, declared)
-        max_total_s = spec.policy.max_total_s
-        return Handshake(instance, spec.key, self._release, declared, max_total_s=max_total_s)
+
+        def make(era: Era) -> Adapter:
+            if era == "stateless":
+                return Stateless(instance, spec.key, self._release, declared)
+            max_total_s = spec.policy.max_total_s
+            return Handshake(instance, spec.key, self._release, declared, max_total_s=max_total_s)
+
+        return Detection(instance, make, first) if spec.era in ("auto", "newest") else make(first)
 
     def _spawned(self, instance: InstanceId, pid: int) -> None:
         self._feed((events.InstanceSpawned(instance, pid),))
@@ -349,6 +370,12 @@ class SupervisorShell:
 
     def _feed(self, what: Iterable[events.OwnEvent]) -> None:
         self._pump.feed_all(what)
+
+    def _greet_otherwise(self, effect: effects.GreetOtherwise) -> None:
+        self._conversations[effect.instance].greet_otherwise()
+
+    def _relist(self, effect: effects.Relist) -> None:
+        self._conversations[effect.instance].relist()
 
     def _write_call(self, effect: effects.WriteCall) -> None:
         self._conversations[effect.instance].call(effect.wire, effect.call)

@@ -12,9 +12,7 @@ Knows nothing of: clocks (wall time comes in), what evidence means.
 """
 
 import os
-import stat
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Final, Literal
 
 import msgspec
@@ -22,14 +20,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from carpool_supervisor.core.sharing import Evidence, EvidenceKind
+from carpool_supervisor.state_file import read, set_aside, write
 
 NAME: Final = "verdicts.json"
 MAX_BYTES: Final = 4 * 1024 * 1024
 MAX_SERVERS: Final = 1000
 """Past it, what was not seen for longest is forgotten."""
 MAX_DETAIL: Final = 200
-_ASIDE: Final = 9
-"""So many files are kept aside; the last is written over."""
+LOST: Final = "sharing starts without earlier evidence"
 
 
 class Known(Struct, frozen=True):
@@ -114,51 +112,17 @@ def _bounded(servers: dict[str, Known]) -> Verdicts:
 def load(path: str) -> tuple[Verdicts, str]:
     """What the file holds, and a sentence for the log where something was wrong with it (else empty)."""
     try:
-        data = _read(path)
+        data = read(path, MAX_BYTES)
     except FileNotFoundError:
         return EMPTY, ""
     except OSError as error:
-        return EMPTY, f"{path} cannot be read ({error.strerror}); sharing starts without earlier evidence"
+        return EMPTY, f"{path} cannot be read ({error.strerror}); {LOST}"
     if isinstance(data, str):
-        return EMPTY, _set_aside(path, data)
+        return EMPTY, set_aside(path, data, LOST)
     try:
         return _decode(data), ""
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return EMPTY, _set_aside(path, "is not a verdicts file of this version")
-
-
-def _read(path: str) -> bytes | str:
-    """The bytes, or what is wrong with the file. Never waits (a FIFO) and follows no link."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        if stat.S_ISLNK(os.lstat(path).st_mode):
-            return "is a symbolic link"
-        raise error from None
-    try:
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode):
-            return "is no regular file"
-        if found.st_uid != os.geteuid():
-            return "belongs to another user"
-        if found.st_size > MAX_BYTES:
-            return f"is larger than {MAX_BYTES} bytes"
-        with os.fdopen(os.dup(file), "rb") as stream:
-            return stream.read(MAX_BYTES)
-    finally:
-        os.close(file)
-
-
-def _set_aside(path: str, why: str) -> str:
-    names = [f"{path}.aside-{number}" for number in range(1, _ASIDE + 1)]
-    aside = next((name for name in names if not os.path.lexists(name)), names[-1])
-    try:
-        os.replace(path, aside)
-    except OSError as error:
-        return (
-            f"{path} {why} and cannot be moved away ({error.strerror}); remove it, or verdicts are not kept"
-        )
-    return f"{path} {why}; it is now {aside}, and sharing starts without earlier evidence"
+        return EMPTY, set_aside(path, "is not a verdicts file of this version", LOST)
 
 
 def save(path: str, verdicts: Verdicts) -> tuple[Verdicts, str]:
@@ -168,26 +132,5 @@ def save(path: str, verdicts: Verdicts) -> tuple[Verdicts, str]:
     """
     on_disk, said = load(path)
     whole = merged(on_disk, verdicts)
-    part = f"{path}.part-{os.getpid()}"
-    try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        _write(part, msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")
-        os.replace(part, path)
-    except OSError as error:
-        with suppress(OSError):
-            os.unlink(part)
-        trouble = (
-            f"{path} cannot be written ({error.strerror}); what was seen of servers holds until carpool ends"
-        )
-        return whole, trouble
-    return whole, said
-
-
-def _write(part: str, data: bytes) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(part)  # left by an earlier process of this number
-    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(file, "wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
+    trouble = write(path, msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")
+    return whole, f"{trouble}; what was seen of servers holds until carpool ends" if trouble else said

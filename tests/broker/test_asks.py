@@ -137,7 +137,7 @@ def test_an_ask_reaches_the_agent_of_its_call_and_its_answer_goes_back_untouched
     rig.call(ONE)
     call = rig.call(TWO)
     assert rig.ask(call, wants_progress=True) == [
-        SendAsk(TWO, Q1, SAMPLING, SAMPLE, wants_progress=True, version="2025-11-25")
+        SendAsk(TWO, Q1, SAMPLING, SAMPLE, wants_progress=True, version="2025-11-25", request=RawJson(b"2"))
     ]
     body = RawJson(b'{"role" : "assistant","content":{"type":"text","text":"\\u0041"},"model":"m"}')
     assert rig.answer(TWO, body=body) == [AnswerAsk(Q1, is_error=False, body=body)]
@@ -260,7 +260,8 @@ def test_what_an_agent_has_declared_is_asked_of_it_untouched(
     rig = Rig()
     rig.come(capabilities=capabilities)
     sent = rig.ask(rig.call(), method=method, params=RawJson(params))
-    assert sent == [SendAsk(ONE, Q1, method, RawJson(params), wants_progress=False, version="2025-11-25")]
+    asked, version, request = RawJson(params), "2025-11-25", RawJson(b"1")
+    assert sent == [SendAsk(ONE, Q1, method, asked, wants_progress=False, version=version, request=request)]
 
 
 @behaviour("downgrade:asks")
@@ -339,7 +340,7 @@ def test_an_ask_that_the_server_withdraws_is_withdrawn_at_its_agent_once() -> No
     rig = Rig()
     rig.come()
     rig.ask(rig.call())
-    assert rig.feed(AskWithdrawn(Q1, "timed out")) == [WithdrawAsk(ONE, Q1, "timed out")]
+    assert rig.feed(AskWithdrawn(Q1, "timed out")) == [WithdrawAsk(ONE, Q1, "timed out", RawJson(b"1"))]
     assert rig.feed(AskWithdrawn(Q1, "timed out")) == []
     assert rig.answer() == [], "nobody waits for it any more"
 
@@ -363,7 +364,7 @@ def test_an_agent_that_cancels_its_own_call_is_told_that_the_question_is_off() -
     rig.ask(call)
     assert rig.feed(ev.AgentCancelled(ONE, RawJson(b"1"), "")) == [CancelCall(call, "")]
     assert rig.feed(AskWithdrawn(Q1, "the call was cancelled")) == [
-        WithdrawAsk(ONE, Q1, "the call was cancelled")
+        WithdrawAsk(ONE, Q1, "the call was cancelled", RawJson(b"1"))
     ]
 
 
@@ -398,7 +399,8 @@ def test_a_call_that_is_answered_leaves_its_ask_to_whoever_asked() -> None:
     call = rig.call()
     rig.ask(call)
     rig.feed(Answered(call, is_error=False, body=EMPTY_OBJECT))
-    assert rig.feed(AskWithdrawn(Q1, "the call is over")) == [WithdrawAsk(ONE, Q1, "the call is over")]
+    withdrawal = WithdrawAsk(ONE, Q1, "the call is over", RawJson(b"1"))
+    assert rig.feed(AskWithdrawn(Q1, "the call is over")) == [withdrawal]
 
 
 # --- url elicitations ------------------------------------------------------------------------------------

@@ -68,6 +68,10 @@ class BrokerMachine(RuleBasedStateMachine):
         self.greeted: set[SessionId] = set()
         self.sent: dict[CallId, SessionId] = {}
         """On the link and not ended there."""
+        self.stateless: set[tuple[SessionId, RawJson]] = set()
+        """Open requests of the stateless era, on sessions that were greeted: agents may speak both."""
+        self.unaskable: set[CallId] = set()
+        """Their calls: each says what can be asked of its agent, here nothing."""
         self.linked = False
         self.credit = 0
         self.wanted: set[PoolKey] = set()
@@ -83,7 +87,10 @@ class BrokerMachine(RuleBasedStateMachine):
     def perform(self, effects: list[Any]) -> None:
         for effect in effects:
             match effect:
-                case ef.Reply() | ef.Greet():
+                case ef.Reply() | ef.Greet() | ef.ReplyStateless():
+                    who = (effect.session, effect.id)
+                    assert isinstance(effect, ef.ReplyStateless) == (who in self.stateless), "the other era's"
+                    self.stateless.discard(who)
                     kind = self.owed.pop((effect.session, effect.id), None)
                     assert kind is not None, f"{effect} was not owed"
                     if kind == "list" and isinstance(effect, ef.Reply) and not effect.is_error:
@@ -100,6 +107,8 @@ class BrokerMachine(RuleBasedStateMachine):
                     self.credit -= paid_size(effect)
                     assert effect.call not in self.sent
                     self.sent[effect.call] = effect.session
+                    if effect.can is not None:
+                        self.unaskable.add(effect.call)
                 case CancelCall():
                     assert self.linked
                     assert self.sent.pop(effect.call, None) is not None
@@ -158,6 +167,7 @@ class BrokerMachine(RuleBasedStateMachine):
     def leaves(self, session: SessionId) -> None:
         if session in self.tokens:
             self.owed = {who: kind for who, kind in self.owed.items() if who[0] != session}
+            self.stateless = {who for who in self.stateless if who[0] != session}
             del self.tokens[session]  # from now on nothing may be written to it
             self.feed(ev.AgentLeft(session))
             assert session not in self.book.unanswered.values(), "a server waits for an agent that is gone"
@@ -179,18 +189,23 @@ class BrokerMachine(RuleBasedStateMachine):
         request=IDS,
         name=st.sampled_from(["a__t", "b__t", "a__u", "t", "nowhere__t"]),
         size=st.sampled_from([0, 100, 300]),
+        by=st.sampled_from([None, None, ev.Asker()]),
     )
-    def calls(self, session: SessionId, request: RawJson, name: str, size: int) -> None:
+    def calls(
+        self, session: SessionId, request: RawJson, name: str, size: int, by: ev.Asker | None = None
+    ) -> None:
         if session not in self.tokens:
             return
         self.tokens[session].add(request)
-        event = ev.AgentCalled(session, request, name, RawJson(b" " * size), ABSENT, request)
+        event = ev.AgentCalled(session, request, name, RawJson(b" " * size), ABSENT, request, by=by)
         if (session, request) in self.owed:
             effects = self.core.handle(event, self.now)
-            assert [type(effect) for effect in effects] == [ef.Reply]
+            assert [type(effect) for effect in effects] == [ef.ReplyStateless if by else ef.Reply]
             assert b"duplicate_request_id" in effects[0].body  # type: ignore[union-attr]
             return
         self.owed[session, request] = "call"
+        if by is not None:
+            self.stateless.add((session, request))
         self.feed(event)
 
     @rule(session=SESSIONS, request=IDS)
@@ -198,6 +213,7 @@ class BrokerMachine(RuleBasedStateMachine):
         if session in self.tokens:
             if self.owed.get((session, request)) in ("call", "list"):
                 del self.owed[session, request]
+                self.stateless.discard((session, request))
             self.feed(ev.AgentCancelled(session, request, "no longer wanted"))
 
     # --- the supervisor -----------------------------------------------------------------------------------
@@ -259,7 +275,8 @@ class BrokerMachine(RuleBasedStateMachine):
         call = list(self.sent)[pick % len(self.sent)]
         session = self.book.unanswered[ask] = self.sent[call]
         self.feed(Asked(call, ask, method, EMPTY_OBJECT, wants_progress=True))
-        assert (ask in self.book.asked) == (call in self.core.ledger.calls and method in CAN[session])
+        can = method in CAN[session] and call not in self.unaskable
+        assert (ask in self.book.asked) == (call in self.core.ledger.calls and can)
         assert (ask in self.book.unanswered) == (ask in self.book.asked), "neither asked nor answered"
 
     @precondition(lambda self: self.book.asked)

@@ -125,3 +125,39 @@ def test_a_broken_file_moves_nobody(tmp_path: Path) -> None:
     house.file.write_text("{", encoding="utf-8")
     assert house.configuration.reload() is None
     assert house.configuration.problem
+
+
+@behaviour("streams:one-server")
+def test_a_session_of_one_server_sees_that_under_its_own_names_from_the_pool_of_all(tmp_path: Path) -> None:
+    house = House(tmp_path, a={"command": "x"}, b={"command": "y"}, off={"command": "z", "disabled": True})
+    configuration = house.configuration
+    everything = configuration.resolve(DAEMON)
+
+    def come(session: SessionId) -> tuple[SourceId, list[Any]]:
+        attach = Attach(version=ATTACH_VERSION, carrier="shim", server="b")
+        source, followed = configuration.enter(session, attach, {})
+        return source, list(followed)
+
+    source, (read,) = come(ONE)
+    assert come(TWO) == (source, []), "equal ones share"
+    assert source != DAEMON
+    (entry,) = read.scope.servers
+    assert (entry.server, entry.prefix) == ("b", "")
+    assert [spec.key for spec in read.specs] == [spec.key for spec in everything.specs if spec.server == "b"]
+    assert set(read.twins) == {entry.key}
+    house.write(a={"command": "x"})
+    assert configuration.reload() is not None
+    assert configuration.resolve(source).scope.servers == (), "and nothing when that is gone"
+
+
+def test_what_a_session_cannot_be_confined_to_is_said(tmp_path: Path) -> None:
+    house = House(tmp_path, a={"command": "x"}, off={"command": "z", "disabled": True})
+
+    def why(**said: str) -> str:
+        attach = Attach(version=ATTACH_VERSION, carrier="shim", **said)  # type: ignore[arg-type]
+        objection = house.configuration.objection(attach)
+        return objection.why if objection is not None else ""
+
+    assert (why(), why(server="a")) == ("", "")
+    assert (why(server="b"), why(server="off")) == ("unknown_server", "unknown_server")
+    assert why(profile="reader") == "unknown_profile"

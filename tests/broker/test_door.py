@@ -5,11 +5,14 @@ from pathlib import Path
 
 import trio
 
+from carpool_broker.carrier import Stream
+from carpool_broker.core.events import AnyEvent
 from carpool_broker.door import READ_AHEAD_BYTES, Door
 from carpool_protocol.attach import Attach
-from carpool_protocol.ids import SessionId
+from carpool_protocol.ids import RawJson, SessionId
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.runtime.ready import ReadySet
+from carpool_protocol.streams import Open, Refused
 from tests.behaviours import behaviour
 from tests.kit.waits import until
 
@@ -25,8 +28,22 @@ class Hotel:
     def wanted_variables(self, attach: Attach) -> list[str]:
         return []
 
-    def welcome(self, session: SessionId, attach: Attach, environment: dict[str, str]) -> None:
+    def objection(self, attach: Attach) -> Refused | None:
+        return None
+
+    def welcome(
+        self, session: SessionId, attach: Attach, environment: dict[str, str], stream: Open | None = None
+    ) -> None:
         self.lines[session] = []
+
+    def feed(self, burst: list[AnyEvent]) -> None:
+        burst.clear()
+
+    def take_message(self, stream: Stream, message: bytes, exchange: int, burst: list[AnyEvent]) -> None:
+        self.lines[stream.id].append(message)
+
+    def give_up(self, session: SessionId, request: RawJson) -> None:
+        raise AssertionError("nobody went away")
 
     def take(self, session: SessionId, lines: list[bytes | OverlongLine]) -> None:
         self.lines[session] += lines

@@ -2,7 +2,7 @@
 
 from carpool_broker.core.interests import Interests
 from carpool_broker.core.scope import Scope, ScopeEntry
-from carpool_protocol.ids import PoolKey, ServerName, SessionId
+from carpool_protocol.ids import ABSENT, PoolKey, ServerName, SessionId
 from carpool_protocol.messages import SetLevel, Watch
 from tests.behaviours import behaviour
 
@@ -91,7 +91,7 @@ def test_only_subscribers_hear_of_a_change_each_in_its_own_spelling() -> None:
     two = Two()
     two.interests.subscribe(A, FS, "file:///x", "carpool+fs+file:///x")
     two.interests.subscribe(B, FS, "file:///y", "file:///y")
-    assert list(two.interests.hearers(FS_KEY, "file:///x")) == [(A, "carpool+fs+file:///x", True)]
+    assert list(two.interests.hearers(FS_KEY, "file:///x")) == [(A, ABSENT, "carpool+fs+file:///x", True)]
     assert list(two.interests.hearers(WEB_KEY, "file:///x")) == []
 
 
@@ -99,7 +99,7 @@ def test_only_subscribers_hear_of_a_change_each_in_its_own_spelling() -> None:
 def test_who_watches_a_directory_hears_of_what_is_in_it_but_not_of_its_neighbours() -> None:
     two = Two()
     two.interests.subscribe(A, FS, "file:///dir", "file:///dir")
-    assert list(two.interests.hearers(FS_KEY, "file:///dir/file")) == [(A, "file:///dir/file", False)]
+    assert list(two.interests.hearers(FS_KEY, "file:///dir/file")) == [(A, ABSENT, "file:///dir/file", False)]
     assert list(two.interests.hearers(FS_KEY, "file:///dirt/file")) == []
 
 
@@ -109,4 +109,4 @@ def test_a_subscription_goes_along_when_its_servers_pool_is_replaced() -> None:
     two.news()
     two.scopes[B] = scope(fs=NEW_FS)
     assert two.news() == [Watch(FS_KEY, []), Watch(NEW_FS, ["file:///x"])]
-    assert list(two.interests.hearers(NEW_FS, "file:///x")) == [(B, "file:///x", True)]
+    assert list(two.interests.hearers(NEW_FS, "file:///x")) == [(B, ABSENT, "file:///x", True)]

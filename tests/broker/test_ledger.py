@@ -53,6 +53,14 @@ def calls(effects: list[Any]) -> list[int]:
     return [effect.call for effect in effects if isinstance(effect, Call)]
 
 
+def test_a_session_that_brings_a_bound_of_its_own_has_that_one() -> None:
+    rig = Rig()
+    rig.sessions[ONE].max_open_calls = 3
+    assert [calls(rig.call(str(n))) for n in range(4)] == [[1], [2], [3], []]
+    assert [calls(rig.call(str(n), TWO)) for n in range(3)] == [[5], [6], []]
+    assert calls(rig.answer(1)) == [4]
+
+
 def test_an_answer_goes_back_under_the_agents_own_id_and_once() -> None:
     rig = Rig()
     assert calls(rig.call("1.0")) == [1]
@@ -181,7 +189,7 @@ def test_progress_reaches_only_who_gave_a_token() -> None:
     rig.call("2")
     for n in (1, 2, 9):
         rig.ledger.progressed(Progressed(CallId(n), EMPTY_OBJECT))
-    assert rig.done() == [ReportProgress(ONE, RawJson(b'"tok"'), EMPTY_OBJECT)]
+    assert rig.done() == [ReportProgress(ONE, RawJson(b'"tok"'), EMPTY_OBJECT, RawJson(b"1"))]
 
 
 def test_a_fault_of_another_release_keeps_its_honest_half() -> None:

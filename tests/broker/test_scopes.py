@@ -270,12 +270,27 @@ def test_keys_are_equal_exactly_when_launches_are(one: Any, two: Any, secret: by
 
 def test_the_era_is_part_of_the_launch_and_of_its_key() -> None:
     found = [
-        seen(config_of({"a": {"command": "x", **era}})) for era in ({}, {"era": "legacy"}, {"era": "modern"})
+        seen(config_of({"a": {"command": "x", **era}}))
+        for era in ({}, {"era": "auto"}, {"era": "legacy"}, {"era": "modern"})
     ]
-    assert [each.specs[0].era for each in found] == ["handshake", "handshake", "stateless"]
+    assert [each.specs[0].era for each in found] == ["auto", "auto", "handshake", "stateless"]
     keys = [each.specs[0].key for each in found]
-    assert keys[0] == keys[1] != keys[2]
-    assert {each.era for each in found[2].twins.values()} == {"stateless"}
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 3
+    assert {each.era for each in found[3].twins.values()} == {"stateless"}
+    assert [each.stateless for each in found] == [{}, {}, {}, {}]
+
+
+@behaviour("eras:match")
+def test_with_match_a_launch_has_a_pool_more_for_agents_of_the_stateless_era() -> None:
+    found = seen(config_of({"a": {"command": "x", "era": "match"}}))
+    [plain], [twin], [own] = found.specs, found.twins.values(), found.stateless.values()
+    assert [each.era for each in (plain, twin, own)] == ["auto", "auto", "newest"]
+    assert len({each.key for each in (plain, twin, own)}) == 3
+    assert list(found.stateless) == [plain.key]
+    assert (own.argv, own.env, own.cwd) == (plain.argv, plain.env, plain.cwd)
+    alone = seen(config_of({"a": {"command": "x", "era": "match", "replace": "stop_first"}}))
+    assert (alone.stateless, alone.specs[0].era) == ({}, "auto")
 
 
 # --- carpool run -----------------------------------------------------------------------------------------

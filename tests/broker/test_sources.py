@@ -5,7 +5,7 @@ from carpool_broker.core.registry import Registry
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_broker.core.sources import Sources
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
-from carpool_protocol.messages import Catalog, Mode, Policy, PoolChanged, PoolSpec, PoolState, ToolOffer
+from carpool_protocol.messages import Catalog, Era, Mode, Policy, PoolChanged, PoolSpec, PoolState, ToolOffer
 from tests.behaviours import behaviour
 
 ONE, TWO = SourceId("one"), SourceId("two")
@@ -17,9 +17,16 @@ def spec(key: str, *, asking: bool = False) -> PoolSpec:
 
 
 def reading(
-    *keys: str, source: SourceId = ONE, stop_first: bool = False, cap: int = 8, twins: bool = False
+    *keys: str,
+    source: SourceId = ONE,
+    stop_first: bool = False,
+    cap: int = 8,
+    twins: bool = False,
+    match: bool = False,
 ) -> SourceRead:
-    """`twins`: the pool for agents that can be asked is the key and a question mark."""
+    """`twins`: the pool for agents that can be asked is the key and a question mark. `match`: that for those
+    of the stateless era is the key and a star.
+    """
     entries = tuple(ScopeEntry(server=ServerName(key[0]), key=PoolKey(key)) for key in keys)
     specs = tuple(spec(entry.key) for entry in entries)
     return SourceRead(
@@ -31,6 +38,7 @@ def reading(
         max_processes=cap,
         max_greeting=3,
         twins={PoolKey(key): spec(f"{key}?", asking=True) for key in keys} if twins else {},
+        stateless={PoolKey(key): spec(f"{key}*") for key in keys} if match else {},
     )
 
 
@@ -46,10 +54,12 @@ class Rig:
         self.states[PoolKey(key)] = PoolChanged(PoolKey(key), state, "", mode=mode)
         return self.sources.advance(PoolKey(key))
 
-    def tells(self, key: str, *tools: str, asks: bool = False) -> bool:
+    def tells(self, key: str, *tools: str, asks: bool = False, era: Era = "handshake") -> bool:
         """The pool greets: its catalog comes."""
         offers = [ToolOffer(tool, RawJson(b"{}")) for tool in tools]
-        catalog = Catalog(PoolKey(key), offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25", asks=asks)
+        catalog = Catalog(
+            PoolKey(key), offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25", asks=asks, era=era
+        )
         self.registry.learn(catalog)
         changed = self.sources.advance(PoolKey(key))
         state = self.states.get(PoolKey(key))
@@ -57,9 +67,10 @@ class Rig:
             changed = self.pool(key, "serving") or changed
         return changed
 
-    def in_force(self, source: SourceId = ONE, *, asking: bool = False) -> list[str]:
+    def in_force(self, source: SourceId = ONE, *, asking: bool = False, stateless: bool = False) -> list[str]:
         self.sources.check()
-        return [entry.key for entry in self.sources.scope(source, asking=asking).servers]
+        scope = self.sources.scope(source, asking=asking, stateless=stateless)
+        return [entry.key for entry in scope.servers]
 
     def replaced(self) -> dict[str, str]:
         return {spec.key: spec.replaces for spec in self.sources.wanted().pools}
@@ -148,6 +159,30 @@ def test_a_pool_says_whose_place_it_takes_from_the_moment_it_is_wanted() -> None
     assert rig.replaced() == {"a:2": "a:1", "b:1": ""}
     rig.sources.read(reading("a:3", "b:1", stop_first=True))
     assert rig.replaced() == {"a:3": "a:2", "b:1": ""}
+
+
+@behaviour("lease:reload")
+def test_a_pool_that_takes_the_place_of_two_says_both_whichever_agents_came_from_which() -> None:
+    rig = Rig(reading("a:1", twins=True))
+    rig.sources.enter(ONE, asking=False, stateless=True)
+    rig.sources.enter(ONE, asking=True, stateless=True)
+    rig.tells("a:1", "t")
+    rig.tells("a:1?", "u")
+    assert rig.in_force(stateless=True) == ["a:1"]
+    assert rig.in_force(asking=True, stateless=True) == ["a:1?"]
+    rig.sources.read(reading("a:2", match=True))
+    (new,) = [spec for spec in rig.sources.wanted().pools if spec.key == "a:2*"]
+    assert {new.replaces, *new.replaces_too} == {"a:1", "a:1?"}
+
+
+@behaviour("lease:never-silently")
+def test_the_pool_for_both_eras_takes_the_place_of_the_one_that_turned_out_not_to_be_needed() -> None:
+    rig = Rig(reading("a:1", match=True))
+    rig.sources.enter(ONE, asking=False, stateless=True)
+    rig.tells("a:1", "t")
+    rig.tells("a:1*", "t", era="handshake")
+    assert rig.in_force(stateless=True) == ["a:1"]
+    assert rig.replaced() == {"a:1": "a:1*"}
 
 
 def test_of_two_pools_that_take_turns_only_the_newer_one_takes_a_place() -> None:
@@ -307,3 +342,95 @@ def test_a_reload_of_a_merged_server_starts_with_two_pools_again() -> None:
     rig.tells("a:2", "x")
     assert rig.in_force() == rig.in_force(asking=True) == ["a:2?"]
     assert rig.wanted() == {"a:2?": ""}
+
+
+# --- servers that are spoken to in each agent's era ------------------------------------------------------
+
+
+def matched() -> Rig:
+    """One server with `match`, which an agent of each era uses."""
+    rig = Rig(reading("a:1", match=True, twins=True))
+    rig.tells("a:1", "t")
+    assert rig.in_force(stateless=True) == ["a:1"], "nobody of that era is here"
+    assert rig.wanted() == {"a:1": ""}
+    assert rig.sources.enter(ONE, asking=False, stateless=True)
+    assert not rig.sources.enter(ONE, asking=False, stateless=True)
+    return rig
+
+
+@behaviour("eras:match")
+def test_an_agent_of_the_stateless_era_has_a_pool_of_its_own_where_the_server_speaks_both() -> None:
+    rig = matched()
+    assert rig.in_force() == ["a:1"]
+    assert rig.in_force(stateless=True) == ["a:1*"]
+    assert rig.wanted() == {"a:1": "", "a:1*": ""}
+    rig.tells("a:1*", "t", era="stateless")
+    assert rig.in_force(stateless=True) == ["a:1*"]
+    assert rig.in_force() == ["a:1"]
+
+
+@behaviour("eras:match")
+def test_one_that_can_be_asked_uses_the_same_pool_since_it_says_so_with_each_call() -> None:
+    rig = matched()
+    assert rig.sources.enter(ONE, asking=True, stateless=True)
+    assert rig.in_force(asking=True, stateless=True) == ["a:1*"]
+    assert rig.wanted() == {"a:1": "", "a:1*": ""}, "no agent of the handshake era can be asked here"
+    assert rig.sources.ask(ONE)
+    assert rig.in_force(asking=True) == ["a:1?"]
+
+
+@behaviour("eras:match")
+def test_a_server_that_turns_out_to_know_the_handshake_only_has_no_pool_for_the_other_era() -> None:
+    rig = matched()
+    assert rig.tells("a:1*", "t")
+    assert rig.in_force(stateless=True) == ["a:1"]
+    assert rig.wanted() == {"a:1": ""}
+    assert rig.replaced() == {"a:1": "a:1*"}, "a lease there ends"
+    rig.registry.forget(PoolKey("a:1*"))
+    rig.sources.read(reading("a:1", match=True, twins=True))
+    assert rig.in_force(stateless=True) == ["a:1"], "it is not tried again while the launch is in use"
+
+
+@behaviour("eras:match")
+def test_a_server_that_turns_out_to_be_stateless_only_has_one_pool_for_both() -> None:
+    rig = Rig(reading("a:1", match=True, twins=True))
+    rig.tells("a:1", "t", era="stateless")
+    rig.sources.enter(ONE, asking=False, stateless=True)
+    assert rig.in_force(stateless=True) == ["a:1"]
+    assert rig.wanted() == {"a:1": ""}
+
+
+def test_an_agent_stays_with_the_pool_it_has_until_the_one_for_both_serves() -> None:
+    rig = Rig(reading("a:1", match=True))
+    rig.sources.enter(ONE, asking=False, stateless=True)
+    rig.pool("a:1*", "serving")
+    rig.tells("a:1*", "t")
+    assert rig.in_force(stateless=True) == ["a:1*"]
+    assert rig.sources.to_discover() == ["a:1"]
+    assert rig.tells("a:1", "t")
+    assert rig.in_force(stateless=True) == ["a:1"]
+
+
+def test_another_launch_is_tried_anew() -> None:
+    rig = matched()
+    rig.tells("a:1*", "t")
+    rig.sources.read(reading("a:2", match=True))
+    assert rig.sources.to_discover() == ["a:2", "a:2*"]
+    rig.tells("a:2", "t")
+    rig.tells("a:2*", "t", era="stateless")
+    assert rig.in_force() == ["a:2"]
+    assert rig.in_force(stateless=True) == ["a:2*"]
+
+
+def test_a_server_without_match_is_one_for_agents_of_both_eras() -> None:
+    rig = Rig(reading("a:1", twins=True))
+    rig.sources.enter(ONE, asking=True, stateless=True)
+    assert rig.in_force(asking=True, stateless=True) == ["a:1?"]
+    rig.sources.enter(ONE, asking=False, stateless=True)
+    assert rig.in_force(stateless=True) == ["a:1"]
+
+
+def test_a_source_that_goes_takes_all_its_lanes_along() -> None:
+    rig = matched()
+    rig.sources.drop(ONE)
+    assert rig.wanted() == {}

@@ -125,11 +125,12 @@ class Daemon:
         self._fds = {broker: fd_count(broker)}
 
     def open_connections(self) -> int:
-        """Connections that the broker holds open."""
+        """Connections that the broker holds open, but for the line of the HTTP door where there is one."""
         path = paths.agents_socket(str(self.directory))
         rows = [row.split() for row in Path("/proc/net/unix").read_text().splitlines()[1:]]
         # The listening socket is in state 01, an accepted one in state 03 (unix(7) names no numbers: net.h).
-        return sum(1 for row in rows if len(row) == 8 and row[7] == path and row[5] == "03")
+        count = sum(1 for row in rows if len(row) == 8 and row[7] == path and row[5] == "03")
+        return count - Path(paths.door_file(str(self.directory))).exists()
 
     # --- looking ---------------------------------------------------------------------------------------
 

@@ -20,16 +20,15 @@ from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.events import SourceId
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId
-from carpool_protocol.messages import (
-    Operate,
-    Policy,
-    PoolSpec,
-)
+from carpool_protocol.messages import EraWish, Operate, Policy, PoolSpec
 from carpool_supervisor.core.sharing import Evidence, EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.kit.world_agents import Book, SimAgent
-from tests.kit.world_servers import SimInstance, Traits
-from tests.kit.world_sides import BOUNDS, LIST_WAIT_S, BrokerSide, SupervisorSide, Wire
+from tests.kit.world_parties import Anybody, Party, Token
+from tests.kit.world_servers import SimInstance
+from tests.kit.world_sides import BOUNDS, LIST_WAIT_S, BrokerSide, Wire
+from tests.kit.world_supervisor import SupervisorSide
+from tests.kit.world_traits import Traits
 
 POLICY = Policy(
     max_instances=2,
@@ -70,6 +69,10 @@ class SimServer(Struct):
     configured: bool = True
     twins: bool = False
     """Agents that can be asked have a pool of their own (rule 12); else all have one that may ask."""
+    era: EraWish = "handshake"
+    """As its pools are spoken to. `newest`: as with `"era": "match"`, where agents of the stateless era have
+    a pool of their own.
+    """
     policy: Policy = POLICY
 
     def key(self, source: SourceId) -> PoolKey:
@@ -80,6 +83,14 @@ class SimServer(Struct):
     def twin(self, source: SourceId) -> PoolKey:
         """The key of the pool for agents that can be asked."""
         return PoolKey(f"{self.key(source)}:asking")
+
+    def newest(self, source: SourceId) -> PoolKey:
+        """The key of the pool for agents of the stateless era."""
+        return PoolKey(f"{self.key(source)}:newest")
+
+    def keys(self, source: SourceId) -> tuple[PoolKey, ...]:
+        """All of them."""
+        return (self.key(source), self.twin(source), self.newest(source))
 
 
 class World:
@@ -99,11 +110,15 @@ class World:
         self.servers = {server.name: server for server in servers}
         self.max_processes = max_processes
         self.book = Book(BOUND_S, POLICY.ask_timeout_s)
-        self.agents: dict[SessionId, SimAgent] = {}
+        self.agents: dict[SessionId, Anybody] = {}
+        self.spent: list[Token] = []
+        """Of sessions that are gone."""
         self.calm = False
         self.events = 0
         self.journal = journal
         self._traits: dict[PoolKey, Traits] = {}
+        self._wishes: dict[PoolKey, EraWish] = {}
+        """A key stands for a launch: it keeps what that was first configured with."""
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._sessions = 0
@@ -163,8 +178,12 @@ class World:
         for source in SOURCES:
             servers = [server for server in self.servers.values() if server.configured]
             for server in servers:
-                self._traits.setdefault(server.key(source), server.traits)
-                self._traits.setdefault(server.twin(source), server.traits)
+                self._wishes.setdefault(server.key(source), server.era)
+                for key in server.keys(source):
+                    self._traits.setdefault(key, server.traits)
+            wishes: dict[PoolKey, EraWish] = {
+                key: "auto" if wish == "newest" else wish for key, wish in self._wishes.items()
+            }
             entries = [ScopeEntry(server=ServerName(s.name), key=s.key(source)) for s in servers]
             specs = [
                 PoolSpec(
@@ -175,6 +194,7 @@ class World:
                     cwd="/",
                     policy=s.policy,
                     asking=not s.twins,
+                    era=wishes[s.key(source)],
                 )
                 for s in servers
             ]
@@ -191,6 +211,11 @@ class World:
                         spec.key: replace(spec, key=s.twin(source), asking=True)
                         for s, spec in zip(servers, specs, strict=True)
                         if s.twins
+                    },
+                    stateless={
+                        spec.key: replace(spec, key=s.newest(source), asking=True, era="newest")
+                        for s, spec in zip(servers, specs, strict=True)
+                        if self._wishes[spec.key] == "newest"
                     },
                 )
             )
@@ -213,12 +238,65 @@ class World:
         self.broker.feed(agent.greet(self.now))
         return agent
 
-    def leave(self, agent: SimAgent) -> None:
+    def party(
+        self,
+        source: SourceId = SOURCES[0],
+        *,
+        count: int = 1,
+        anonymous: bool = False,
+        asker: bv.Asker | None = None,
+    ) -> Party:
+        """Agents of the stateless era: one, or several who share a session."""
+        self._sessions += 1
+        session = SessionId(f"a{self._sessions}")
+        party = Party(self.book, self.rng, session, count=count, park_s=BOUNDS.park_s)
+        self.agents[session] = party
+        if asker is not None:
+            party.by = dict.fromkeys(party.persons, asker)
+        self.broker.feed(
+            bv.AgentCame(
+                session=session,
+                source=source,
+                agent="sim",
+                pid=1,
+                carrier="door" if count > 1 else "shim",
+                shared=count > 1,
+                anonymous=anonymous,
+                max_open_calls=12 if count > 1 else 0,
+            )
+        )
+        return party
+
+    def wanted(self, party: Party, token: Token) -> None:
+        """A request was answered with what is wanted: its agent says it again, well, badly, twice, never."""
+        roll = self.rng.random() if not self.calm else 1.0
+        if roll < 0.08:
+            return
+        if roll < 0.1:
+            self.later(self.rng.uniform(0, 0.5), lambda: self.leave(party))
+            return
+        delay_s = self.rng.uniform(0.01, 0.6) if roll > 0.15 else self.rng.uniform(4.5, 5.5)
+        some = roll < 0.3
+        self._later_said(delay_s, party, lambda: party.retry(token, self.now, some=some))
+        if roll < 0.25:
+            again_s = delay_s + self.rng.choice((0.0, 0.1, 6.0))
+            self._later_said(again_s, party, lambda: party.retry(token, self.now))
+        if roll < 0.4:
+            thief = self.rng.choice([each for each in self.agents.values() if isinstance(each, Party)])
+            stolen = self.rng.choice(self.spent) if self.spent and self.rng.random() < 0.2 else token
+            self._later_said(delay_s / 2, thief, lambda: thief.misuse(stolen, self.now))
+
+    def leave(self, agent: Anybody) -> None:
         """The agent vanishes, if it is still there."""
         if self.agents.pop(agent.session, None) is not None:
+            self._spend(agent)
             self.broker.feed(bv.AgentLeft(agent.session))
 
-    def call(self, agent: SimAgent, name: str, **more: int) -> None:
+    def _spend(self, agent: Anybody) -> None:
+        if isinstance(agent, Party):
+            self.spent += agent.tokens[-3:]
+
+    def call(self, agent: Anybody, name: str, **more: int) -> None:
         """The agent calls a tool."""
         if agent.session in self.agents:
             self.broker.feed(
@@ -245,7 +323,7 @@ class World:
         ask = self.book.asks.shown[shown]
         self._later_said(self.rng.uniform(0.01, 0.6), agent, lambda: agent.answer(shown, ask))
 
-    def _later_said(self, delay_s: float, agent: SimAgent, say: Callable[[], bv.AnyEvent]) -> None:
+    def _later_said(self, delay_s: float, agent: Anybody, say: Callable[[], bv.AnyEvent]) -> None:
         self.later(delay_s, lambda: self.broker.feed(say()) if agent.session in self.agents else None)
 
     def operate(self, key: PoolKey, verb: str) -> None:
@@ -261,6 +339,8 @@ class World:
         """The broker dies, and with it every agent's connection; a new one comes."""
         self.wire.cut(told=False)
         self.broker.alive = False
+        for agent in self.agents.values():
+            self._spend(agent)
         self.agents.clear()
         self.operations.clear()
 

@@ -18,9 +18,10 @@ from carpool_broker.core import events as bv
 from carpool_protocol.ids import ABSENT, AskId, RawJson, SessionId
 from carpool_protocol.messages import Call
 from tests.kit.world_asks import AskBook, SimAsk, Violation, result_of
-from tests.kit.world_servers import number_of
+from tests.kit.world_traits import number_of
 
-Kind = Literal["greet", "list", "call", "ping", "bad"]
+Kind = Literal["greet", "list", "call", "ping", "read", "discover", "listen", "refused"]
+"""`refused`: a retry that is no good."""
 UNSURE = frozenset({"link_broken", "answer_overdue"})
 """Faults of calls that the broker had sent away and cannot know the fate of."""
 SHARED_TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
@@ -51,50 +52,54 @@ class Book:
         self.answered = 0
         self.handed: set[int] = set()
         self.ran: dict[int, int] = {}
+        self.again: dict[int, int] = {}
+        """How often its agent has been at the URLs that a call was ended for: it is said again then."""
+        self.public: set[int] = set()
+        """What anybody may be given the answer to."""
         self.said_no: set[int] = set()
         self.outcomes: dict[str, int] = {}
+        self.eras: dict[str, int] = {}
+        """What agents of the stateless era have seen that only they can see."""
 
     def hand_over(self, call: Call) -> None:
         """The supervisor has written this call to an instance."""
         self.handed.add(number_of(call))
 
-    def execute(self, call: Call) -> None:
-        """A server runs this call."""
+    def execute(self, call: Call, *, public: bool) -> None:
+        """A server runs this call. `public`: anybody may have the answer."""
         number = number_of(call)
         self.ran[number] = self.ran.get(number, 0) + 1
-        if self.ran[number] > 1:
+        if public:
+            self.public.add(number)
+        if self.ran[number] > 1 + self.again.get(number, 0):
             raise Violation(f"call {number} was executed twice")
         if number in self.said_no:
             raise Violation(f"call {number} was executed after its agent was told that it was not delivered")
 
-    def outcome(self, ask: Request, effect: bf.Reply, now: float) -> str:
+    def outcome(self, ask: Request, answer: RawJson, now: float, *, is_error: bool) -> str:
         """Judge an answer; the word for it."""
         if now - ask.at > self.bound_s:
             raise Violation(f"request {ask.number} ({ask.kind}) was answered only after {now - ask.at:.1f} s")
         self.answered += 1
-        body = msgspec.json.decode(effect.body)
-        word = (
-            self._judge_call(ask, effect, body)
-            if ask.kind == "call"
-            else "error"
-            if effect.is_error
-            else "ok"
-        )
+        body = msgspec.json.decode(answer)
+        word = "error" if is_error else "ok"
+        if ask.kind in ("call", "read"):
+            word = self._judge_call(ask, body, is_error=is_error)
         self.outcomes[word] = self.outcomes.get(word, 0) + 1
         return word
 
-    def _judge_call(self, ask: Request, effect: bf.Reply, body: dict[str, object]) -> str:
+    def _judge_call(self, ask: Request, body: dict[str, object], *, is_error: bool) -> str:
         number = ask.number
         if "n" in body:
-            if body["n"] != number:
+            if body["n"] != number and not (ask.kind == "read" and self._may_have(number, body["n"])):
                 raise Violation(f"call {number} got the answer of call {body['n']}")
-            if self.ran.get(number) != 1:
+            if body["n"] not in self.ran:
                 raise Violation(f"call {number} has an answer and was not executed")
-            return "error" if effect.is_error else "ok"
-        meta = body.get("data") if effect.is_error else dict(body["_meta"])["carpool/error"]  # type: ignore[call-overload]
+            return "error" if is_error else "ok"
+        meta = body.get("data") if is_error else dict(body["_meta"])["carpool/error"]  # type: ignore[call-overload]
         assert isinstance(meta, dict)
         if meta["delivered"] == "no":
-            if number in self.ran:
+            if self.ran.get(number, 0) > self.again.get(number, 0):
                 raise Violation(
                     f"call {number} was executed and is reported as not delivered ({meta['code']})"
                 )
@@ -102,6 +107,15 @@ class Book:
         elif number not in self.handed and meta["code"] not in UNSURE:
             raise Violation(f"call {number} never left us and is reported as maybe executed ({meta['code']})")
         return str(meta["code"])
+
+    def _may_have(self, number: int, other: object) -> bool:
+        """Whether this reader may be given the answer to another read."""
+        assert isinstance(other, int)
+        return other in self.public or self._principal(number) == self._principal(other)
+
+    def _principal(self, number: int) -> SessionId | None:
+        owner = self.owners.get(number)
+        return None if owner is None else self.asks.principals.get(owner, owner)
 
 
 class SimAgent:
@@ -217,10 +231,10 @@ class SimAgent:
                 return self._heard_of_ask(effect)
             case bf.SayLog() | bf.SayUpdated():
                 raise Violation(f"{self.session} hears what it never asked for")
-            case bf.ReplyStateless() | bf.Describe() | bf.RequireInput() | bf.Acknowledge() | bf.EndListen():
-                raise Violation(f"{self.session} speaks the handshake era")
             case bf.UseRoots() | bf.Note():
                 return "note"
+            case _:
+                raise Violation(f"{self.session} speaks the handshake era and got {type(effect).__name__}")
 
     def _answered(self, effect: bf.Reply, now: float) -> str:
         if effect.is_error and b'"duplicate_request_id"' in bytes(effect.body):
@@ -229,7 +243,7 @@ class SimAgent:
                 raise Violation(f"{self.session} {effect.id!r} is refused as double and is none")
             return "double"
         ask = self._close(effect.id)
-        word = self.book.outcome(ask, effect, now)
+        word = self.book.outcome(ask, effect.body, now, is_error=effect.is_error)
         if ask.kind == "list" and not effect.is_error:
             self.tools = [tool["name"] for tool in msgspec.json.decode(effect.body)["tools"]]
         return word

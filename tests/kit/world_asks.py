@@ -20,16 +20,18 @@ from msgspec import Struct
 
 from carpool_protocol.ask_needs import needs_of
 from carpool_protocol.ids import ABSENT, AskId, InstanceId, RawJson, SessionId, WireId
-from carpool_protocol.messages import Call
+from carpool_protocol.messages import Call, Need
 from carpool_supervisor.core import events as ev
-from carpool_supervisor.core.attribution import RELATED_TASK, facts_of
+from carpool_supervisor.core.attribution import RELATED_TASK, AskFacts, facts_of
 
 Echo = Literal["no", "exact", "tracer"]
 """What a server does with the trace context of a call when it asks: nothing; sends it back (Python SDK from 2
 on); sends it back with a span of its own (a tracer in the server).
 """
-Kind = Literal["sampling", "sampling_tools", "form", "multi_select", "url"]
-"""`multi_select`: a form that requires what agents of 2025-06-18 have no words for."""
+Kind = Literal["sampling", "sampling_tools", "form", "multi_select", "url", "roots"]
+"""`multi_select`: a form that requires what agents of 2025-06-18 have no words for. `roots`: only servers of
+the stateless era want them, of an agent that has said that it has some.
+"""
 KINDS: tuple[Kind, ...] = ("sampling", "sampling_tools", "form", "multi_select", "url")
 FORMS: tuple[Kind, ...] = ("form", "multi_select", "url")
 
@@ -57,6 +59,10 @@ class SimAsk(Struct, eq=False):
     id: RawJson
     token: RawJson
     elicitation: str
+    exact: bool = False
+    """It says which call it is about: the answer to no other may show it."""
+    principals: bool = False
+    """Its call was said to be the principal's own: agents who are one to it are one here."""
     answered: bool = False
     withdrawn: bool = False
     shown: AskId | None = None
@@ -70,6 +76,8 @@ class AskBook:
     def __init__(self, owners: dict[int, SessionId], ask_timeout_s: float) -> None:
         self.owners = owners
         """Whose each request of an agent is."""
+        self.principals: dict[SessionId, SessionId] = {}
+        """Of agents that share a session: that session."""
         self.bound_s = ask_timeout_s + SPARE_S
         self.asks: dict[int, SimAsk] = {}
         self.shown: dict[AskId, SimAsk] = {}
@@ -91,6 +99,20 @@ class AskBook:
         self.shown[shown] = ask
         self._only_owner(ask, session, "was shown")
         self._count("shown")
+        return ask
+
+    def want(self, params: RawJson, session: SessionId, number: int) -> SimAsk:
+        """An agent of the stateless era reads it in the answer to one of its requests: perhaps again."""
+        found = _mark(params)
+        if found is None:
+            raise Violation(f"{session} was asked something that no server asked")
+        ask = self.asks[int(found[1])]
+        if ask.exact and ask.about != number:
+            raise Violation(f"ask {ask.number} is about request {ask.about} and came with that of {number}")
+        if ask.shown is not None:
+            raise Violation(f"ask {ask.number} was shown to an agent that can be asked, and to {session}")
+        self._only_owner(ask, session, "was told of")
+        self._count("wanted")
         return ask
 
     def elicited(self, session: SessionId, params: RawJson) -> None:
@@ -133,6 +155,8 @@ class AskBook:
 
     def _only_owner(self, ask: SimAsk, session: SessionId, what: str) -> None:
         owner = self.owners.get(ask.about)
+        if ask.principals and owner is not None:
+            session, owner = self.principals.get(session, session), self.principals.get(owner, owner)
         if ask.certain and session != owner:
             raise Violation(
                 f"{session} {what} ask {ask.number}, which is about request {ask.about} of {owner}"
@@ -149,6 +173,8 @@ def result_of(ask: SimAsk, session: SessionId, *, is_error: bool) -> RawJson:
         return RawJson(b'{"code":-1,"message":"The person said no.","data":{%b}}' % mark)
     if ask.kind in FORMS:
         return RawJson(b'{"action":"accept","content":{%b}}' % mark)
+    if ask.kind == "roots":
+        return RawJson(b'{"roots":[],%b}' % mark)
     return RawJson(b'{"role":"assistant","model":"sim","content":{"type":"text","text":""},%b}' % mark)
 
 
@@ -195,6 +221,7 @@ class Asker:
         kind = rng.choice(KINDS)
         elicitation = self.elicitation() if kind == "url" else ""
         meta, names_it = _meta_of(call, echo, task, rng)
+        owner = self.ground.asks.owners.get(number)
         ask = SimAsk(
             number=len(self.ground.asks.asks) + 1,
             kind=kind,
@@ -205,9 +232,41 @@ class Asker:
             id=request,
             token=request if rng.random() < 0.5 else ABSENT,
             elicitation=elicitation,
+            exact=names_it,
+            principals=not names_it
+            and self.ground.asks.principals.get(owner or call.session) == call.session,
         )
-        self._send(ask, meta)
+        self._send(ask, facts_of(_method_of(kind), meta, self.ground.life))
         return ask
+
+    def want(self, call: Call, number: int, wire: WireId, name: str) -> None:
+        """In the stateless era: want something before the call goes on."""
+        rng = self.ground.rng
+        has_roots = call.can is not None and "roots" in call.can
+        kind = rng.choice((*KINDS, "roots") if has_roots else KINDS)
+        ask = SimAsk(
+            number=len(self.ground.asks.asks) + 1,
+            kind=kind,
+            instance=self.instance,
+            about=number,
+            certain=True,
+            at=self.ground.now,
+            id=self._fresh(),
+            token=ABSENT,
+            elicitation="",
+            exact=True,
+        )
+        self._send(ask, AskFacts(_method_of(kind), wire=wire), name)
+
+    def forget(self, number: int) -> None:
+        """Nothing of this request is wanted any more."""
+        for request, asks in list(self.open.items()):
+            for ask in [ask for ask in asks if ask.about == number]:
+                ask.withdrawn = True
+                asks.remove(ask)
+            if not asks:
+                del self.open[request]
+        self._go_on()
 
     def ask_about_nothing(self) -> None:
         """Ask as no call made it."""
@@ -223,16 +282,17 @@ class Asker:
             token=ABSENT,
             elicitation="",
         )
-        self._send(ask, ABSENT)
+        self._send(ask, AskFacts(_method_of(ask.kind)))
 
-    def _send(self, ask: SimAsk, meta: RawJson) -> None:
+    def _send(self, ask: SimAsk, facts: AskFacts, name: str = "") -> None:
         self.ground.asks.put(ask)
         self.open.setdefault(ask.id, []).append(ask)
-        method = "elicitation/create" if ask.kind in FORMS else "sampling/createMessage"
-        facts = facts_of(method, meta, self.ground.life)
         params = _params_of(ask)
-        needs = tuple(needs_of(method, params))
-        self._say(ev.ServerAsked(self.instance, ask.id, params, facts, ask.token, ask.elicitation, needs))
+        needs: tuple[Need, ...] = ("roots",) if ask.kind == "roots" else ()
+        needs = needs or tuple(needs_of(facts.method, params))
+        self._say(
+            ev.ServerAsked(self.instance, ask.id, params, facts, ask.token, ask.elicitation, needs, name)
+        )
 
     def elicitation(self) -> str:
         """A new elicitation id: equal on all instances."""
@@ -307,9 +367,17 @@ def _meta_of(call: Call, echo: Echo, task: str, rng: Random) -> tuple[RawJson, b
     return RawJson(msgspec.json.encode({"traceparent": sent})), echo == "exact"
 
 
+def _method_of(kind: Kind) -> str:
+    if kind == "roots":
+        return "roots/list"
+    return "elicitation/create" if kind in FORMS else "sampling/createMessage"
+
+
 def _params_of(ask: SimAsk) -> RawJson:
     text = b"k=%d" % ask.number
     match ask.kind:
+        case "roots":
+            return RawJson(b'{"mark":"%b"}' % text)
         case "form" | "multi_select":
             more = b'"m":{"type":"array"}},"required":["m"]' if ask.kind == "multi_select" else b"}"
             schema = b'{"type":"object","properties":{%b}' % more

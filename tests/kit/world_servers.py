@@ -6,96 +6,20 @@ executed goes into the world's book. Knows nothing of: agents, the link, the bro
 
 from collections import deque
 from collections.abc import Callable
-from random import Random
 from typing import Protocol
 
-import msgspec
-from msgspec import Struct
-
 from carpool_protocol.ids import EMPTY_OBJECT, InstanceId, PoolKey, RawJson, SessionId, WireId
-from carpool_protocol.messages import Call, Catalog, ToolOffer
+from carpool_protocol.messages import Call, Catalog, Era
 from carpool_supervisor.core import events as ev
-from tests.kit.world_asks import AskBook, Asker, Echo, task_of
+from tests.kit.world_asks import FORMS, Asker, Teller, task_of
+from tests.kit.world_traits import READ, Traits, body_of, catalog, number_of, uri_of
 
 PIPE_LINES = 4
 """So many lines fit in the pipe of an instance that does not read: they count as written."""
 
 
-class Traits(Struct, frozen=True, kw_only=True):
-    """How a server behaves. Numbers are probabilities per occasion, unless they are times."""
-
-    greet_s: float = 0.3
-    answer_s: float = 0.2
-    tools: int = 2
-    no_command: bool = False
-    never_greets: bool = False
-    never_reads: bool = False
-    deaf: bool = False
-    """Ends on SIGKILL only."""
-    ignores_ping: bool = False
-    one_at_a_time: bool = False
-    """Reads the next line when the last one is answered."""
-    refuses: float = 0.0
-    dies_at_start: float = 0.0
-    dies_on_call: float = 0.0
-    dies_after_call: float = 0.0
-    mute: float = 0.0
-    """Closes its stdout on a call and lives on."""
-    freezes: float = 0.0
-    slow: float = 0.0
-    progress: float = 0.0
-    silent: float = 0.0
-    doubles: float = 0.0
-    unknowns: float = 0.0
-    unreadable: float = 0.0
-    errs: float = 0.0
-    misspeaks: float = 0.0
-    list_changes: float = 0.0
-    asks: float = 0.0
-    """Asks its agent during a call, once or several times."""
-    echo: Echo = "no"
-    waits: bool = False
-    """Answers a call when its asks have been answered."""
-    as_task: bool = False
-    """Runs each call as a task, and says so when it asks."""
-    asks_late: float = 0.0
-    """Asks about a call that it has answered."""
-    asks_after_cancel: float = 0.0
-    asks_about_nothing: float = 0.0
-    asks_twice: float = 0.0
-    """Under the id of an ask that is still open."""
-    withdraws: float = 0.0
-    sends_to_urls: float = 0.0
-    """Answers a call with -32042."""
-
-    @property
-    def healthy(self) -> bool:
-        """Whether it serves well once the dice rest."""
-        return not (self.no_command or self.never_greets or self.never_reads or self.ignores_ping)
-
-    def calm(self) -> "Traits":
-        """The same server on a good day."""
-        lasting = {f: getattr(self, f) for f in self.__struct_fields__ if isinstance(getattr(self, f), bool)}
-        return Traits(
-            greet_s=self.greet_s,
-            answer_s=self.answer_s,
-            tools=self.tools,
-            asks=self.asks,
-            echo=self.echo,
-            **lasting,
-        )
-
-
-class Ground(Protocol):
+class Ground(Teller, Protocol):
     """What an instance needs of its world."""
-
-    rng: Random
-    life: bytes
-    asks: AskBook
-
-    @property
-    def now(self) -> float:
-        """The time."""
 
     def later(self, delay_s: float, act: Callable[[], None]) -> None:
         """Do it so much later."""
@@ -113,8 +37,16 @@ class Ground(Protocol):
 class SimInstance:
     """One process."""
 
-    def __init__(self, ground: Ground, instance: InstanceId, key: PoolKey) -> None:
+    def __init__(
+        self, ground: Ground, instance: InstanceId, key: PoolKey, era: Era = "handshake", *, sure: bool = True
+    ) -> None:
+        """`era`: in which it is greeted first; `sure`: and in no other."""
         self.ground = ground
+        self._asked_for: Era = era
+        self._sure = sure
+        self.era: Era = "handshake"
+        self.level = ""
+        self.watched: set[str] = set()
         self.id = instance
         self.key = key
         self.alive = True
@@ -134,6 +66,8 @@ class SimInstance:
         """Written, and neither answered nor given up after a cancel."""
         self.served: set[SessionId] = set()
         self.leased = False
+        self._rests: dict[WireId, Callable[[], None]] = {}
+        """Between two rounds: nothing of these runs until they are said again."""
         self.asker = Asker(ground, instance, self._say)
         self._later(ground.rng.uniform(0.001, 0.05), self._spawned)
 
@@ -150,11 +84,37 @@ class SimInstance:
 
     def cancel(self, wire: WireId) -> None:
         """A cancel: a conforming server does not answer then, others do."""
+        if wire in self._rests:
+            self._over(wire, self.unanswered[wire])  # between two rounds nothing runs
+            return
         if self.ground.rng.random() < 0.5 and wire in self._open:
             self._open.discard(wire)
             call = self.unanswered.pop(wire)
             if self.ground.rng.random() < self._traits.asks_after_cancel:
                 self._later(self.ground.rng.uniform(0.0, 1.0), lambda: self._ask(wire, call, live=True))
+
+    def _over(self, wire: WireId, call: Call) -> None:
+        """In the stateless era: its adapter ends a call that does not go on."""
+        self._open.discard(wire)
+        self._rests.pop(wire, None)
+        self.unanswered.pop(wire, None)
+        self.asker.forget(number_of(call))
+        self._say(ev.ServerAnswered(self.id, wire, is_error=True, body=body_of(call)))
+
+    def again(self, wire: WireId) -> None:
+        """A call is said again: its pause is over, or what it wanted is there."""
+        if wire in self._rests and not self.asker.waits(number_of(self.unanswered[wire])):
+            self._later(0.01, self._rests.pop(wire))
+
+    @property
+    def running(self) -> list[WireId]:
+        """Written, not answered, and not between two rounds."""
+        return [wire for wire in self.unanswered if wire not in self._rests]
+
+    def watch(self, add: tuple[str, ...], drop: tuple[str, ...]) -> None:
+        """These resources are watched now, and these no more."""
+        self.watched |= set(add)
+        self.watched -= set(drop)
 
     def probe(self) -> None:
         """A ping. One who reads a line at a time reads it when its calls are done."""
@@ -214,20 +174,37 @@ class SimInstance:
             self._later(delay_s, self._greet)
 
     def _greet(self) -> None:
+        if self._traits.speaks not in ("both", self._asked_for):
+            if self._sure:
+                self._say(ev.GreetingFailed(self.id, "speaks another era"))
+                return
+            if self._traits.shy:
+                self.die("ended with exit code 1")
+                return
+            self._say(ev.EraRefused(self.id, self._asked_for, "knew no such greeting"))
+            self._asked_for = "handshake" if self._asked_for == "stateless" else "stateless"
+        self.era = self._asked_for
         self.greeted = True
         self._tools = self._traits.tools
-        self._say(ev.InstanceGreeted(self.id, catalog(self.key, self._tools)))
+        self._say(ev.InstanceGreeted(self.id, self._catalog()))
         if self._traits.list_changes:
             self._later(self.ground.rng.uniform(0.5, 10), self._change_list)
 
     def _change_list(self) -> None:
         if self.ground.rng.random() < self._traits.list_changes:
             self._tools = self.ground.rng.randint(0, 3)
-            self._say(ev.CatalogRead(self.id, catalog(self.key, self._tools)))
+            self._say(ev.CatalogRead(self.id, self._catalog()))
             self._later(self.ground.rng.uniform(0.5, 10), self._change_list)
         elif self._tools != self._traits.tools:  # back to what a new instance would say
             self._tools = self._traits.tools
-            self._say(ev.CatalogRead(self.id, catalog(self.key, self._tools)))
+            self._say(ev.CatalogRead(self.id, self._catalog()))
+
+    def relist(self) -> None:
+        """It is to tell its lists again."""
+        self._later(0.05, lambda: self._say(ev.CatalogRead(self.id, self._catalog())))
+
+    def _catalog(self) -> Catalog:
+        return catalog(self.key, self._traits, self._tools, self.era)
 
     def die(self, how: str) -> None:
         """The process ends; what the pipe did not take was never delivered."""
@@ -283,16 +260,28 @@ class SimInstance:
             answer = ev.ServerAnswered(self.id, WireId(wire + 500), is_error=False, body=EMPTY_OBJECT)
             self._say(answer)
         if roll() >= traits.silent:
-            delay_s = self.ground.rng.uniform(0.01, 1.0) * traits.answer_s
-            if roll() < traits.slow:
-                delay_s += self.ground.rng.uniform(1, 8)
-            if roll() < traits.progress:
-                self._later(delay_s * 0.4, lambda: self._progress(wire, call))
-                self._later(delay_s * 0.8, lambda: self._progress(wire, call))
-            self._later(delay_s, lambda: self._answer(wire, call))
-            if roll() < traits.asks:
-                self._ask_during(wire, call, delay_s)
+            self._serve(wire, call)
         self._read_soon()
+
+    def _serve(self, wire: WireId, call: Call) -> None:
+        """Work on a call: what it will say, and when."""
+        traits, roll = self._traits, self.ground.rng.random
+        delay_s = self.ground.rng.uniform(0.01, 1.0) * traits.answer_s
+        if roll() < traits.slow:
+            delay_s += self.ground.rng.uniform(1, 8)
+        if roll() < traits.progress:
+            self._later(delay_s * 0.4, lambda: self._progress(wire, call))
+            self._later(delay_s * 0.8, lambda: self._progress(wire, call))
+        if self.era == "stateless" and roll() < traits.asks:
+            self._later(delay_s, lambda: self._round(wire, call, 1))
+        else:
+            self._later(delay_s, lambda: self._answer(wire, call))
+        if self.era == "handshake" and roll() < traits.asks:
+            self._ask_during(wire, call, delay_s)
+        if roll() < traits.logs:
+            self._later(delay_s * 0.5, lambda: self._log(wire, call))
+        if roll() < traits.updates:
+            self._later(delay_s * 0.5, self._update)
 
     def _ask_during(self, wire: WireId, call: Call, delay_s: float) -> None:
         if self._traits.as_task:
@@ -301,9 +290,38 @@ class SimInstance:
             at_s = self.ground.rng.uniform(0.0, 0.9) * delay_s
             self._later(at_s, lambda: self._ask(wire, call, live=True) if wire in self._open else None)
 
+    def _round(self, wire: WireId, call: Call, number: int) -> None:
+        """Answer the call with what it wants first: several things at once, under equal names."""
+        roll = self.ground.rng.random
+        if wire not in self._open or self.mute:
+            return
+        go_on = self._round if number < 3 and roll() < 0.3 else self._answer_now
+        self._rests[wire] = lambda: go_on(wire, call, number + 1)
+        if roll() < self._traits.pauses:
+            self._say(ev.ServerNotReady(self.id, wire, 0.05))
+            return
+        about = number_of(call)
+        for each in range(self.ground.rng.choice((1, 1, 3))):
+            self.asker.want(call, about, wire, f"in-{each}" if roll() < 0.8 else "")
+
+    def _answer_now(self, wire: WireId, call: Call, _: int) -> None:
+        self._answer(wire, call)
+
+    def _log(self, wire: WireId, call: Call) -> None:
+        level = self.level
+        if self.era == "stateless" and call.can is not None:
+            level = call.log_level
+        if wire in self._open and level:
+            self._say(ev.ServerLogged(self.id, level, body_of(call)))
+
+    def _update(self) -> None:
+        uri = uri_of(self.key)
+        if uri in self.watched:
+            self._say(ev.ResourceUpdated(self.id, uri, RawJson(b'{"uri":"%b"}' % uri.encode())))
+
     def _ask(self, wire: WireId, call: Call, *, live: bool) -> None:
         traits, roll = self._traits, self.ground.rng.random
-        if self.mute:
+        if self.mute or self.era == "stateless":  # there nothing can be asked but as the answer to a call
             return
         task = task_of(wire) if traits.as_task else ""
         again = roll() < traits.asks_twice
@@ -333,12 +351,16 @@ class SimInstance:
             self.unanswered.pop(wire, None)
             if roll() < traits.unreadable:
                 self._say(ev.AnswerUnreadable(self.id, wire, "bad_answer", "The answer cannot be read."))
-            elif roll() < traits.sends_to_urls:
+            elif self.era == "handshake" and roll() < traits.sends_to_urls:
                 self._send_to_url(wire, call)
             else:
                 is_error = roll() < traits.errs
+                holds = self.era == "stateless" and call.method == READ and not is_error
+                ttl_ms = traits.ttl_ms if holds else -1
                 for _ in range(2 if roll() < traits.doubles else 1):
-                    self._say(ev.ServerAnswered(self.id, wire, is_error, body_of(call)))
+                    self._say(
+                        ev.ServerAnswered(self.id, wire, is_error, body_of(call), ttl_ms, traits.public)
+                    )
             if roll() < traits.asks_late:
                 self._later(self.ground.rng.uniform(0.0, 1.0), lambda: self._ask(wire, call, live=False))
             if roll() < traits.dies_after_call:
@@ -348,7 +370,11 @@ class SimInstance:
 
     def _send_to_url(self, wire: WireId, call: Call) -> None:
         elicitation = self.asker.elicitation()
-        self._say(ev.UrlsOffered(self.id, wire, (elicitation,)))
+        page = RawJson(
+            b'{"mode":"url","message":"u=%d","url":"https://x/y","elicitationId":"%b"}'
+            % (number_of(call), elicitation.encode())
+        )
+        self._say(ev.UrlsOffered(self.id, wire, (elicitation,), (page,)))
         self._say(ev.ServerAnswered(self.id, wire, is_error=True, body=body_of(call)))
         self._aloud(3.0, lambda: self._end_elicitation(elicitation, number_of(call)))
 
@@ -360,25 +386,13 @@ class SimInstance:
 
     def ask_answered(self, request: RawJson, is_error: bool, body: RawJson) -> None:
         """An answer to one of its asks was written to it."""
+        asked = self.asker.open.get(request, [])
         self.asker.answered(request, is_error, body, self.ground.now)
+        if self.era == "stateless" and is_error and asked and asked[0].kind not in FORMS:
+            for wire, call in list(self.unanswered.items()):
+                if number_of(call) == asked[0].about and wire in self._open:
+                    self._over(wire, call)
 
     def ask_progressed(self, token: RawJson, params: RawJson) -> None:
         """It was told how far an agent is with one of its asks."""
         self.asker.progressed(token, params)
-
-
-def body_of(call: Call) -> RawJson:
-    """What a server answers: which call it was."""
-    return RawJson(b'{"content":[],"n":%d}' % number_of(call))
-
-
-def number_of(call: Call) -> int:
-    """The number of the request behind a call."""
-    number: int = msgspec.json.decode(call.params)["arguments"]["n"]
-    return number
-
-
-def catalog(key: PoolKey, tools: int) -> Catalog:
-    """What a server with so many tools offers."""
-    offers = [ToolOffer(f"t{i}", RawJson(b'{"name":"t%d","inputSchema":{}}' % i)) for i in range(tools)]
-    return Catalog(key, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25")

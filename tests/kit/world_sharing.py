@@ -8,7 +8,7 @@ ends underneath its holder is told to it once, whatever pool of the server the n
 Knows nothing of: cores' insides but the mode of a pool, agents, the link.
 """
 
-from carpool_protocol.ids import CallId, InstanceId, PoolKey, ServerName, SessionId
+from carpool_protocol.ids import CallId, InstanceId, PoolKey, ServerName, SessionId, WireId
 from carpool_protocol.messages import Call, Failed, Mode
 from tests.kit.world_asks import Violation
 from tests.kit.world_servers import SimInstance
@@ -25,6 +25,7 @@ class SharingBook:
         self._calls: dict[CallId, Call] = {}
         self._server_of: dict[PoolKey, ServerName] = {}
         self._modes: dict[PoolKey, Mode] = {}
+        self._kept: set[PoolKey] = set()
         self._state: dict[At, tuple[InstanceId, PoolKey]] = {}
         """Where this session has state."""
         self._placed: dict[At, set[InstanceId]] = {}
@@ -35,6 +36,8 @@ class SharingBook:
         """Calls that were placed where instances are leased: another has no state to count on."""
         self._leases: dict[At, set[InstanceId]] = {}
         self._told: dict[At, int] = {}
+        self._doubts: dict[At, int] = {}
+        """How often the link was cut: in doubt an agent hears once too often that its state is gone."""
 
     def modes(
         self, modes: dict[PoolKey, Mode], servers: dict[PoolKey, ServerName], kept: set[PoolKey]
@@ -51,6 +54,7 @@ class SharingBook:
             if at[1] not in changed and key in kept
         }
         self._modes = dict(modes)
+        self._kept = kept
 
     def came(self, call: Call) -> None:
         """The supervisor has got a call."""
@@ -59,10 +63,10 @@ class SharingBook:
     def placed(self, instance: SimInstance, call: Call, mode: Mode) -> None:
         """A call is written to an instance whose pool is shared like this."""
         held = instance.leased and instance.served == {call.session}
-        if mode == "serial" and instance.unanswered and not held:
+        if mode == "serial" and instance.running and not held:
             raise Violation(
                 f"instance {instance.id} of {instance.key} is serial and gets call {call.call} of "
-                f"{call.session} beside {list(instance.unanswered)}"
+                f"{call.session} beside {instance.running}"
             )
         if mode == "session":
             others = instance.served - {call.session}
@@ -74,10 +78,16 @@ class SharingBook:
             self._placed.setdefault(self._at(call), set()).add(instance.id)
         instance.served.add(call.session)
 
+    def said_again(self, instance: SimInstance, wire: WireId, mode: Mode) -> None:
+        """A call goes on after a round."""
+        others = [each for each in instance.running if each != wire]
+        if mode == "serial" and others and not (instance.leased and len(instance.served) == 1):
+            raise Violation(f"instance {instance.id} is serial: {wire} goes on beside {others}")
+
     def executed(self, instance: SimInstance, call: Call, mode: Mode) -> None:
         """A server runs a call: from now on its process may hold something of that session."""
         at = self._at(call)
-        if mode != "session":
+        if mode != "session" or instance.key not in self._kept:
             self._state.pop(at, None)
         elif call.call in self._promised and (call.session, instance.id) not in self._over:
             before = self._state.get(at)
@@ -97,12 +107,20 @@ class SharingBook:
         self._state.pop(at, None)
         self._over.update((call.session, each) for each in self._placed.pop(at, ()))
         self._told[at] = self._told.get(at, 0) + 1
-        if self._told[at] > len(self._leases.get(at, ())) + (at in self._inherited):
+        due = len(self._leases.get(at, ())) + (at in self._inherited) + self._doubts.get(at, 0)
+        if self._told[at] > due:
             raise Violation(f"{at} was told {self._told[at]} times that state was lost")
+
+    def cut(self) -> None:
+        """The link to a broker that lives on was cut."""
+        for at in self._called():
+            self._doubts[at] = self._doubts.get(at, 0) + 1
 
     def _called(self) -> set[At]:
         """Who called what: a broker cannot tell a call in line from one that ran."""
-        return {self._at(call) for call in self._calls.values() if call.key in self._server_of}
+        called = [call for call in self._calls.values() if call.key in self._server_of]
+        shared = {(SessionId(call.session.partition(".")[0]), self._server_of[call.key]) for call in called}
+        return shared | {self._at(call) for call in called}
 
     def _at(self, call: Call) -> At:
         return call.session, self._server_of[call.key]

@@ -10,12 +10,13 @@ from msgspec.structs import replace
 
 from carpool_broker.core.events import SourceId
 from carpool_protocol.ids import PoolKey
-from carpool_protocol.messages import Policy, Sharing
+from carpool_protocol.messages import EraWish, Policy, Sharing
 from carpool_supervisor.core.lifecycle import ACTIVE
 from tests.kit.world import BOUND_S, POLICY, SOURCES, SimServer, World
 from tests.kit.world_agents import SimAgent
 from tests.kit.world_asks import Violation
-from tests.kit.world_servers import Traits, catalog
+from tests.kit.world_parties import Anybody, Party
+from tests.kit.world_traits import Speaks, Traits, catalog
 
 PERSONS = (
     Traits(),
@@ -36,15 +37,29 @@ PERSONS = (
     Traits(asks=0.5, as_task=True, asks_late=0.2, asks_twice=0.1, waits=True),
     Traits(asks=0.4, sends_to_urls=0.2, asks_late=0.05, silent=0.05, dies_on_call=0.01, doubles=0.1),
 )
-SILENT = tuple(person for person in PERSONS if not person.asks)
+MODERN = (
+    Traits(speaks="stateless", asks=0.6, progress=0.3, ttl_ms=400, slow=0.05),
+    Traits(speaks="stateless", asks=0.5, pauses=0.3, logs=0.3, updates=0.3, ttl_ms=0),
+    Traits(speaks="stateless", list_changes=0.7, updates=0.5, ttl_ms=3000, public=True),
+    Traits(speaks="both", asks=0.4, echo="exact", logs=0.3, dies_on_call=0.02, ttl_ms=200),
+    Traits(speaks="both", asks=0.3, errs=0.1, silent=0.05, dies_after_call=0.02),
+    Traits(shy=True, logs=0.5, updates=0.5, asks=0.3, sends_to_urls=0.3, list_changes=0.3),
+)
+"""Those that speak the stateless era, or have something to say on it."""
+SILENT = tuple(person for person in (*PERSONS, *MODERN) if not person.asks)
 """Those that ask nothing."""
+WISHES: dict[Speaks, tuple[EraWish, ...]] = {
+    "handshake": ("handshake", "auto", "newest"),
+    "stateless": ("stateless", "auto", "newest"),
+    "both": ("handshake", "stateless", "auto", "newest"),
+}
 SHARINGS: tuple[Sharing, ...] = ("auto", "auto", "concurrent", "serial", "session", "session")
 
 
 def storm(seed: int, *, journal: bool = False, asks: bool = True) -> World:
     """Thirty seconds of storm, then calm. Raises what is wrong. Odd seeds cut links and kill daemons."""
     rng = Random(seed)
-    persons = PERSONS if asks else SILENT
+    persons = (*PERSONS, *MODERN) if asks else SILENT
     servers = servers_of(rng, rng.randint(2, 5), persons)
     most = rng.choice((4, 6, 24))
     world = World(seed, servers, max_processes=most, journal=journal)
@@ -56,10 +71,12 @@ def storm(seed: int, *, journal: bool = False, asks: bool = True) -> World:
 
 def servers_of(rng: Random, count: int, persons: tuple[Traits, ...]) -> list[SimServer]:
     """So many servers of these kinds."""
+    traits = [rng.choice(persons) for _ in range(count)]
     return [
         SimServer(
             name=f"s{i}",
-            traits=rng.choice(persons),
+            traits=traits[i],
+            era=rng.choice(WISHES[traits[i].speaks]),
             per_source=rng.random() < 0.3,
             stop_first=rng.random() < 0.3,
             twins=rng.random() < 0.4,
@@ -102,16 +119,25 @@ class Storm:
         self.world.later(self.rng.expovariate(1 / every_s), run)
 
     def _arrive(self) -> None:
-        if self.world.broker.alive:
-            agent = self.world.agent(self.rng.choice(SOURCES), careless=self.rng.random() < 0.3)
-            self._work(agent, self.rng.expovariate(1 / 0.1))
+        if not self.world.broker.alive:
+            return
+        source, pace_s = self.rng.choice(SOURCES), self.rng.expovariate(1 / 0.1)
+        if self.rng.random() < 0.5:
+            self._work(self.world.agent(source, careless=self.rng.random() < 0.3), pace_s)
+        else:
+            count = self.rng.choice((1, 1, 4))
+            party = self.world.party(source, count=count, anonymous=count > 1 and self.rng.random() < 0.5)
+            self._work(party, pace_s)
 
-    def _work(self, agent: SimAgent, pace_s: float) -> None:
+    def _work(self, agent: Anybody, pace_s: float) -> None:
         world = self.world
 
         def step() -> None:
             if world.now < self.until and agent.session in world.agents:
-                self._act(agent)
+                if isinstance(agent, SimAgent):
+                    self._act(agent)
+                else:
+                    self._act_stateless(agent)
                 world.later(self.rng.expovariate(1 / pace_s), step)
 
         world.later(self.rng.expovariate(1 / pace_s), step)
@@ -135,7 +161,29 @@ class Storm:
         else:
             self._call(agent)
 
-    def _call(self, agent: SimAgent) -> None:
+    def _act_stateless(self, party: Party) -> None:
+        world, dice = self.world, self.rng.random()
+        feed = world.broker.feed
+        uris = tuple(f"sim://{name}/r" for name in world.servers if self.rng.random() < 0.5)
+        if dice < 0.1:
+            feed(party.list_tools(world.now))
+        elif dice < 0.13:
+            feed(party.discover(world.now))
+        elif dice < 0.18:
+            feed(party.listen((*uris, "sim://nobody/r"), world.now))
+        elif dice < 0.28:
+            event = party.cancel(listens=self.rng.random() < 0.2)
+            if event is not None:
+                feed(event)
+        elif dice < 0.285:
+            world.leave(party)
+        elif dice < 0.35:
+            feed(party.read(self.rng.choice((*uris, "sim://nobody/r")), world.now))
+        else:
+            for _ in range(self.rng.choice((1, 1, 1, 1, 12))):
+                self._call(party)
+
+    def _call(self, agent: Anybody) -> None:
         name = f"s{self.rng.randrange(len(self.world.servers) + 1)}__t{self.rng.randrange(3)}"
         if agent.tools and self.rng.random() < 0.8:
             name = self.rng.choice(agent.tools)
@@ -153,6 +201,7 @@ class Storm:
                 case 0 | 1:
                     server.version += 1
                     server.traits = self.rng.choice(self.persons)
+                    server.era = self.rng.choice(WISHES[server.traits.speaks])
                 case 2:
                     server.version = max(0, server.version - 1)
                 case 3:
@@ -200,8 +249,8 @@ def calm_down(world: World) -> None:
     _nothing_is_left(world)
     for server in world.servers.values():
         for source in SOURCES:
-            world.operate(server.key(source), "start")
-            world.operate(server.twin(source), "start")
+            for key in server.keys(source):
+                world.operate(key, "start")
     world.run(POLICY.first_start_s + POLICY.give_up_after * (POLICY.max_delay_s + POLICY.first_start_s) + 12)
     if world.operations:
         raise Violation(f"operators still wait: {world.operations}")
@@ -224,7 +273,10 @@ def _nothing_is_left(world: World) -> None:
         ledger.waits,
         broker.requests.list_waits,
         broker.requests.name_waits,
+        broker.requests.listens.waits,
+        *broker.parked.deadlines(),
     )
+    _lists_are_no_older_than_said(world)
     _empty("supervisor's calls", desk.calls, desk.idle, desk.total, desk.waits)
     _nobody_is_asked(world)
     for agent in world.agents.values():
@@ -260,6 +312,17 @@ def _nobody_is_asked(world: World) -> None:
                 raise Violation(f"instance {shown.id} of {pool.key} is held for {shown.holder}, who is gone")
 
 
+def _lists_are_no_older_than_said(world: World) -> None:
+    """Whoever listens and has a list, and was not told that it is old, has the present one."""
+    for agent in world.agents.values():
+        if isinstance(agent, Party):
+            view = world.broker.core.view_of(agent.session)
+            present = [tool.qualified for tool in view.tools]
+            for listen in agent.listens.values():
+                if "tools" in listen.families and listen.tools not in (None, present):
+                    raise Violation(f"{listen.person} listens and has {listen.tools}, not {present}")
+
+
 def _empty(what: str, *tables: object) -> None:
     for table in tables:
         if len(table):  # type: ignore[arg-type]
@@ -269,13 +332,22 @@ def _empty(what: str, *tables: object) -> None:
 def _everything_works(world: World, source: SourceId) -> None:
     """A new agent finds every good server, and gets an answer from each of its tools."""
     agent = world.agent(source)
+    _all_tools_work(world, source, agent, asking=agent.capabilities.asking, stateless=False)
+    party = world.party(source)
+    asking = party.by[party.persons[0]].capabilities.asking
+    _all_tools_work(world, source, party, asking=asking, stateless=True)
+
+
+def _all_tools_work(world: World, source: SourceId, agent: Anybody, *, asking: bool, stateless: bool) -> None:
+    world.broker.feed(agent.list_tools(world.now))
     world.run(POLICY.first_start_s + 10)
     world.broker.feed(agent.list_tools(world.now))
     world.run(POLICY.first_start_s)
-    for entry in world.broker.core.sources.scope(source, asking=agent.capabilities.asking).servers:
+    scope = world.broker.core.sources.scope(source, asking=asking, stateless=stateless)
+    for entry in scope.servers:
         if not _good(world, entry.key):
             continue
-        for tool in catalog(entry.key, world.traits(entry.key).tools).tools:
+        for tool in catalog(entry.key, world.traits(entry.key)).tools:
             name = f"{entry.server}__{tool.name}"
             if name not in agent.tools:
                 raise Violation(f"{name} of {entry.key} is not listed: {agent.tools}")
@@ -292,7 +364,7 @@ def _good(world: World, key: PoolKey) -> bool:
     if not traits.healthy:
         return False
     pool = world.supervisor.core.pools[key]
-    return pool.catalog is None or pool.catalog == catalog(key, traits.tools)
+    return pool.catalog is None or pool.catalog == catalog(key, traits, era=pool.catalog.era)
 
 
 def _pools_are_at_rest(world: World) -> None:

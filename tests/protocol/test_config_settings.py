@@ -82,20 +82,21 @@ KEEPING_ORDER: dict[str, st.SearchStrategy[Any]] = {
     "pool.min": st.just(0),
     "restart.first_delay_s": st.just(0),
     "restart.max_delay_s": st.integers(1, 100),
+    "http.path": WORD.map("/{}".format),
     "timeout_s": st.floats(0.5, 1.0),
     "tool_timeouts_s": st.dictionaries(TEXT, st.floats(0.5, 1.0), max_size=3),
 }
-"""Settings that must not be above or below another one."""
+"""Settings that must not be above or below another one, or have a shape of their own."""
 
 
 def valid(setting: Setting) -> st.SearchStrategy[Any]:
     """A valid value of one setting, also beside any other valid one."""
     if setting.choices:
         return st.sampled_from(setting.choices)
-    if setting.check is not None:
-        return WORD
     if setting.key in KEEPING_ORDER:
         return KEEPING_ORDER[setting.key]
+    if setting.check is not None:
+        return WORD
     match setting.kind:
         case "switch":
             return st.booleans()
@@ -111,6 +112,9 @@ def valid(setting: Setting) -> st.SearchStrategy[Any]:
             return st.dictionaries(st.from_regex(r"[A-Z_]{1,8}", fullmatch=True), TEXT, max_size=3)
         case "seconds map":
             return st.dictionaries(TEXT, SECONDS, max_size=3)
+        case "hash map":
+            hashes = st.binary(min_size=32, max_size=32).map(lambda each: f"sha256:{each.hex()}")
+            return st.dictionaries(WORD, hashes, max_size=3)
 
 
 def section(table: tuple[Setting, ...]) -> st.SearchStrategy[dict[str, Any]]:

@@ -219,8 +219,10 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_lines() -> None
         ({"roots": "workspaces"}, 'roots: must be "workspace" or "agent"; did you mean "workspace"?'),
         ({"roots": ["/a"]}, "roots: must be text, found a list"),
         ({"type": "http"}, 'type: "http" is not there yet in this version; use "stdio"'),
-        ({"era": "auto"}, 'era: "auto" is not there yet in this version; use "legacy" or "modern"'),
-        ({"era": "match"}, 'era: "match" is not there yet in this version; use "legacy" or "modern"'),
+        (
+            {"era": "mdoern"},
+            'era: must be "auto" or "legacy" or "modern" or "match"; did you mean "modern"?',
+        ),
         ({"transport": "sse"}, 'transport: "sse" is not there yet in this version; use "stdio"'),
         (
             {"url": "https://x/mcp"},

@@ -31,11 +31,12 @@ every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: ki
 
 PROMISED = {
     "refused": "unknown_tool unknown_prompt unknown_resource unknown_method bad_params bad_cursor "
-    "duplicate_request_id not_permitted too_large bad_line bad_request misconfigured not_initialized",
+    "bad_request_state duplicate_request_id not_permitted too_large bad_line bad_request misconfigured "
+    "needs_session not_initialized unknown_task",
     "unavailable": "unavailable waiting_line_full waited_too_long too_many_calls starting_failed "
     "backing_off given_up stopped draining supervisor_away breaker_open state_lost",
     "lost": "lost instance_died timed_out ran_too_long link_broken answer_overdue bad_answer "
-    "answer_too_large needs_url",
+    "answer_too_large needs_url url_declined",
 }
 
 
@@ -70,6 +71,8 @@ def test_codes_of_the_specifications_are_used_only_where_they_name_the_case() ->
         "unknown_prompt": INVALID_PARAMS,  # the same, server/prompts
         "unknown_resource": -32002,  # the same, server/resources
         "bad_params": INVALID_PARAMS,
+        "bad_request_state": INVALID_PARAMS,  # MCP 2026-07-28, basic/utilities/mrtr
+        "unknown_task": INVALID_PARAMS,  # SEP-2663, "Protocol Errors"
         "not_permitted": INVALID_PARAMS,  # design section 4: a forbidden tool looks like an unknown one
         "bad_cursor": INVALID_PARAMS,  # MCP 2025-06-18, server/utilities/pagination
         "unknown_method": METHOD_NOT_FOUND,
@@ -135,6 +138,8 @@ PROTOCOL_ERRORS = {
     "unknown_resource",
     "unknown_method",
     "bad_params",
+    "bad_request_state",
+    "unknown_task",
     "bad_cursor",
     "not_permitted",
     "bad_line",

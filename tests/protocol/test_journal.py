@@ -125,6 +125,33 @@ class Whispered(Struct, frozen=True):
     secret: Secret
 
 
+class Light(Struct, frozen=True):
+    name: str
+
+
+class Bringing(Struct, frozen=True):
+    """An event that most often brings nothing."""
+
+    body: Payload
+    by: Light | None = None
+    brought: tuple[Call, ...] = ()
+
+
+def test_an_event_that_could_bring_payloads_and_brings_none_stays_as_it_is_in_the_ring() -> None:
+    journal = Journal()
+    bare, by, full = (
+        Bringing(RawJson(b"{}")),
+        Bringing(RawJson(b"{}"), Light("x")),
+        Bringing(RawJson(b"{}"), None, (call(1, b"p" * 9),)),
+    )
+    for event in (bare, by, full):
+        journal.record(1.0, event, [])
+    kept = reachable(journal._ring)
+    assert all(any(thing is event for thing in kept) for event in (bare, by))
+    assert not any(thing is full or thing is full.brought[0] for thing in kept)
+    assert b"ppp" not in journal.dump()
+
+
 def test_only_small_payloads_without_secrets_beside_them_wait_in_the_ring_to_be_stripped() -> None:
     journal = Journal()
     small, large, beside = b"s" * (SMALL_BYTES - 2), b"l" * SMALL_BYTES, b"b" * 4

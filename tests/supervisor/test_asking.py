@@ -329,7 +329,12 @@ def test_an_error_that_sends_to_urls_first_names_them_before_the_answer() -> Non
     error = b'{"code":-32042,"message":"m","data":{"elicitations":%b}}' % entries
     events, _ = adapter().take([b'{"jsonrpc":"2.0","id":5,"error":%b}' % error])
     assert events == [
-        UrlsOffered(ME, WireId(5), ("a", "b")),
+        UrlsOffered(
+            ME,
+            WireId(5),
+            ("a", "b"),
+            (RawJson(b'{"mode":"url","elicitationId":"a","url":"u"}'), RawJson(b'{"elicitationId":"b"}')),
+        ),
         ServerAnswered(ME, WireId(5), is_error=True, body=RawJson(error)),
     ]
 

@@ -33,6 +33,7 @@ from carpool_protocol.messages import (
     CancelCall,
     Catalog,
     Elicited,
+    EraWish,
     Failed,
     Logged,
     Policy,
@@ -51,12 +52,15 @@ from carpool_supervisor.core.trace import TraceKey, issued
 from tests.behaviours import behaviour
 
 LIFE = b"l" * 16
-Echo = Literal["nothing", "context", "trace id"]
+Echo = Literal["nothing", "context", "trace id", "round"]
 SERVERS: list[tuple[Sharing, Echo]] = [
     ("auto", "nothing"), ("auto", "context"), ("session", "nothing"), ("serial", "nothing"),
     ("concurrent", "nothing"), ("concurrent", "context"), ("concurrent", "trace id"),
+    ("serial", "round"), ("concurrent", "round"), ("session", "round"), ("auto", "round"),
 ]  # fmt: skip
-"""How a server is shared, and what of a call's trace context it sends back when it asks."""
+"""How a server is shared, and what of a call's trace context it sends back when it asks. `round`: it is of
+the stateless era, and asks by answering the call.
+"""
 KEY = PoolKey("s")
 TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
 THEIRS = RawJson(b'{"traceparent":"%b"}' % TRACE.encode())
@@ -77,6 +81,8 @@ class Run:
         self.can_ask = written.call.method != "resources/list"
         self.meta = written.call.meta
         self.task: str | None = None
+        self.rests = False
+        """Stateless era: nothing of it runs until it is said again."""
 
 
 class Process:
@@ -97,6 +103,8 @@ class Town:
     def __init__(self, sharing: Sharing, echo: Echo) -> None:
         self.core = SupervisorCore(LIFE)
         self.echo = echo
+        self.serial = sharing == "serial"
+        self.over: list[tuple[InstanceId, WireId]] = []
         self.now = 10.0
         self.broker = 0
         self.sessions = 0
@@ -114,11 +122,14 @@ class Town:
         """Who was sent on the errand that is done now."""
         self.evidence: list[EvidenceKind] = []
         self.kept: dict[EvidenceKind, Evidence] = {}
-        self.feed(Wanted([spec(sharing)], 9, 9))
+        self.feed(Wanted([spec(sharing, "stateless" if echo == "round" else "handshake")], 9, 9))
         self.another_broker_comes(0, 0)
 
     def feed(self, event: Any) -> None:
         self.perform(self.core.handle(event, self.now))
+        while self.over:  # as the adapter does
+            instance, wire = self.over.pop()
+            self.perform(self.core.handle(ev.ServerAnswered(instance, wire, True, EMPTY_OBJECT), self.now))
 
     def perform(self, effects: list[Any]) -> None:  # noqa: C901 - an arm per effect
         for effect in effects:
@@ -130,7 +141,15 @@ class Town:
                     del self.up[effect.instance]
                 case ef.WriteCall():
                     run = Run(self.owed[effect.call.call], effect)
+                    self.runs_alone(effect.instance, run)
                     self.up[effect.instance].runs[effect.wire] = run
+                case ef.WriteAgain():
+                    run = self.up[effect.instance].runs[effect.wire]
+                    assert run.rests
+                    self.runs_alone(effect.instance, run)
+                    run.rests = False
+                case ef.WriteCancel():
+                    self.is_cancelled(effect.instance, effect.wire)
                 case Answered() | Failed():
                     del self.owed[effect.call]
                 case Asked():
@@ -155,6 +174,19 @@ class Town:
                 case _:
                     pass
 
+    def runs_alone(self, instance: InstanceId, run: Run) -> None:
+        others = [each for each in self.up[instance].runs.values() if each is not run and not each.rests]
+        if self.serial and run.can_ask:
+            assert not any(each.can_ask for each in others), "two calls that can ask run in one lane"
+
+    def is_cancelled(self, instance: InstanceId, wire: WireId) -> None:
+        process = self.up[instance]
+        if wire in process.runs and process.runs[wire].rests:  # nothing runs, and nothing waits
+            del process.runs[wire]
+            for request in [each for each in process.waits if each.startswith(b"%d/" % wire)]:
+                del process.waits[request]
+            self.over.append((instance, wire))
+
     def is_asked(self, effect: Asked) -> None:
         assert self.speaking is not None
         instance, run, elicitation = self.speaking
@@ -162,6 +194,7 @@ class Town:
         self.ever.append(effect.ask)
         assert effect.call in self.owed, "asked for a call that is over"
         assert self.owed[effect.call] == run.whose, "another agent is asked"
+        run.rests = self.echo == "round"
         self.asks[effect.ask] = (instance, run.whose, effect.call)
         if elicitation:
             self.up[instance].sent.setdefault(elicitation, set()).add(run.whose)
@@ -264,6 +297,8 @@ class Town:
         request = REQUESTS[other % 4]
         elicitation = ["", "E", "F"][other % 3]
         token = RawJson(b"<%b>" % request) if other % 2 else ABSENT
+        if self.echo == "round":
+            request, elicitation, token = RawJson(b"%d/1/%d" % (run.wire, other % 4)), "", ABSENT
         event = ev.ServerAsked(instance, request, EMPTY_OBJECT, said_by(self.echo, run), token, elicitation)
         if not self.hears(instance):
             assert self.core.handle(event, self.now) == []
@@ -282,31 +317,40 @@ class Town:
 
     def a_server_logs(self, pick: int, _other: int) -> None:
         found = self.one_run(pick)
-        if found is not None:
+        if found is not None and not found[1].rests:
             self.speaking = (*found, "")
             self.feed(ev.ServerLogged(found[0], "info", EMPTY_OBJECT))
             self.speaking = None
 
     def a_server_begins_a_task(self, pick: int, _other: int) -> None:
         found = self.one_run(pick, can_ask=True)
-        if found is not None and found[1].task is None:
+        if found is not None and found[1].task is None and self.echo != "round":
             instance, run = found
             run.task = f"T{run.wire}"
             self.feed(ev.TaskBegan(instance, run.wire, run.task))
 
     def a_server_answers(self, pick: int, other: int) -> None:
         found = self.one_run(pick)
-        if found is None:
+        if found is None or found[1].rests:
             return
         instance, run = found
         process = self.up[instance]
-        if other % 2:
+        if other % 2 and self.echo != "round":
             self.feed(ev.UrlsOffered(instance, run.wire, ("E",)))
             if self.owed.get(run.call) == run.whose:
                 process.sent.setdefault("E", set()).add(run.whose)
         del process.runs[run.wire]
         process.answered.append(run)
         self.feed(ev.ServerAnswered(instance, run.wire, is_error=other % 2 == 1, body=EMPTY_OBJECT))
+
+    def a_server_wants_a_pause(self, pick: int, _other: int) -> None:
+        found = self.one_run(pick, can_ask=True)
+        if found is None or self.echo != "round" or found[1].rests:
+            return
+        instance, run = found
+        if self.owed.get(run.call) == run.whose:
+            run.rests = True
+            self.feed(ev.ServerNotReady(instance, run.wire, 0.25))
 
     def a_server_ends_an_elicitation(self, pick: int, other: int) -> None:
         if self.up:
@@ -357,6 +401,8 @@ class Town:
 def said_by(echo: Echo, run: Run) -> AskFacts:
     """What the server's request says about where it comes from."""
     method = "sampling/createMessage"
+    if echo == "round":
+        return AskFacts(method, wire=run.wire)
     if run.task is not None:
         return AskFacts(method, run.task)
     if echo == "nothing":
@@ -369,13 +415,15 @@ def said_by(echo: Echo, run: Run) -> AskFacts:
     return AskFacts(method, None, other, issued(LIFE, other))
 
 
-def spec(sharing: Sharing) -> PoolSpec:
+def spec(sharing: Sharing, era: EraWish) -> PoolSpec:
     policy = Policy(
         sharing=sharing, max_instances=2, max_in_flight=6, timeout_s=5.0, max_total_s=60.0, wait_s=6.0,
         ask_timeout_s=20.0, idle_s=30.0, probe_s=1000.0, first_start_s=50.0, start_s=50.0, give_up_after=1000,
         lease_idle_s=30.0, drain_s=8.0, scale_up_at=100,
     )  # fmt: skip
-    return PoolSpec(key=KEY, server=ServerName("s"), argv=[], env={}, cwd="/", policy=policy, asking=True)
+    return PoolSpec(
+        key=KEY, server=ServerName("s"), argv=[], env={}, cwd="/", policy=policy, asking=True, era=era
+    )
 
 
 MOMENTS = [
@@ -383,7 +431,8 @@ MOMENTS = [
     *[Town.an_agent_answers] * 4, *[Town.a_server_logs] * 4, *[Town.an_agent_cancels] * 4,
     *[Town.a_server_ends_an_elicitation] * 3, *[Town.a_server_asks_for_what_it_has_answered] * 2,
     *[Town.a_server_begins_a_task] * 2, *[Town.a_server_withdraws] * 2, *[Town.an_agent_goes] * 2,
-    *[Town.time_passes] * 2, Town.evidence_is_kept, Town.an_agent_is_late, Town.another_broker_comes,
+    *[Town.time_passes] * 2, *[Town.a_server_wants_a_pause] * 2, Town.evidence_is_kept, Town.an_agent_is_late,
+    Town.another_broker_comes,
     Town.a_server_exits,
 ]  # fmt: skip
 """How often each happens: rules of a state machine are too evenly mixed for calls to crowd an instance."""

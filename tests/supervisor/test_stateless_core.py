@@ -2,6 +2,8 @@
 
 from typing import Any, Final
 
+import pytest
+
 from carpool_protocol.ids import (
     ABSENT,
     EMPTY_OBJECT,
@@ -12,6 +14,7 @@ from carpool_protocol.ids import (
     ServerName,
     SessionId,
     WireId,
+    part_of,
 )
 from carpool_protocol.messages import (
     AnswerAsk,
@@ -26,6 +29,7 @@ from carpool_protocol.messages import (
     SetLevel,
     Wanted,
 )
+from carpool_supervisor.core import desk, placement
 from carpool_supervisor.core import events as ev
 from carpool_supervisor.core.attribution import AskFacts
 from carpool_supervisor.core.effects import (
@@ -191,3 +195,25 @@ def test_nobody_wanting_logs_any_more_is_told_to_a_server_that_can_be_told() -> 
 def test_its_era_is_shown() -> None:
     [pool] = House().core.report()
     assert [each.era for each in pool.instances] == ["stateless"]
+
+
+def test_where_one_finds_no_lane_all_others_in_line_need_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(sharing="serial", max_instances=1)
+    first = house.call(1, "s1.1")
+    for number in range(2, 30):
+        waits = Call(
+            CallId(number), KEY, part_of(SessionId("s1"), number), "tools/call", "t", RawJson(b"{}"), ABSENT,
+            wants_progress=False,
+        )  # fmt: skip
+        assert not any(isinstance(each, WriteCall) for each in house.do(waits))
+    looked: list[Call] = []
+
+    def counted(call: Call, *rest: Any) -> Any:
+        looked.append(call)
+        return placement.find(call, *rest)
+
+    monkeypatch.setattr(desk, "find", counted)
+    effects = house.do(ev.ServerAnswered(ME, first.wire, is_error=False, body=RawJson(b"{}")))
+    [written] = [each for each in effects if isinstance(each, WriteCall)]
+    assert written.call.call == 2
+    assert len(looked) <= 4

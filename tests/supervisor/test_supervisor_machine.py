@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from carpool_protocol.ids import (
     ABSENT,
     EMPTY_OBJECT,
+    AskId,
     CallId,
     InstanceId,
     PoolKey,
@@ -20,7 +21,10 @@ from carpool_protocol.ids import (
     WireId,
 )
 from carpool_protocol.messages import (
+    AnswerAsk,
     Answered,
+    Asked,
+    AskWithdrawn,
     Call,
     CancelCall,
     Catalog,
@@ -38,6 +42,7 @@ from carpool_protocol.messages import (
 )
 from carpool_supervisor.core import effects as ef
 from carpool_supervisor.core import events as ev
+from carpool_supervisor.core.attribution import AskFacts
 from carpool_supervisor.core.sharing import Evidence, EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.behaviours import behaviour
@@ -45,11 +50,14 @@ from tests.behaviours import behaviour
 POLICY = Policy(
     max_instances=2, idle_s=20.0, first_start_s=8.0, start_s=4.0, timeout_s=5.0, max_total_s=15.0, wait_s=6.0,
     max_waiting_calls=3, max_in_flight=2, scale_up_at=1, give_up_after=3, healthy_after_s=10.0, probe_s=3.0,
-    lease_idle_s=12.0, drain_s=6.0,
+    lease_idle_s=12.0, drain_s=6.0, ask_timeout_s=7.0,
 )  # fmt: skip
 LONGEST_S = POLICY.wait_s + POLICY.max_total_s
 KEYS = st.sampled_from([PoolKey(f"{server}:{version}") for server in "abcd" for version in (1, 2)])
-"""Servers `a` and `b` are shared as each rule says, `c` always as `session`, `d` always as `serial`."""
+"""Servers `a` and `b` are shared as each rule says, `c` always as `session`, `d` always as `serial`. Version
+2 of `b` and version 1 of `d` are of the stateless era.
+"""
+STATELESS = ("b:2", "d:1")
 SESSIONS = st.sampled_from([SessionId("s1"), SessionId("s2"), SessionId("s3")])
 SERVERS = st.sampled_from("aabbcccddd")
 VERSIONS = st.tuples(*[st.sampled_from([1, 1, 1, 2, 2, 2, 0])] * 4)
@@ -73,6 +81,8 @@ class Process:
         self.wires: set[WireId] = set()
         self.running: dict[WireId, CallId] = {}
         """Written and not answered: in flight in rule 5's sense."""
+        self.rounds: dict[WireId, set[RawJson]] = {}
+        """Between two rounds: what is wanted and not there."""
         self.served: set[SessionId] = set()
         self.stdin_closed = False
 
@@ -84,6 +94,7 @@ class SupervisorMachine(RuleBasedStateMachine):
         self.now = 50.0
         self.calls = 0
         self.words = 0
+        self.wanting: tuple[InstanceId, WireId] | None = None
         self.owed: dict[CallId, float] = {}
         self.whose: dict[CallId, SessionId] = {}
         self.versions = {server: PoolKey(f"{server}:1") for server in "abcd"}
@@ -92,14 +103,20 @@ class SupervisorMachine(RuleBasedStateMachine):
         """The last progress that each agent heard of its call."""
         self.written: set[CallId] = set()
         self.asked: set[int] = set()
+        self.asks: dict[AskId, tuple[InstanceId, WireId]] = {}
+        self.over: list[tuple[InstanceId, WireId]] = []
+        """Cancelled between two rounds."""
         self.processes: dict[InstanceId, Process] = {}
         self.dead: list[InstanceId] = []
         self.feed(Wanted([spec(PoolKey(f"{server}:1")) for server in "abcd"], 3, 2))
 
     def feed(self, event: Any) -> None:
         self.perform(self.core.handle(event, self.now))
+        while self.over:  # as the adapter does
+            instance, wire = self.over.pop()
+            self.perform(self.core.handle(ev.ServerAnswered(instance, wire, True, EMPTY_OBJECT), self.now))
 
-    def perform(self, effects: list[Any]) -> None:
+    def perform(self, effects: list[Any]) -> None:  # noqa: C901 - an arm per effect
         for effect in effects:
             match effect:
                 case Answered():
@@ -130,7 +147,23 @@ class SupervisorMachine(RuleBasedStateMachine):
                         "a leased instance had two agents"
                     )
                     self.written.add(effect.call.call)
-                case ef.WriteCancel() | ef.Probe():
+                case ef.WriteCancel():
+                    process = self.processes[effect.instance]
+                    assert not process.stdin_closed
+                    if process.rounds.pop(effect.wire, None) is not None:
+                        process.running.pop(effect.wire)
+                        self.over.append((effect.instance, effect.wire))
+                case Asked():
+                    assert self.wanting is not None
+                    self.asks[effect.ask] = self.wanting
+                case AskWithdrawn():
+                    self.asks.pop(effect.ask, None)
+                case ef.WriteAskAnswer():
+                    wire = WireId(int(effect.id.split(b"/")[0]))
+                    self.processes[effect.instance].rounds[wire].remove(effect.id)
+                case ef.WriteAgain():
+                    self.said_again(self.processes[effect.instance], effect.wire)
+                case ef.Probe():
                     assert not self.processes[effect.instance].stdin_closed
                 case ef.CloseStdin():
                     self.processes[effect.instance].stdin_closed = True
@@ -150,7 +183,14 @@ class SupervisorMachine(RuleBasedStateMachine):
             self.told[effect.call] = progress
 
     def agrees_with_the_mode(self, process: Process) -> None:
-        assert process.key[0] != "d" or not process.running, "two calls that can ask in one lane"
+        running = process.running.keys() - process.rounds.keys()
+        assert process.key[0] != "d" or not running, "two calls that can ask in one lane"
+
+    def said_again(self, process: Process, wire: WireId) -> None:
+        assert not process.stdin_closed
+        assert not process.rounds[wire], "said again before everything is there"
+        self.agrees_with_the_mode(process)
+        del process.rounds[wire]
 
     def process(self, pick: int, *, up: bool = True) -> tuple[InstanceId, Process] | None:
         able = [(i, p) for i, p in self.processes.items() if p.is_up == up]
@@ -183,6 +223,19 @@ class SupervisorMachine(RuleBasedStateMachine):
     def known(self, key: PoolKey, kinds: list[EvidenceKind]) -> None:
         evidence = tuple(Evidence(kind=kind, first="", last="") for kind in kinds)
         self.feed(ev.PoolKnown(key, None, evidence))
+
+    @rule(pick=PICK, fails=st.booleans())
+    def an_agent_is_done(self, pick: int, fails: bool) -> None:
+        if self.asks:
+            ask = list(self.asks)[pick % len(self.asks)]
+            instance, wire = self.asks.pop(ask)
+            before = self.wanted_of(instance, wire)
+            self.feed(AnswerAsk(ask, fails, EMPTY_OBJECT))
+            if before and not self.processes[instance].stdin_closed:
+                assert self.wanted_of(instance, wire) == before - 1, "an answer is lost"
+
+    def wanted_of(self, instance: InstanceId, wire: WireId) -> int:
+        return len(self.processes[instance].rounds.get(wire, ()))
 
     @rule(session=SESSIONS)
     def session_gone(self, session: SessionId) -> None:
@@ -221,6 +274,7 @@ class SupervisorMachine(RuleBasedStateMachine):
     def broker_came(self, pick: int) -> None:
         self.owed.clear()
         self.asked.clear()
+        self.asks.clear()
         self.feed(ev.BrokerCame(same=pick % 2 == 1))
 
     # --- processes ----------------------------------------------------------------------------------------
@@ -266,7 +320,7 @@ class SupervisorMachine(RuleBasedStateMachine):
     def says(self, pick: int, wire: int, kind: str) -> None:
         found = self.process(pick)
         if found:
-            open_wires = sorted(found[1].open)
+            open_wires = sorted(found[1].open.keys() - found[1].rounds.keys())
             said = open_wires[wire] if wire < len(open_wires) else WireId(wire + 90)
             if kind != "progress":
                 found[1].running.pop(said, None)
@@ -284,12 +338,43 @@ class SupervisorMachine(RuleBasedStateMachine):
             found = self.process(number)
             for wire in list(found[1].running) if found else ():
                 assert found
-                self.says(number, sorted(found[1].open).index(wire), "answer")
+                if wire not in found[1].rounds:
+                    able = sorted(found[1].open.keys() - found[1].rounds.keys())
+                    self.says(number, able.index(wire), "answer")
+
+    @rule(pick=PICK, which=PICK, count=st.integers(0, 3))
+    def wants_something_first(self, pick: int, which: int, count: int) -> None:
+        """Of servers of the stateless era; nothing is a pause."""
+        able = [
+            (instance, wire)
+            for instance, process in self.processes.items()
+            if process.key in STATELESS
+            for wire in process.running.keys() - process.rounds.keys()
+        ]
+        if not able:
+            return
+        instance, wire = self.wanting = sorted(able)[which % len(able)]
+        asks = [RawJson(b"%d/1/%d" % (wire, number)) for number in range(count)]
+        self.processes[instance].rounds[wire] = set(asks)
+        for ask in asks:
+            facts = AskFacts("elicitation/create", wire=wire)
+            self.feed(ev.ServerAsked(instance, ask, EMPTY_OBJECT, facts, ABSENT))
+        if not asks:
+            self.feed(ev.ServerNotReady(instance, wire, 0.25))
 
     @rule(server=SERVERS)
     def everybody_calls(self, server: str) -> None:
         for session in ("s1", "s2", "s3"):
             self.call(server, SessionId(session), 0)
+
+    @rule(server=st.sampled_from("bddd"), which=PICK)
+    def rounds_are_crowded(self, server: str, which: int) -> None:
+        """What is answered finds its lane taken."""
+        self.everybody_calls(server)
+        self.comes_up(0)
+        for _ in range(2):
+            self.wants_something_first(0, which, 1)
+        self.an_agent_is_done(which, fails=False)
 
     @rule(pick=PICK, count=st.integers(0, 3))
     def exits(self, pick: int, count: int) -> None:
@@ -381,10 +466,13 @@ def spec(
         policy=policy,
         start_after=PoolKey(after),
         replaces=PoolKey(replaces),
+        era="stateless" if key in STATELESS else "handshake",
     )
 
 
 SupervisorMachine.TestCase.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-TestSupervisorMachine = behaviour("calls:one-answer", "modes:concurrent")(SupervisorMachine.TestCase)
+TestSupervisorMachine = behaviour("calls:one-answer", "modes:concurrent", "eras:rounds:lane")(
+    SupervisorMachine.TestCase
+)

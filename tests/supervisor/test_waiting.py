@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol.ids import CallId, SessionId
+from carpool_protocol.ids import CallId, SessionId, part_of
 from carpool_supervisor.core.waiting import Waiting
 from tests.behaviours import behaviour
 
@@ -90,6 +90,46 @@ def test_what_is_ahead_of_a_call_is_what_goes_before_it() -> None:
         assert line(*calls).ahead(whose[number], CallId(number)) == place
 
 
+# --- sessions that are parts of one -----------------------------------------------------------------------
+
+P, Q, R = (part_of(C, number) for number in (1, 2, 3))
+
+
+@behaviour("wait:fair")
+def test_a_thousand_agents_of_one_token_delay_another_agent_by_one_turn() -> None:
+    waiting = line(*((part_of(C, n), n) for n in range(1000)), max_calls=2000, max_bytes=100_000)
+    assert waiting.pop() == 0
+    waiting.add(B, CallId(5000), 10)
+    assert waiting.sessions()[:3] == [part_of(C, 1), B, part_of(C, 2)]
+    assert [waiting.pop(), waiting.pop(), waiting.pop()] == [1, 5000, 2]
+    waiting.check()
+
+
+def test_a_full_line_drops_a_call_of_those_who_take_most_together() -> None:
+    waiting = line((A, 1), (A, 2), (P, 3), (Q, 4), max_calls=4)
+    assert waiting.add(R, CallId(5), 10) == [5]
+    assert waiting.add(B, CallId(6), 10) == [4]
+    assert drained(waiting) == [1, 3, 6, 2]
+
+
+def test_parts_take_turns_among_themselves_and_what_is_ahead_of_each_is_known() -> None:
+    calls = ((P, 1), (P, 2), (A, 3), (Q, 4), (A, 5), (Q, 6), (A, 7), (R, 8))
+    whose = {number: session for session, number in calls}
+    order = drained(line(*calls))
+    assert order == [1, 3, 4, 5, 8, 7, 2, 6]
+    for place, number in enumerate(order):
+        assert line(*calls).ahead(whose[number], CallId(number)) == place
+
+
+def test_a_part_is_found_and_leaves_alone() -> None:
+    waiting = line((P, 1), (Q, 2), (C, 3))
+    assert (waiting.has(P), waiting.has(R), waiting.of(Q), waiting.of(R)) == (True, False, [2], [])
+    waiting.remove(P, CallId(1))
+    waiting.check()
+    assert (waiting.head(Q), waiting.pop_for(C)) == (2, 3)
+    assert waiting.clear() == [2]
+
+
 def test_an_empty_line_is_false_and_clears_to_nothing() -> None:
     waiting = line((A, 1), (B, 2))
     assert waiting
@@ -102,7 +142,11 @@ def test_an_empty_line_is_false_and_clears_to_nothing() -> None:
 @settings(deadline=None)
 @given(
     st.lists(
-        st.tuples(st.sampled_from([A, B, C]), st.sampled_from(["add", "pop", "back"]), st.integers(1, 60))
+        st.tuples(
+            st.sampled_from([A, B, C, part_of(C, 1), part_of(C, 2)]),
+            st.sampled_from(["add", "pop", "back"]),
+            st.integers(1, 60),
+        )
     )
 )
 def test_bounds_hold_after_every_add_and_no_call_is_lost_or_doubled(

@@ -18,8 +18,8 @@ from carpool_supervisor.core import events as sv
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.behaviours import behaviour
 from tests.kit.world import POLICY, SimServer, World
-from tests.kit.world_servers import Traits
 from tests.kit.world_sides import BOUNDS, LIST_WAIT_S
+from tests.kit.world_traits import Traits
 from tests.kit.world_weather import calm_down, storm
 
 SEEDS = range(int(os.environ.get("CARPOOL_WORLD_SEEDS", "12")))
@@ -75,7 +75,7 @@ def test_a_journal_with_asks_and_traces_of_agents_in_it_replays_to_the_same_end(
 
 def broker_replays_to_the_same_end(world: World) -> None:
     assert world.broker.journal is not None
-    broker = BrokerCore(Registry(mark="m"), BOUNDS, LIST_WAIT_S)
+    broker = BrokerCore(Registry(mark="m"), BOUNDS, LIST_WAIT_S, secret=world.broker.secret)
     told = load(world.broker.journal.dump(), [bv.AnyEvent])
     decided = [[e["type"] for e in entry.effects] for entry in world.broker.journal.entries()]
     assert [kinds(effects) for effects in replay(broker, told)] == decided

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.behaviours import behaviour
 from tests.kit.world import POLICY, SOURCES, SimServer, World
 from tests.kit.world_agents import CAPABILITIES
-from tests.kit.world_servers import Traits
+from tests.kit.world_traits import Traits
 
 PATIENT = replace(POLICY, sharing="session", wait_s=30.0, max_total_s=60.0, spares=0)
 

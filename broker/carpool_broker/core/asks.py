@@ -1,9 +1,10 @@
 """What is asked of agents: which session, whether it can be asked that at all, and what it says.
 
-Owns the open asks of every session. A session is asked for its own calls only, and answers only what was
-asked of it, once. What its agent has not declared is answered here with the error that the specification
-names, so a server is never left waiting. Asks need no admission and no credit: they unblock what is open
-(rules 3, 10).
+Owns the open asks of every session that can be asked; agents of the stateless era cannot: what is asked of
+them goes into rounds (`parked`), once it is known that they have declared it. A session is asked for its own
+calls only, and answers only what was asked of it, once. What its agent has not declared is answered here with
+the error that the specification names, so a server is never left waiting. Asks need no admission and no
+credit: they unblock what is open (rules 3, 10).
 
 Invariants (`check`): every open ask is a session's that is there; none is open without a supervisor.
 
@@ -20,7 +21,8 @@ from msgspec import Struct
 from carpool_broker.core.effects import AnyEffect, SayElicited, SendAsk, WithdrawAsk
 from carpool_broker.core.events import AgentAnswered, AgentProgressed, Capabilities
 from carpool_broker.core.ledger import Ledger
-from carpool_broker.core.session import Session
+from carpool_broker.core.parked import ASKS, Parked
+from carpool_broker.core.session import Owed, Session
 from carpool_protocol.answers import repair_error
 from carpool_protocol.downgrade import INVALID_PARAMS, METHOD_NOT_FOUND, NEWEST, Unknowable
 from carpool_protocol.ids import AskId, RawJson, SessionId
@@ -28,6 +30,7 @@ from carpool_protocol.messages import AnswerAsk, Asked, AskProgressed, AskWithdr
 
 SAMPLING: Final = "sampling/createMessage"
 ELICITATION: Final = "elicitation/create"
+ROOTS: Final = "roots/list"
 
 OVER: Final = -32603
 """JSON-RPC's internal error: nobody is left who could answer, which is neither side's fault."""
@@ -38,38 +41,66 @@ class _Open(Struct, frozen=True, gc=False):
 
     session: SessionId
     wants_progress: bool
+    request: RawJson
+    """Of the agent, that this was asked for."""
 
 
 class Asks:
     """All open asks of all sessions."""
 
     def __init__(
-        self, sessions: dict[SessionId, Session], ledger: Ledger, out: Callable[[AnyEffect], None]
+        self,
+        sessions: dict[SessionId, Session],
+        ledger: Ledger,
+        parked: Parked,
+        out: Callable[[AnyEffect], None],
     ) -> None:
         self._sessions = sessions
         self._ledger = ledger
+        self._parked = parked
         self._out = out
         self._open: dict[AskId, _Open] = {}
 
     # --- servers ---------------------------------------------------------------------------------------
 
-    def asked(self, asked: Asked) -> None:
+    def asked(self, asked: Asked, now: float) -> None:
         """A server wants something of the agent behind a call. Said again, it is not asked again."""
-        if asked.ask in self._open:
+        if asked.ask in self._open or self._parked.knows(asked.ask):
             return
         owed = self._ledger.calls.get(asked.call)
         if owed is None:  # it crossed with a cancel, or with the end of the agent
             self._refuse(asked.ask, Unknowable(OVER, "The call that this was asked for is over."))
+            return
+        if owed.asked.by is not None:
+            self._asked_in_rounds(owed, asked, now)
             return
         session = owed.session
         lack = undeclared(session.capabilities, asked.method, asked.needs)
         if lack is not None:
             self._refuse(asked.ask, lack)
             return
-        self._open[asked.ask] = _Open(session.id, asked.wants_progress)
+        request = owed.asked.id
+        self._open[asked.ask] = _Open(session.id, asked.wants_progress, request)
+        wants_progress, version = asked.wants_progress, session.version
         self._out(
-            SendAsk(session.id, asked.ask, asked.method, asked.params, asked.wants_progress, session.version)
+            SendAsk(session.id, asked.ask, asked.method, asked.params, wants_progress, version, request)
         )
+
+    def _asked_in_rounds(self, owed: Owed, asked: Asked, now: float) -> None:
+        """Every request of the stateless era says what its agent can be asked."""
+        assert owed.asked.by is not None
+        declared = owed.asked.by.capabilities
+        why = None
+        if asked.method != ROOTS or not declared.roots:
+            why = undeclared(declared, asked.method, asked.needs)
+        if owed.asked.method not in ASKS:
+            why = Unknowable(METHOD_NOT_FOUND, f"Nothing can be asked for {owed.asked.method}.")
+        elif why is None and not self._parked.has_room(owed):
+            why = Unknowable(OVER, "This agent is asked for too much at once.")
+        if why is not None:
+            self._refuse(asked.ask, why)
+        else:
+            self._parked.asked(owed, asked, now)
 
     def _refuse(self, ask: AskId, why: Unknowable) -> None:
         self._out(AnswerAsk(ask, is_error=True, body=error_object(why.code, why.text)))
@@ -78,7 +109,9 @@ class Asks:
         """The server no longer waits."""
         asked = self._open.pop(withdrawn.ask, None)
         if asked is not None:
-            self._out(WithdrawAsk(asked.session, withdrawn.ask, withdrawn.reason))
+            self._out(WithdrawAsk(asked.session, withdrawn.ask, withdrawn.reason, asked.request))
+        else:
+            self._parked.withdrawn(withdrawn.ask)
 
     def elicited(self, done: Elicited) -> None:
         """What an agent was sent to a URL for is done. Only 2025-11-25 has words for that."""
@@ -89,7 +122,7 @@ class Asks:
     def supervisor_went(self) -> None:
         """Whoever asked is gone."""
         for ask, asked in self._open.items():
-            self._out(WithdrawAsk(asked.session, ask, "The server that asked is gone."))
+            self._out(WithdrawAsk(asked.session, ask, "The server that asked is gone.", asked.request))
         self._open.clear()
 
     # --- agents ----------------------------------------------------------------------------------------

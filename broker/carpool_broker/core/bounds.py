@@ -10,3 +10,5 @@ class Bounds(Struct, frozen=True, kw_only=True):
     max_waiting_calls: int = 256
     max_waiting_bytes: int = 16 * 1024 * 1024
     wait_s: float = 30.0
+    park_s: float = 300.0
+    """How long a call waits for a retry with what it wants of its agent (rule 14)."""

@@ -1,20 +1,21 @@
 """The broker's decisions, all of them, behind one door.
 
 Composes sessions, the ledger (calls), requests (what agents ask), asks (what agents are asked), the outlook
-(views) and sources (configurations in force): takes an event, returns the effects in order. Owns greetings,
-what is said to the supervisor as wanted, and who is told that a list changed (rule 18). Pure: time comes in.
+(views), greetings, parked calls and sources (configurations in force): takes an event, returns the effects in
+order. Owns what is said to the supervisor as wanted. Pure: time comes in.
 
 Invariants (`check`): those of its parts; every session's source is known.
 
 Knows nothing of: how an era words requests and answers, sockets, processes.
 """
 
-from collections.abc import Iterable
 from typing import Final, assert_never
 
+from carpool_broker.core import bereft
 from carpool_broker.core.asks import Asks
 from carpool_broker.core.bounds import Bounds
-from carpool_broker.core.effects import AnyEffect, Greet, Reply, SayListChanged, SayLog, SayUpdated
+from carpool_broker.core.course import Course
+from carpool_broker.core.effects import AnyEffect, Reply
 from carpool_broker.core.events import (
     AgentAnswered,
     AgentCalled,
@@ -41,15 +42,17 @@ from carpool_broker.core.events import (
     SupervisorCame,
     SupervisorWent,
 )
+from carpool_broker.core.greetings import Greetings
+from carpool_broker.core.hearing import Hearing
 from carpool_broker.core.ledger import Ledger
 from carpool_broker.core.listing import Family
-from carpool_broker.core.outlook import FAILING, Outlook
+from carpool_broker.core.outlook import Outlook
+from carpool_broker.core.parked import Parked
 from carpool_broker.core.registry import Changes, Registry
-from carpool_broker.core.requests import Requests, notice_of
+from carpool_broker.core.requests import Requests
 from carpool_broker.core.roots import Roots
 from carpool_broker.core.session import Session
 from carpool_broker.core.view import View
-from carpool_protocol.features import FEATURES
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, SessionId
 from carpool_protocol.messages import (
     Answered,
@@ -64,15 +67,10 @@ from carpool_protocol.messages import (
     PoolChanged,
     Progressed,
     SessionGone,
-    SessionNote,
-    SessionRekeyed,
-    Sessions,
+    TaskTold,
     Updated,
     Wanted,
 )
-
-VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-"""Versions of the handshake era, the newest first: what we answer to a version that we do not know."""
 
 AWAY: Final = frozenset({"given_up", "stopped"})
 """States in which a server leaves every list."""
@@ -81,7 +79,10 @@ AWAY: Final = frozenset({"given_up", "stopped"})
 class BrokerCore:
     """All decisions of the broker. See `carpool_protocol.machine.Machine`."""
 
-    def __init__(self, registry: Registry, bounds: Bounds, list_wait_s: float) -> None:
+    def __init__(
+        self, registry: Registry, bounds: Bounds, list_wait_s: float, *, secret: bytes = b""
+    ) -> None:
+        """`secret`: nobody outside knows it; without one no call of the stateless era can be parked."""
         self._effects: list[AnyEffect] = []
         self.registry = registry
         self.sessions: dict[SessionId, Session] = {}
@@ -90,9 +91,19 @@ class BrokerCore:
         self.sources = self.outlook.sources
         self.ledger = Ledger(self.sessions, bounds, self._out)
         self.requests = Requests(self.sessions, registry, self.outlook, self.ledger, self._out)
-        self.requests.list_wait_s = list_wait_s
-        self.asks = Asks(self.sessions, self.ledger, self._out)
+        self.requests.list_wait_s, self.requests.tasks.secret = list_wait_s, secret
+        self.parked = Parked(self.sessions, self.ledger, self._out, secret, self.requests.place)
+        self.requests.retried = self.parked.retried
+        self.ledger.states = self.states
+        interests, tasks = self.requests.interests, self.requests.tasks
+        course = Course(registry, interests, self.parked, self._is_linked, self._out, tasks=tasks)
+        self.ledger.aftermath = course
+        self.hearing = Hearing(self.sessions, self.outlook, self.ledger, self.requests, self._out)
+        self.asks = Asks(self.sessions, self.ledger, self.parked, self._out)
         self.roots = Roots(self.sessions, self.sources, self._out)
+        self.greetings = Greetings(self.outlook, self.roots, self._out, self._look, self._follow)
+        self._rare = (*self.requests.deadlines(), *self.parked.deadlines())
+        """All deadlines but those of calls: most of the time there are none. Looked at once per burst."""
         self._wanted: set[PoolKey] = set()
         self._said: Wanted | None = None
         """What the supervisor knows to be wanted."""
@@ -105,6 +116,8 @@ class BrokerCore:
         if type(event) is Answered:
             self.ledger.answered(event, now)
         elif type(event) is AgentCalled:
+            if event.by is not None and (session := self.sessions.get(event.session)) is not None:
+                self.greetings.met(session, event.by, settles=True)
             self.requests.called(event, now)
         else:
             self._handle_rare(event, now)
@@ -116,19 +129,24 @@ class BrokerCore:
         self._effects = effects
         self.ledger.overdue(now)
         self.requests.overdue(now)
+        self.parked.overdue(now)
         return effects
 
     def next_deadline(self) -> float | None:
         """When `tick` has something to do at the latest."""
-        calls, requests = self.ledger.next_deadline(), self.requests.next_deadline()
-        if calls is None or requests is None:
-            return requests if calls is None else calls
-        return min(calls, requests)
+        earliest = self.ledger.next_deadline()
+        for deadlines in self._rare:
+            if deadlines:
+                due = deadlines.next_deadline()
+                if earliest is None or (due is not None and due < earliest):
+                    earliest = due
+        return earliest
 
     def check(self) -> None:
         """Assert every invariant of every part."""
         self.ledger.check()
         self.asks.check()
+        self.parked.check()
         self.roots.check()
         self.outlook.check(self.sessions.values())
         self.requests.check()
@@ -139,26 +157,25 @@ class BrokerCore:
 
     def _handle_rare(self, event: AnyEvent, now: float) -> None:  # noqa: C901 - an arm per event
         match event:
-            case AgentCalled():  # pragma: no cover - handled in `handle`
-                self.requests.called(event, now)
-            case Answered():  # pragma: no cover - handled in `handle`
-                self.ledger.answered(event, now)
+            case AgentCalled() | Answered():  # pragma: no cover
+                pass  # handled in `handle`
             case Failed():
                 self.ledger.failed(event, now)
             case Progressed():
                 self.ledger.progressed(event)
             case Logged():
-                wants_log = self.requests.interests.wants_log
-                if event.session in self.sessions and wants_log(event.session, event.level):
-                    self._out(SayLog(event.session, event.params))
+                self.hearing.logged(event)
             case Updated():
-                self._updated(event)
+                self.ledger.fresh.changed(event.key, event.uri)
+                self.hearing.updated(event)
             case Asked():
-                self.asks.asked(event)
+                self.asks.asked(event, now)
             case AskWithdrawn():
                 self.asks.withdrawn(event)
             case Elicited():
                 self.asks.elicited(event)
+            case TaskTold():
+                self.requests.tasks.told(event)
             case Credit():
                 if self.ledger.credit_bytes is not None:
                     self.ledger.credit_bytes += event.size_bytes
@@ -167,6 +184,8 @@ class BrokerCore:
                 pass  # said before the supervisor heard that nobody wants this pool any more
             case Catalog():
                 self.outlook.slow.discard(event.key)
+                self.requests.hints.told(event, now)
+                self.ledger.fresh.forget(event.key)
                 self._told(self.registry.learn(event))
                 self._moved(now, event.key)
             case PoolChanged():
@@ -188,23 +207,29 @@ class BrokerCore:
                     self.ledger.pump(each, now)
             case AgentCame():
                 came = Session(event.session, event.source, event.agent, event.pid, event.carrier)
-                came.asking = event.control
+                came.asking = came.control = event.control
+                came.shared = came.stateless = event.shared
+                came.anonymous, came.max_open_calls = event.anonymous, event.max_open_calls
                 self.sessions[event.session] = came
                 self.outlook.enter(came)
+                if event.shared and self.sources.enter(event.source, asking=came.asking, stateless=True):
+                    self._follow()
             case SupervisorCame():
                 self.states.clear()
                 self.ledger.credit_bytes = event.credit_bytes
                 self._said = self.sources.wanted()
                 self._out(self._said)
-                self._say_sessions()
+                self._effects += bereft.said(self.sessions.values())
+                self.requests.hints.supervisor_came()
                 self.requests.interests.restart()
-                self.requests.say_interests()
+                self.requests.watching.say_interests()
                 self._discover_used()
                 self.ledger.pump_all(now)
             case SupervisorWent():
                 self.asks.supervisor_went()
                 self.ledger.supervisor_went()
-                self._note_bereft()
+                self.requests.tasks.supervisor_went()
+                bereft.note(self.sessions.values(), self.states)
                 self.states.clear()
                 self.outlook.slow.clear()
             case _:
@@ -235,17 +260,25 @@ class BrokerCore:
     ) -> None:
         match event:
             case AgentGreeted():
-                self._greet(session, event)
+                self.greetings.greet(session, event)
             case AgentPinged():
                 self._out(Reply(session.id, event.id, is_error=False, body=EMPTY_OBJECT))
             case AgentListed():
-                self.requests.listed(session, event, now)
+                if event.by is not None:
+                    self.greetings.met(session, event.by, settles=True)
+                self.requests.lists.listed(session, event, now)
+            case AgentDiscovered():
+                self.greetings.met(session, event.by, settles=False)
+                self.requests.lists.discovered(session, event, now)
+            case AgentListened():
+                self.greetings.met(session, event.by, settles=True)
+                self.requests.listens.listened(session, event, now)
             case AgentCancelled():
                 self.requests.cancelled(session, event, now)
             case AgentSetLevel():
-                self.requests.set_level(session, event)
+                self.requests.watching.set_level(session, event)
             case AgentWatched():
-                self.requests.watched(event, now, patient=True)
+                self.requests.watching.watched(event, now, patient=True)
             case AgentErred():
                 self.requests.refuse(session, event.id, event.fault, event.detail)
             case AgentAnswered():
@@ -259,73 +292,43 @@ class BrokerCore:
                 self.roots.ready(session)
             case AgentRootsChanged():
                 self.roots.changed(session)
-            case AgentDiscovered() | AgentListened():
-                pass  # nobody says these yet
             case SessionMoved():
                 self._move(session, event, now)
             case AgentLeft():
                 self.roots.forget(session)
                 self.requests.forget(session)
+                self.parked.forget(session)
                 self.ledger.forget(session)
+                self.ledger.fresh.forget_session(session.id)
                 self.asks.forget(session)
                 self._out(SessionGone(session.id))
                 self.outlook.leave(session)
                 del self.sessions[session.id]
-                self.requests.say_interests()
+                self.requests.watching.say_interests()
             case _:
                 assert_never(event)
 
     # --- what an agent does ----------------------------------------------------------------------------
 
-    def _greet(self, session: Session, event: AgentGreeted) -> None:
-        if session.greeted:
-            self.requests.refuse(session, event.id, "bad_params", "This session has been initialized before.")
-            return
-        session.greeted = True
-        session.version = event.version if event.version in VERSIONS else VERSIONS[0]
-        session.agent = event.agent or session.agent
-        session.capabilities = event.capabilities
-        self._classify(session)
-        self.roots.greeted(session)
-        self.outlook.discover(session, self.outlook.view(session))
-        announced = self.outlook.view(session).capabilities()
-        features = tuple(feature for feature in FEATURES if feature in announced)
-        self._out(Greet(session.id, event.id, session.version, self._instructions(session), features))
-
-    def _classify(self, session: Session) -> None:
-        """An agent that can be asked sees the servers that were greeted for such agents (rule 12)."""
-        if session.capabilities.asking:
-            session.asking = True
-            if self.sources.ask(session.source):
-                self._follow()
-            else:
-                self.outlook.follow([session])
-
     def _move(self, session: Session, event: SessionMoved, now: float) -> None:
         """Its configuration comes from another source: nothing of it is lost, but it is served elsewhere."""
         session.rooting = False
         session.source = event.source
-        if session.capabilities.asking:
-            self.sources.ask(event.source)
-        old = {entry.server: entry.key for entry in session.scope.servers}
+        if (session.asking or session.stateless) and not session.control:
+            self.sources.enter(event.source, asking=session.asking, stateless=session.stateless)
+        before = bereft.places(session)
         self._follow()
-        for entry in session.scope.servers:
-            if entry.server in session.used and old.get(entry.server, entry.key) != entry.key:
-                self._out(SessionRekeyed(session.id, old[entry.server], entry.key))
+        self._effects += bereft.moved(session, before)
         self.roots.look(session)
-        if session.greeted:
+        if session.served:
             self.outlook.discover(session, self.outlook.view(session))
         self._moved(now)
-
-    def _updated(self, event: Updated) -> None:
-        for session_id, spelled, exact in self.requests.interests.hearers(event.key, event.uri):
-            uri = spelled if exact else self.view_of(session_id).outward_uri(event.key, event.uri)
-            self._out(SayUpdated(session_id, uri, event.params))
 
     # --- what the servers do ---------------------------------------------------------------------------
 
     def _pool_changed(self, event: PoolChanged, now: float) -> None:
         self.states[event.key] = event
+        self.ledger.fresh.forget(event.key)
         changed = self.registry.hide(event.key) if event.state in AWAY else self.registry.show(event.key)
         self._told(changed)
         self._moved(now, event.key)
@@ -334,14 +337,7 @@ class BrokerCore:
         """The views of these scopes are others now."""
         if changes:
             for session in self.sessions.values():
-                self._tell(session, changes.get(session.scope, ()))
-
-    def _tell(self, session: Session, families: Iterable[Family]) -> None:
-        """Whoever holds an old list is told, once."""
-        notices = {notice_of(family) for family in families}
-        for notice in sorted(notices & session.listed):
-            session.listed.remove(notice)
-            self._out(SayListChanged(session.id, notice))
+                self.hearing.tell(session, changes.get(session.scope, ()))
 
     def _moved(self, now: float, key: PoolKey | None = None) -> None:
         """Catalogs or pool states are others now (`key`'s): what waited for that may go on."""
@@ -353,9 +349,19 @@ class BrokerCore:
         """Other scopes are in force, or other pools wanted: sessions go along, the supervisor is told."""
         moved = self.outlook.follow(self.sessions.values())
         self._say_wanted()
+        self._led(moved)
+
+    def _look(self, session: Session) -> None:
+        """Something has become known of this session that decides what it sees."""
+        self._led(self.outlook.follow([session]))
+
+    def _led(self, moved: list[tuple[Session, frozenset[Family]]]) -> None:
         for session, families in moved:
-            self._tell(session, families)
+            self.hearing.tell(session, families)
             self.requests.followed(session)
+
+    def _is_linked(self) -> bool:
+        return self.ledger.credit_bytes is not None
 
     # --- views -----------------------------------------------------------------------------------------
 
@@ -363,26 +369,9 @@ class BrokerCore:
         """What this session sees."""
         return self.outlook.view(self.sessions[session])
 
-    def _note_bereft(self) -> None:
-        """Who has called a server in mode `session` may have had state there."""
-        for session in self.sessions.values():
-            for entry in self.view_of(session.id).scope.servers if session.called else ():
-                state = self.states.get(entry.key)
-                if entry.server in session.called and state is not None and state.mode == "session":
-                    session.bereft.add(entry.key)
-            session.called.clear()
-
-    def _say_sessions(self) -> None:
-        """Who is there: some may have left, and some have lost what they had, while no supervisor was."""
-        if self.sessions:
-            notes = [SessionNote(each.id, sorted(each.bereft)) for each in self.sessions.values()]
-            self._out(Sessions(notes))
-        for each in self.sessions.values():
-            each.bereft.clear()
-
     def _discover_used(self) -> None:
         """A new supervisor knows nothing: ask for what sessions look at and for what shall be replaced."""
-        looking = {(s.scope, s.rooting): s for s in self.sessions.values() if s.greeted}
+        looking = {(s.scope, s.rooting): s for s in self.sessions.values() if s.served}
         for session in looking.values():
             self.outlook.discover(session, self.outlook.view(session))
         for key in self.sources.to_discover():
@@ -394,27 +383,15 @@ class BrokerCore:
         keys = {spec.key for spec in wanted.pools}
         for key in sorted(self._wanted - keys):
             self.states.pop(key, None)
+            self.ledger.fresh.forget(key)
             self._told(self.registry.forget(key))
         self.outlook.slow &= keys
+        self.requests.hints.keep(keys)
         self._wanted = keys
         if self.ledger.credit_bytes is not None:
             if wanted != self._said:
                 self._said = wanted
                 self._out(wanted)
-            self.requests.say_interests()
+            self.requests.watching.say_interests()
             for key in self.sources.to_discover():
                 self._out(Discover(key))
-
-    def _instructions(self, session: Session) -> str:
-        """What servers say of themselves, and which are missing (rule 18)."""
-        view = self.outlook.view(session)
-        parts = [view.instructions] if view.instructions else []
-        missing = [
-            f"{entry.server} ({self.states[entry.key].state.replace('_', ' ')})"
-            for entry in view.scope.servers
-            if entry.key in self.states and self.states[entry.key].state in FAILING
-        ]
-        missing += [f"{server} (misconfigured)" for server in self.sources.misconfigured(session.source)]
-        if missing:
-            parts.append(f"Not available now: {', '.join(missing)}. The user can run `carpool status`.")
-        return "\n\n".join(parts)

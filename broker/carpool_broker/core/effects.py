@@ -17,6 +17,7 @@ from carpool_protocol.messages import (
     AskProgressed,
     Call,
     CancelCall,
+    CancelTask,
     Discover,
     Feature,
     Payload,
@@ -26,6 +27,7 @@ from carpool_protocol.messages import (
     SetLevel,
     Wanted,
     Watch,
+    WatchTasks,
 )
 
 
@@ -70,6 +72,10 @@ class ReplyStateless(Effect, frozen=True):
     """Any agent may be given the result; else only agents of the same principal."""
     key: PoolKey = PoolKey("")
     """Where given, the result may hold names and URIs that this agent knows by others."""
+    task: str = ""
+    """Where given, the result is about this task: our id, in place of the server's."""
+    begins_task: bool = False
+    """The result is that task: the call goes on as it."""
 
 
 class Describe(Effect, frozen=True):
@@ -112,6 +118,7 @@ class Acknowledge(Effect, frozen=True):
     id: RawJson
     families: tuple[Notice, ...]
     uris: tuple[str, ...]
+    tasks: tuple[str, ...] = ()
 
 
 class EndListen(Effect, frozen=True):
@@ -169,6 +176,19 @@ class SayUpdated(Effect, frozen=True):
     params: Payload
     listen: RawJson = ABSENT
     """See `SayListChanged`."""
+
+
+class SayTask(Effect, frozen=True):
+    """Tell this agent how far a task is."""
+
+    session: SessionId
+    task: str
+    """Our id."""
+    params: Payload
+    listen: RawJson
+    """See `SayListChanged`."""
+    key: PoolKey = PoolKey("")
+    """See `ReplyStateless`."""
 
 
 class SendAsk(Effect, frozen=True):
@@ -234,6 +254,7 @@ OwnEffect = (
     | SayListChanged
     | SayLog
     | SayUpdated
+    | SayTask
     | SendAsk
     | WithdrawAsk
     | SayElicited
@@ -252,5 +273,7 @@ LinkEffect = (
     | SessionGone
     | SessionRekeyed
     | Sessions
+    | WatchTasks
+    | CancelTask
 )
 AnyEffect = OwnEffect | LinkEffect

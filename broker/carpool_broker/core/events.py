@@ -29,6 +29,7 @@ from carpool_protocol.messages import (
     PoolChanged,
     PoolSpec,
     Progressed,
+    TaskTold,
     Updated,
 )
 
@@ -70,10 +71,12 @@ class Asker(Struct, frozen=True):
 
 
 class Given(Struct, frozen=True):
-    """One of a retry's `inputResponses`."""
+    """One of a request's `inputResponses`: a retry's, or without a state given in advance."""
 
     key: str
     body: Payload
+    accepted: bool = True
+    """False: its `action` is there and is not `accept` (an elicitation that was declined or cancelled)."""
 
 
 class Event(Struct, frozen=True, tag=True):
@@ -96,6 +99,8 @@ class SourceRead(Event, frozen=True, kw_only=True):
     """By the key of a spec: the same launch, greeted for agents that can be asked (rule 12)."""
     own_roots: frozenset[ServerName] = frozenset()
     """Servers that are told the roots which the agent itself names (rule 6)."""
+    stateless: dict[PoolKey, PoolSpec] = {}
+    """By the key of a spec: the same launch, for agents of the stateless era (`"era": "match"`)."""
 
 
 class SourceDropped(Event, frozen=True):
@@ -125,6 +130,8 @@ class AgentCame(Event, frozen=True, kw_only=True):
     """Requests of many agents of one principal, who know nothing of each other: stateless ones over HTTP."""
     anonymous: bool = False
     """A shared one of nobody in particular: it can hold no lease (rule 9)."""
+    max_open_calls: int = 0
+    """Instead of the bound of all sessions; 0: that one."""
 
 
 class SessionMoved(Event, frozen=True):
@@ -209,12 +216,14 @@ class AgentListed(Event, frozen=True):
 
 
 class AgentCalled(Event, frozen=True):
-    """A request for one server: `tools/call`, `prompts/get`, `resources/read`, `completion/complete`."""
+    """A request for one server: `tools/call`, `prompts/get`, `resources/read`, `completion/complete`; of the
+    stateless era also `tasks/get`, `tasks/update`, `tasks/cancel`.
+    """
 
     session: SessionId
     id: RawJson
     name: str
-    """What it is about, as the agent spelled it: a name, a URI, the JSON of a reference."""
+    """What it is about, as the agent spelled it: a name, a URI, the JSON of a reference, a task by our id."""
     rest: Payload
     meta: Payload
     token: RawJson
@@ -248,6 +257,8 @@ class AgentListened(Event, frozen=True):
     """Lists whose changes are wanted."""
     uris: tuple[str, ...]
     """Resources whose updates are wanted, as the agent spelled them, each once."""
+    tasks: tuple[str, ...] = ()
+    """Tasks of which it wants to hear how far they are, by our ids, each once."""
 
 
 class AgentCancelled(Event, frozen=True):
@@ -332,5 +343,6 @@ LinkEvent = (
     | Asked
     | AskWithdrawn
     | Elicited
+    | TaskTold
 )
 AnyEvent = OwnEvent | LinkEvent

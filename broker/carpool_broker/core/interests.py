@@ -1,20 +1,21 @@
 """What sessions want to hear that no request of theirs asks for: log messages and changes of resources.
 
-Owns each session's log level and subscriptions, what follows from all of them for each pool (the most
-verbose level, the union of the URIs), and who is told of what. A subscription is kept by server, not by
-pool: when a server's pool is replaced it goes along. Source: MCP 2025-11-25, server/utilities/logging,
-server/resources "Subscriptions".
+Owns each session's log level and subscriptions, the levels of single calls (stateless era), what follows from
+all of them for each pool (the most verbose level, the union of the URIs), and who is told of what. A
+subscription is kept by server, not by pool: when a server's pool is replaced it goes along. Source: MCP
+2025-11-25, server/utilities/logging, server/resources "Subscriptions".
 
 Invariants (`check`): what was said of a pool is what sessions want of it, unless the pool is not wanted.
 Knows nothing of: how an era words it, which instance logs.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from carpool_broker.core.resources import ancestors
 from carpool_broker.core.scope import Scope
-from carpool_protocol.ids import PoolKey, ServerName, SessionId
+from carpool_protocol.ids import ABSENT, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.messages import SetLevel, Watch
 
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
@@ -29,8 +30,14 @@ class Interests:
     def __init__(self, scope_of: ScopeOf) -> None:
         self._scope_of = scope_of
         self._levels: dict[SessionId, int] = {}
-        self._watched: dict[SessionId, dict[tuple[ServerName, str], str]] = {}
-        """By server and the server's own URI: the URI as the agent spelled it."""
+        self._watched: dict[SessionId, dict[tuple[ServerName, str], dict[RawJson, str]]] = {}
+        """By server and the server's own URI: who of the session holds it (the id of a listen; absent: the
+        session itself), and the URI as it was spelled there.
+        """
+        self._base: dict[PoolKey, int] = {}
+        """What sessions want of each pool, as of the last news."""
+        self._calls: dict[PoolKey, Counter[int]] = {}
+        """Open calls that want log messages (stateless era), by pool and level."""
         self._said_levels: dict[PoolKey, str] = {}
         self._said_uris: dict[PoolKey, tuple[str, ...]] = {}
 
@@ -41,13 +48,43 @@ class Interests:
         self._levels[session] = LEVELS.index(level)
         return True
 
-    def subscribe(self, session: SessionId, server: ServerName, uri: str, spelled: str) -> None:
-        """The session wants to hear of changes of this resource."""
-        self._watched.setdefault(session, {})[server, uri] = spelled
+    def subscribe(
+        self, session: SessionId, server: ServerName, uri: str, spelled: str, holder: RawJson = ABSENT
+    ) -> None:
+        """The session wants to hear of changes of this resource. `holder`: the listen that wants it."""
+        self._watched.setdefault(session, {}).setdefault((server, uri), {})[holder] = spelled
 
-    def unsubscribe(self, session: SessionId, server: ServerName, uri: str) -> None:
+    def unsubscribe(self, session: SessionId, server: ServerName, uri: str, holder: RawJson = ABSENT) -> None:
         """It no longer does; nothing happens when it never did."""
-        self._watched.get(session, {}).pop((server, uri), None)
+        watched = self._watched.get(session, {})
+        held = watched.get((server, uri))
+        if held is not None and held.pop(holder, None) is not None and not held:
+            del watched[server, uri]
+
+    def release(self, session: SessionId, holder: RawJson) -> None:
+        """Everything that this listen subscribed to."""
+        for server, uri in list(self._watched.get(session, ())):
+            self.unsubscribe(session, server, uri, holder)
+
+    def holders(self, session: SessionId) -> set[RawJson]:
+        """The listens of this session that are subscribed to something."""
+        watched = self._watched.get(session, {})
+        return {holder for held in watched.values() for holder in held if holder}
+
+    def count_call(self, key: PoolKey, level: str, *, on: bool) -> SetLevel | None:
+        """A call that wants log messages begins, or ends. What the supervisor is to be told of that; it
+        counts as said.
+        """
+        counts = self._calls.setdefault(key, Counter())
+        counts[LEVELS.index(level)] += 1 if on else -1
+        counts += Counter()  # drops what is zero
+        if not counts:
+            del self._calls[key]
+        said = self._level_of(key, self._base.get(key))
+        if self._said_levels.get(key, "") == said:
+            return None
+        self._said_levels[key] = said
+        return SetLevel(key, said)
 
     def forget(self, session: SessionId) -> None:
         """The session is gone."""
@@ -74,28 +111,38 @@ class Interests:
     def wants_log(self, session: SessionId, level: str) -> bool:
         """Whether a log message of this level is for this session; an unknown level counts as the highest."""
         least = self._levels.get(session)
-        return least is not None and (LEVELS.index(level) if level in LEVELS else len(LEVELS)) >= least
+        return least is not None and rank(level) >= least
 
-    def hearers(self, key: PoolKey, uri: str) -> Iterator[tuple[SessionId, str, bool]]:
-        """Who subscribed to this resource or to what it is a part of: the URI as the agent spelled it, and
-        whether that is the very resource (else the changed one is only a part of it).
+    def hearers(self, key: PoolKey, uri: str) -> Iterator[tuple[SessionId, RawJson, str, bool]]:
+        """Who subscribed to this resource or to what it is a part of: session, listen, the URI as the agent
+        spelled it, and whether that is the very resource (else the changed one is only a part of it).
         """
+        parts = None
         for session, watched in self._watched.items():
             server = _server_of(self._scope_of(session), key)
             if server is None:
                 continue
-            spelled = watched.get((server, uri))
-            if spelled is not None:
-                yield session, spelled, True
-            elif any((server, part) in watched for part in ancestors(uri)):
-                yield session, uri, False
+            told = watched.get((server, uri), {})
+            for holder, spelled in told.items():
+                yield session, holder, spelled, True
+            parts = parts if parts is not None else list(ancestors(uri))
+            inexact = {holder for part in parts for holder in watched.get((server, part), ())}
+            for holder in sorted(inexact - told.keys()):
+                yield session, holder, uri, False
 
     def _wanted_levels(self) -> dict[PoolKey, str]:
         lowest: dict[PoolKey, int] = {}
         for session, level in self._levels.items():
             for entry in self._scope_of(session).servers:
                 lowest[entry.key] = min(level, lowest.get(entry.key, level))
-        return {key: LEVELS[level] for key, level in lowest.items()}
+        self._base = lowest
+        return {key: self._level_of(key, lowest.get(key)) for key in lowest.keys() | self._calls.keys()}
+
+    def _level_of(self, key: PoolKey, of_sessions: int | None) -> str:
+        """The least that sessions and open calls want; empty: nobody wants any."""
+        of_calls = min(self._calls.get(key, ()), default=None)
+        wanted = [level for level in (of_sessions, of_calls) if level is not None]
+        return LEVELS[min(wanted)] if wanted else ""
 
     def _wanted_uris(self) -> dict[PoolKey, tuple[str, ...]]:
         found: dict[PoolKey, set[str]] = {}
@@ -110,6 +157,11 @@ class Interests:
         """Assert every invariant."""
         assert self._levels.keys() <= sessions.keys(), "a level of nobody"
         assert self._watched.keys() <= sessions.keys(), "a subscription of nobody"
+
+
+def rank(level: str) -> int:
+    """Greater for what matters more; an unknown level counts as the highest."""
+    return LEVELS.index(level) if level in LEVELS else len(LEVELS)
 
 
 def _server_of(scope: Scope, key: PoolKey) -> ServerName | None:

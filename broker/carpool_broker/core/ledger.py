@@ -2,28 +2,45 @@
 
 Owns every open call of every agent: admission (the session's bound and line, the link's credit),
 the backstop, and the one answer each call gets. A call is answered exactly once, or cancelled
-without a word.
+without a word. While a call of the stateless era is between two rounds nobody waits for it; how it ends then
+is `parked`'s.
 
 Invariants (`check`): a call is in its session's `owed` under its own id and in `calls` under its
-number, or in neither; what is in a session's line is `waiting`; `sent` counts are right; nothing
-waits while it could go.
+number, or in neither, or it is parked and in `calls` alone; what is in a session's line is `waiting`; `sent`
+counts are right; nothing waits while it could go.
 
-Knows nothing of: names, views, how an answer is worded for an era.
+Knows nothing of: names, views, how an answer is worded for an era, what calls want in rounds.
 """
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from carpool_broker.core.aftermath import Aftermath, Outcome
 from carpool_broker.core.bounds import Bounds
-from carpool_broker.core.effects import AnyEffect, Reply, ReplyOutward, ReportProgress
+from carpool_broker.core.calling import stateless_call
+from carpool_broker.core.effects import AnyEffect, Reply, ReportProgress
 from carpool_broker.core.events import AgentCalled
+from carpool_broker.core.fresh import Fresh
+from carpool_broker.core.replies import READ
+from carpool_broker.core.replies import answer as answer_to
 from carpool_broker.core.session import Owed, Session
 from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.fault_kinds import KINDS
 from carpool_protocol.faults import fault, fault_of, for_method
-from carpool_protocol.ids import CallId, PoolKey, RawJson, SessionId
+from carpool_protocol.ids import EMPTY_OBJECT, CallId, PoolKey, RawJson, SessionId
 from carpool_protocol.link_codec import MESSAGE_BYTES
-from carpool_protocol.messages import Answered, Call, CancelCall, Failed, PoolSpec, Progressed
+from carpool_protocol.messages import (
+    Answered,
+    Call,
+    CancelCall,
+    CancelTask,
+    Failed,
+    PoolChanged,
+    PoolSpec,
+    Progressed,
+    SessionGone,
+)
 
 BACKSTOP_MARGIN_S: Final = 5.0
 """The supervisor owns the deadlines; the broker acts when it is silent this long after the last."""
@@ -38,6 +55,12 @@ class Ledger:
         self._sessions = sessions
         self._out = out
         self.bounds = bounds
+        self.states: Mapping[PoolKey, PoolChanged] = {}
+        """What the supervisor last said of each pool."""
+        self.fresh = Fresh()
+        """What was read a moment ago and is current still."""
+        self.aftermath: Aftermath | None = None
+        """Of calls of the stateless era; there are none before it is set."""
         self.calls: dict[CallId, Owed] = {}
         self.opened = 0
         """All calls since this broker began; also the number of the last one."""
@@ -62,7 +85,7 @@ class Ledger:
     def admit(self, owed: Owed, now: float) -> None:
         """The call knows where it goes: send it, put it in line, or refuse it."""
         session = owed.session
-        if not session.waiting and session.sent < self.bounds.max_open_calls and (self.credit_bytes or 0) > 0:
+        if not session.waiting and self._may_send(session):
             self._send(owed, now)
             return
         full = len(session.waiting) >= self.bounds.max_waiting_calls
@@ -75,30 +98,42 @@ class Ledger:
         self.waits.arm(owed.call, now, self.bounds.wait_s)
         self._stalled[session.id] = None
 
+    def _most(self, session: Session) -> int:
+        return session.max_open_calls or self.bounds.max_open_calls
+
+    def _may_send(self, session: Session) -> bool:
+        most = session.max_open_calls or self.bounds.max_open_calls
+        return session.sent < most and (self.credit_bytes or 0) > 0
+
     def _send(self, owed: Owed, now: float) -> None:
         asked = owed.asked
         session = owed.session
         owed.stage = "sent"
         session.sent += 1
         session.used.add(owed.server)
-        call = Call(
-            owed.call,
-            owed.key,
-            session.id,
-            asked.method,
-            owed.target,
-            asked.rest,
-            asked.meta,
-            bool(asked.token),
-            asked.trace,
-        )
+        if asked.by is None:
+            call = Call(
+                owed.call,
+                owed.key,
+                session.id,
+                asked.method,
+                owed.target,
+                asked.rest,
+                asked.meta,
+                bool(asked.token),
+                asked.trace,
+            )
+        else:
+            assert self.aftermath is not None
+            self.aftermath.leaves(owed)
+            call = stateless_call(owed, self.states.get(owed.key))
         self.credit_bytes = (self.credit_bytes or 0) - owed.size_bytes - MESSAGE_BYTES
         self.backstops.arm(owed.call, now, self.backstop_s.get(owed.key, 1800.0))
         self._out(call)
 
     def pump(self, session: Session, now: float) -> None:
         """Send what waits in this session's line, as far as it may go."""
-        while session.waiting and session.sent < self.bounds.max_open_calls and (self.credit_bytes or 0) > 0:
+        while session.waiting and self._may_send(session):
             owed = session.waiting.popleft()
             session.waiting_bytes -= owed.size_bytes
             self.waits.disarm(owed.call)
@@ -112,7 +147,7 @@ class Ledger:
             session_id = next(iter(self._stalled))
             del self._stalled[session_id]
             session = self._sessions.get(session_id)
-            if session is None or not session.waiting or session.sent >= self.bounds.max_open_calls:
+            if session is None or not session.waiting or session.sent >= self._most(session):
                 continue
             owed = session.waiting.popleft()
             session.waiting_bytes -= owed.size_bytes
@@ -129,18 +164,49 @@ class Ledger:
         if owed is not None:
             session, asked = owed.session, owed.asked
             session.called.add(owed.server)
+            if answer.ttl_ms > 0:
+                self._keep(owed, answer, now)
+            if asked.by is not None:
+                self._answered_stateless(owed, answer, now)
+                return
             if answer.urls_first and not session.capabilities.url:
                 self.fail(owed, "needs_url")
                 self.pump(session, now)
                 return
-            self._close(owed)
-            if owed.edit and not answer.is_error:
-                version = session.version
-                self._out(ReplyOutward(session.id, asked.id, answer.body, asked.method, version, owed.key))
+            self.close(owed)
+            if owed.edit:
+                self._out(answer_to(owed, is_error=answer.is_error, body=answer.body))
             else:
                 self._out(Reply(session.id, asked.id, answer.is_error, answer.body))
             if owed.session.waiting:
                 self.pump(owed.session, now)
+        elif answer.task:
+            self._out(CancelTask(answer.instance, answer.task))
+
+    def _keep(self, owed: Owed, answer: Answered, now: float) -> None:
+        if is_keepable(owed) and not answer.is_error:
+            ttl_ms, public, session = answer.ttl_ms, answer.public, owed.session.id
+            self.fresh.keep(owed.key, owed.target, session, answer.body, now, ttl_ms=ttl_ms, public=public)
+
+    def _answered_stateless(self, owed: Owed, answer: Answered, now: float) -> None:
+        asked = owed.asked
+        assert asked.by is not None
+        assert self.aftermath is not None
+        if answer.task:
+            begun = self.aftermath.task_began(owed, answer, now)
+            if begun is None:
+                self.fail(owed, "bad_answer", "It is a task, and the agent knows of no tasks.")
+            else:
+                self.give(owed, begun)
+        elif not answer.urls_first:
+            self.give(owed, Outcome(answer.is_error, answer.body, answer.ttl_ms, answer.public))
+        elif not asked.by.capabilities.url or not answer.urls:
+            self.fail(owed, "needs_url")
+        elif not self.aftermath.sent_to_urls(owed, answer.urls, now):
+            self.fail(
+                owed, "lost", "The server wants its user to open a web page, and nobody can be asked to."
+            )
+        self.pump(owed.session, now)
 
     def failed(self, failure: Failed, now: float) -> None:
         """The supervisor says that no answer comes."""
@@ -149,21 +215,30 @@ class Ledger:
             return
         if failure.fault == "state_lost":
             owed.session.called.discard(owed.server)
+        elif failure.fault == "unknown_task" and self.aftermath is not None:
+            self.aftermath.task_lost(owed)
         kind = KINDS.get(failure.fault)
         if kind is not None and kind.delivered == failure.delivered:
             self.fail(owed, failure.fault, failure.text, failure.retry_after_s)
         else:
-            said = fault_of(failure, server=owed.server, tool=owed.target, call=call_name(owed.call))
-            is_error, body = for_method(said, owed.asked.method)
-            self._close(owed)
-            self._out(Reply(owed.session.id, owed.asked.id, is_error, body))
+            said = fault_of(failure, server=owed.server, tool=owed.tool, call=call_name(owed.call))
+            self.give(owed, Outcome(*for_method(said, owed.asked.method)))
         self.pump(owed.session, now)
 
     def progressed(self, progress: Progressed) -> None:
         """Progress goes to the agent under its own token, with its JSON type."""
         owed = self.calls.get(progress.call)
-        if owed is not None and owed.asked.token:
-            self._out(ReportProgress(owed.session.id, owed.asked.token, progress.params))
+        if owed is None:
+            return
+        if owed.parked:
+            owed.latest = progress.params
+        elif owed.asked.token:
+            self.report(owed, progress.params)
+
+    def report(self, owed: Owed, params: RawJson) -> None:
+        """Tell how far a call is."""
+        asked = owed.asked
+        self._out(ReportProgress(owed.session.id, asked.token, params, asked.id))
 
     def fail(self, owed: Owed, slug: str, detail: str = "", retry_after_s: float | None = None) -> None:
         """End a call with our own words."""
@@ -172,36 +247,66 @@ class Ledger:
             detail=detail,
             retry_after_s=retry_after_s,
             server=owed.server,
-            tool=owed.target,
+            tool=owed.tool,
             call=call_name(owed.call),
         )
-        is_error, body = for_method(said, owed.asked.method)
-        self._close(owed)
-        self._out(Reply(owed.session.id, owed.asked.id, is_error, body))
+        self.give(owed, Outcome(*for_method(said, owed.asked.method)))
+
+    def give(self, owed: Owed, outcome: Outcome) -> None:
+        """End a call like this."""
+        self.close(owed)
+        if not owed.parked:
+            self.say(owed, outcome)
+        elif self.aftermath is not None:
+            self.aftermath.ended(owed, outcome)
+
+    def say(self, owed: Owed, outcome: Outcome) -> None:
+        """Answer the request that waits for this call."""
+        is_error, ttl_ms, public, task = outcome.is_error, outcome.ttl_ms, outcome.public, outcome.task
+        self._out(
+            answer_to(owed, is_error=is_error, body=outcome.body, ttl_ms=ttl_ms, public=public, task=task)
+        )
 
     def cancel(self, session: Session, request: RawJson, reason: str, now: float) -> bool:
         """The agent no longer wants this answer: it gets none. False when nothing is owed under this id."""
         owed = session.owed.get(request)
         if owed is None:
             return False
-        if owed.stage == "sent":
-            self._out(CancelCall(owed.call, reason))
-        self._close(owed)
+        self.drop(owed, reason)
         self.pump(session, now)
         return True
+
+    def drop(self, owed: Owed, reason: str) -> None:
+        """Nobody waits for this call any more: it is cancelled."""
+        if owed.stage == "sent":
+            self._out(CancelCall(owed.call, reason))
+        self.close(owed)
 
     def forget(self, session: Session) -> None:
         """The agent is gone: everything of it is cancelled."""
         for owed in list(session.owed.values()):
-            if owed.stage == "sent":
-                self._out(CancelCall(owed.call, "the agent is gone"))
-            self._close(owed)
+            self.drop(owed, "the agent is gone")
         self._stalled.pop(session.id, None)
 
-    def _close(self, owed: Owed) -> None:
+    def park(self, owed: Owed) -> None:
+        """Its request was answered with what it wants: nobody waits for it until the retry comes."""
+        del owed.session.owed[owed.asked.id]
+        owed.parked = True
+
+    def resume(self, owed: Owed, asked: AgentCalled) -> None:
+        """A parked call is owed under this request now."""
+        assert self.aftermath is not None
+        owed.asked = asked
+        owed.parked = False
+        self.aftermath.leaves(owed)
+        owed.session.owed[asked.id] = owed
+
+    def close(self, owed: Owed) -> None:
+        """Take a call out of the books. Whoever does that answers it, or knows that nobody waits."""
         session = owed.session
         del self.calls[owed.call]
-        del session.owed[owed.asked.id]
+        if not owed.parked:
+            del session.owed[owed.asked.id]
         if owed.stage == "sent":
             session.sent -= 1
             self.backstops.disarm(owed.call)
@@ -209,6 +314,16 @@ class Ledger:
             session.waiting.remove(owed)
             session.waiting_bytes -= owed.size_bytes
             self.waits.disarm(owed.call)
+        if owed.asked.by is not None:
+            self._closed_stateless(owed)
+
+    def _closed_stateless(self, owed: Owed) -> None:
+        assert self.aftermath is not None
+        self.aftermath.closed(owed)
+        if owed.speaker and self.credit_bytes is not None:
+            state = self.states.get(owed.key)
+            if state is not None and state.mode == "session":
+                self._out(SessionGone(owed.speaker))  # whatever it was given for this call is free again
 
     # --- the other end, and time -----------------------------------------------------------------------
 
@@ -248,18 +363,36 @@ class Ledger:
 
     def check(self) -> None:
         """Assert every invariant."""
-        assert sum(len(s.owed) for s in self._sessions.values()) == len(self.calls), "a call of nobody"
+        parked = [owed for owed in self.calls.values() if owed.parked]
+        of = Counter(owed.session.id for owed in parked)
+        known = sum(len(s.owed) for s in self._sessions.values()) + len(parked)
+        assert known == len(self.calls), "a call of nobody"
+        for owed in parked:
+            assert owed.stage == "sent"
+            assert owed.call in self.backstops
+            assert owed.asked.by is not None
+            assert self._sessions.get(owed.session.id) is owed.session
+            assert all(other is not owed for other in owed.session.owed.values())
         for session in self._sessions.values():
-            assert session.sent == sum(1 for o in session.owed.values() if o.stage == "sent")
-            assert session.sent <= self.bounds.max_open_calls
+            sent = sum(1 for o in session.owed.values() if o.stage == "sent")
+            assert session.sent == sent + of[session.id]
+            assert session.sent <= self._most(session)
             assert session.waiting_bytes == sum(o.size_bytes for o in session.waiting)
             assert all(o.stage == "waiting" and o.call in self.waits for o in session.waiting)
-            could_go = session.sent < self.bounds.max_open_calls and (self.credit_bytes or 0) > 0
+            could_go = self._may_send(session)
             assert not (session.waiting and could_go), f"{session.id} waits without a reason"
             for request, owed in session.owed.items():
                 assert owed.asked.id == request
                 assert self.calls[owed.call] is owed
                 assert (owed.stage == "sent") == (owed.call in self.backstops)
+
+
+def is_keepable(owed: Owed) -> bool:
+    """Whether it is the read of a resource whose answer depends on nothing but the URI: what else its params
+    say is between its agent and the server, and what an agent was asked is nobody else's.
+    """
+    asked = owed.asked
+    return asked.method == READ and not (owed.rounds or asked.given) and len(asked.rest) <= len(EMPTY_OBJECT)
 
 
 def call_name(call: CallId) -> str:

@@ -1,9 +1,9 @@
 """What sessions see now, and how long it is worth waiting for more.
 
-Owns the way from a session to its view, what the supervisor last said of each pool, and the patience with
-catalogs that are on their way (rule 18): nobody waits for a failing pool, and no list waits twice for a slow
-one. While an agent is asked for its roots, what its session sees of the servers that are told them is not
-final: nobody starts them, and what concerns them waits (rule 6).
+Owns the way from a session to its view, what is said of all its servers together, what the supervisor last
+said of each pool, and the patience with catalogs that are on their way (rule 18): nobody waits for a failing
+pool, and no list waits twice for a slow one. While an agent is asked for its roots, what its session sees of
+the servers that are told them is not final: nobody starts them, and what concerns them waits (rule 6).
 
 Invariant (`check`): a session looks through the scope that is in force for it.
 Knows nothing of: what waits, and for whom.
@@ -44,8 +44,11 @@ class Outlook:
 
     def enter(self, session: Session) -> None:
         """A new session looks around."""
-        session.scope = self.sources.scope(session.source, asking=session.asking)
+        session.scope = self._in_force(session)
         self._registry.retain(session.scope)
+
+    def _in_force(self, session: Session) -> Scope:
+        return self.sources.scope(session.source, asking=session.asking, stateless=session.stateless)
 
     def leave(self, session: Session) -> None:
         """The session is gone."""
@@ -58,7 +61,7 @@ class Outlook:
         moved: list[tuple[Session, frozenset[Family]]] = []
         seen: dict[tuple[Scope, Scope], frozenset[Family]] = {}
         for session in sessions:
-            scope = self.sources.scope(session.source, asking=session.asking)
+            scope = self._in_force(session)
             if scope == session.scope:
                 continue
             view = self._registry.retain(scope)
@@ -73,6 +76,20 @@ class Outlook:
     def view(self, session: Session) -> View:
         """What this session sees."""
         return self._registry.view(session.scope)
+
+    def instructions(self, session: Session) -> str:
+        """What servers say of themselves, and which are missing (rule 18)."""
+        view = self.view(session)
+        parts = [view.instructions] if view.instructions else []
+        missing = [
+            f"{entry.server} ({self.states[entry.key].state.replace('_', ' ')})"
+            for entry in view.scope.servers
+            if entry.key in self.states and self.states[entry.key].state in FAILING
+        ]
+        missing += [f"{server} (misconfigured)" for server in self.sources.misconfigured(session.source)]
+        if missing:
+            parts.append(f"Not available now: {', '.join(missing)}. The user can run `carpool status`.")
+        return "\n\n".join(parts)
 
     # --- patience --------------------------------------------------------------------------------------
 
@@ -105,4 +122,4 @@ class Outlook:
         """Assert every invariant."""
         self.sources.check()
         for session in sessions:
-            assert session.scope == self.sources.scope(session.source, asking=session.asking)
+            assert session.scope == self._in_force(session)

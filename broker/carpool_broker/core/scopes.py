@@ -6,7 +6,8 @@ policy is no part of the key, so a changed limit replaces no process; a server t
 misconfigured and concerns no other server; no text made here holds a value of an environment.
 
 A launch has two pools, a plain one and one for agents that can be asked (rule 12). A server that must not run
-twice (`stop_first`: it holds a port or a lock) has one, greeted for agents that can be asked.
+twice (`stop_first`: it holds a port or a lock) has one, greeted for agents that can be asked. With
+`"era": "match"` there is a third, for agents of the stateless era, which say what they can with each call.
 
 Pure. Knows nothing of: files, sockets, catalogs, where environments come from.
 """
@@ -18,6 +19,7 @@ from typing import Final, Literal
 from urllib.parse import quote
 
 from msgspec import Struct, msgpack
+from msgspec.structs import replace
 
 from carpool_broker.core.run_name import run_name
 from carpool_broker.core.scope import ScopeEntry
@@ -28,10 +30,15 @@ from carpool_protocol.config.model import Config, ServerConfig
 from carpool_protocol.config.problems import ConfigProblem, render_path
 from carpool_protocol.config.shape import SERVERS
 from carpool_protocol.ids import PoolKey, ServerName
-from carpool_protocol.messages import Era, Policy, PoolSpec
+from carpool_protocol.messages import EraWish, Policy, PoolSpec
 
-_ERAS: Final[dict[Literal["legacy", "modern"], Era]] = {"legacy": "handshake", "modern": "stateless"}
-"""The words of the configuration."""
+_ERAS: Final[dict[Literal["auto", "legacy", "modern", "match"], EraWish]] = {
+    "auto": "auto",
+    "legacy": "handshake",
+    "modern": "stateless",
+    "match": "auto",
+}
+"""By the words of the configuration; of `match`, for agents of the handshake era."""
 
 
 class Resolution(Struct, frozen=True, kw_only=True):
@@ -47,6 +54,8 @@ class Resolution(Struct, frozen=True, kw_only=True):
     """By the key of a plain spec: the same launch, greeted for agents that can be asked."""
     own_roots: frozenset[ServerName] = frozenset()
     """Servers with `roots: agent` that are not disabled."""
+    stateless: dict[PoolKey, PoolSpec] = {}
+    """By the key of a spec: the same launch, for agents of the stateless era."""
 
 
 def resolve(
@@ -80,6 +89,7 @@ def resolve(
     misconfigured: dict[ServerName, str] = {}
     disabled: list[ServerName] = []
     twins: dict[PoolKey, PoolSpec] = {}
+    stateless: dict[PoolKey, PoolSpec] = {}
     for server in config.servers.values():
         if server.disabled:
             disabled.append(server.name)
@@ -93,6 +103,8 @@ def resolve(
         else:
             spec = launch.spec(secret)
             twins[spec.key] = launch.spec(secret, asking=True)
+            if server.era == "match":
+                stateless[spec.key] = replace(launch, era="newest").spec(secret)
         specs.append(spec)
         entries.append(_entry(config, server, spec.key))
     return Resolution(
@@ -104,6 +116,7 @@ def resolve(
         own_roots=frozenset(
             each.name for each in config.servers.values() if each.roots == "agent" and not each.disabled
         ),
+        stateless=stateless,
     )
 
 
@@ -122,6 +135,7 @@ def resolve_run(run: RunCommand, *, secret: bytes, policy: Policy | None = None)
         env=of_caller(run.env),
         cwd=run.cwd,
         policy=policy or Policy(),
+        era="auto",
         origin="run",
     )
     spec = launch.spec(secret)
@@ -138,6 +152,25 @@ def resolve_run(run: RunCommand, *, secret: bytes, policy: Policy | None = None)
     return Resolution(specs=[spec], entries=[entry], misconfigured={}, disabled=[], twins=twins)
 
 
+def only(found: Resolution, server: ServerName) -> Resolution:
+    """One server of these, its names untouched as in `resolve_run`. The pools stay those that all share."""
+    entries = [
+        replace(entry, prefix="", description_prefix=False)
+        for entry in found.entries
+        if entry.server == server
+    ]
+    return replace(
+        found,
+        specs=[spec for spec in found.specs if spec.server == server],
+        entries=entries,
+        misconfigured={name: why for name, why in found.misconfigured.items() if name == server},
+        disabled=[name for name in found.disabled if name == server],
+        twins={key: twin for key, twin in found.twins.items() if twin.server == server},
+        stateless={key: spec for key, spec in found.stateless.items() if spec.server == server},
+        own_roots=found.own_roots & {server},
+    )
+
+
 def pool_key(
     server: ServerName,
     argv: Sequence[str],
@@ -146,7 +179,7 @@ def pool_key(
     *,
     secret: bytes,
     origin: str = "config",
-    era: Era = "handshake",
+    era: EraWish = "handshake",
     capabilities: str = "",
     roots: Sequence[str] | None = None,
 ) -> PoolKey:
@@ -183,7 +216,7 @@ class _Launch(Struct, frozen=True, kw_only=True):
     policy: Policy
     stop_first: bool = False
     roots: list[str] | None = None
-    era: Era = "handshake"
+    era: EraWish = "handshake"
     origin: str = "config"
 
     def spec(self, secret: bytes, *, asking: bool = False) -> PoolSpec:

@@ -5,43 +5,102 @@ Knows nothing of: effects, views, the link.
 """
 
 from collections import deque
-from typing import Literal
+from typing import Final, Literal
 
-from carpool_broker.core.events import AgentCalled, Capabilities, Notice, SourceId
-from carpool_broker.core.listing import Family
+from carpool_broker.core.events import (
+    AgentCalled,
+    AgentDiscovered,
+    AgentListed,
+    AgentListened,
+    Capabilities,
+    Notice,
+    SourceId,
+)
 from carpool_broker.core.scope import Scope
-from carpool_protocol.ids import CallId, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.downgrade import NEWEST
+from carpool_protocol.ids import ABSENT, CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId
 
 Stage = Literal["unresolved", "waiting", "sent"]
 """`unresolved`: the name may belong to a server whose catalog is on its way. `waiting`: in the session's
 line. `sent`: on the link or beyond."""
 
+# Made once: every call has them, and a `NewType` costs as much as any function.
+_NO_KEY: Final = PoolKey("")
+_NO_SERVER: Final = ServerName("")
+_NO_SESSION: Final = SessionId("")
+_NO_INSTANCE: Final = InstanceId(0)
+
 
 class Owed:
     """One call of an agent, until it is answered or cancelled."""
 
-    __slots__ = ("asked", "call", "edit", "key", "server", "session", "size_bytes", "stage", "target")
+    __slots__ = (
+        "asked", "call", "edit", "heard", "instance", "key", "latest", "parked", "rounds", "server",
+        "session", "size_bytes", "speaker", "stage", "target", "task", "tasks",
+    )  # fmt: skip
 
     def __init__(self, call: CallId, session: "Session", asked: AgentCalled) -> None:
         self.call = call
         self.session = session
         self.asked = asked
+        """The request that waits for the answer: of a call with rounds, the last one."""
         self.stage: Stage = "unresolved"
-        self.key = PoolKey("")
-        self.server = ServerName("")
+        self.key = _NO_KEY
+        self.server = _NO_SERVER
         self.target = ""
         self.edit = False
         """The answer may hold what this agent cannot read as it is."""
         self.size_bytes = len(asked.rest) + len(asked.meta)
+        self.parked = False
+        """Between two rounds: its last request is answered, and the next has not come (`parked`)."""
+        self.latest = ABSENT
+        """While it is parked: the last progress."""
+        self.rounds = 0
+        """How often it has wanted something of its agent (stateless era)."""
+        self.speaker = _NO_SESSION
+        """Who the supervisor takes for its agent, where that is not the session."""
+        self.heard: tuple[PoolKey, str] | None = None
+        """The pool whose log level it counts for, and that level."""
+        self.tasks = False
+        """Its server may answer with a task, or it is about one."""
+        self.task = ""
+        """The one that it is about, by our id."""
+        self.instance = _NO_INSTANCE
+        """Where that runs."""
+
+    @property
+    def tool(self) -> str:
+        """What it is about, for people."""
+        return "" if self.task else self.target
+
+    @property
+    def version(self) -> str:
+        """What its agent can read."""
+        return self.session.version if self.asked.by is None else NEWEST
+
+
+class Listen:
+    """One `subscriptions/listen`."""
+
+    __slots__ = ("event", "families", "granted", "tasks")
+
+    def __init__(self, event: AgentListened) -> None:
+        self.event = event
+        self.granted = False
+        """False: it waits for catalogs."""
+        self.families: tuple[Notice, ...] = ()
+        """Of which lists it hears that they changed."""
+        self.tasks: tuple[str, ...] = ()
+        """Of which tasks it hears, by our ids."""
 
 
 class Session:
     """One agent's attachment."""
 
     __slots__ = (
-        "agent", "asking", "bereft", "called", "calls", "capabilities", "carrier", "greeted", "id", "listed",
-        "lists", "owed", "pid", "rooting", "scope", "sent", "source", "used", "version", "waiting",
-        "waiting_bytes",
+        "agent", "anonymous", "asking", "bereft", "called", "calls", "capabilities", "carrier", "control",
+        "greeted", "id", "listed", "listens", "lists", "max_open_calls", "owed", "pid", "rooting", "scope",
+        "sent", "shared", "source", "stateless", "used", "version", "waiting", "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, session: SessionId, source: SourceId, agent: str, pid: int, carrier: str) -> None:
@@ -51,6 +110,15 @@ class Session:
         self.pid = pid
         self.carrier = carrier
         self.greeted = False
+        self.stateless = False
+        """It speaks the stateless era only: it was not greeted and has asked for something of that era."""
+        self.control = False
+        """See `AgentCame`."""
+        self.shared = False
+        """See `AgentCame`."""
+        self.anonymous = False
+        self.max_open_calls = 0
+        """See `AgentCame`."""
         self.version = ""
         self.capabilities = Capabilities()
         self.asking = False
@@ -64,8 +132,9 @@ class Session:
         self.waiting: deque[Owed] = deque()
         self.waiting_bytes = 0
         self.sent = 0
-        self.lists: dict[RawJson, Family] = {}
-        """List requests (the first page of a family) that wait for catalogs."""
+        self.lists: dict[RawJson, AgentListed | AgentDiscovered] = {}
+        """List requests (the first page of a family) that wait for catalogs, and `server/discover`."""
+        self.listens: dict[RawJson, Listen] = {}
         self.listed: set[Notice] = set()
         """It holds these lists and was not told since that they are old."""
         self.calls = 0
@@ -75,3 +144,13 @@ class Session:
         """Servers that have answered it, or may have run a call of it, since the supervisor came."""
         self.bereft: set[PoolKey] = set()
         """Pools in mode `session` that it had called at the supervisor that is gone."""
+
+    @property
+    def served(self) -> bool:
+        """Whether it may ask for something that needs servers."""
+        return self.greeted or self.stateless
+
+    @property
+    def named(self) -> bool:
+        """Whether whoever asks has shown who they are: what they are given is for nobody else to pass on."""
+        return self.shared and not self.anonymous

@@ -1,11 +1,12 @@
 """Which scopes each source of configuration has in force, and which pools are wanted for them.
 
 A source is one configuration seen with one environment; many sessions share one. It has a scope for plain
-agents, and one for agents that can be asked from the first of these on (rule 12; `twins` says which launches
-are one pool after all). When it is read again, a server whose launch changed keeps its old pool until the
-new one has greeted (design section 10), so no agent meets a broken window; a new one that fails leaves the
-old one in force and says so. It is the same when a launch becomes one pool or two. With `stop_first` the new
-pool is in force at once and starts after the old one is gone.
+agents, and one for each other class of agents from the first of these on: those that can be asked (rule 12;
+`twins` says which launches are one pool after all), and those of the stateless era (`matches`). When it is
+read again, a server whose launch changed keeps its old pool until the new one has greeted (design section
+10), so no agent meets a broken window; a new one that fails leaves the old one in force and says so. It is
+the same when a launch becomes one pool or two. With `stop_first` the new pool is in force at once and starts
+after the old one is gone.
 
 Invariants (`check`): each scope in force is retained in the registry exactly once; all pools of scopes in
 force and of scopes to come are wanted, and no others.
@@ -19,6 +20,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from carpool_broker.core.events import SourceId, SourceRead
+from carpool_broker.core.matches import Matches
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_broker.core.twins import Twins
@@ -31,10 +33,11 @@ FAILED: Final = frozenset({"backing_off", "given_up"})
 class Lane:
     """What one class of agents sees of a source."""
 
-    __slots__ = ("asking", "in_force", "replacing")
+    __slots__ = ("asking", "in_force", "replacing", "stateless")
 
-    def __init__(self, in_force: Scope, *, asking: bool) -> None:
+    def __init__(self, in_force: Scope, *, asking: bool = False, stateless: bool = False) -> None:
         self.asking = asking
+        self.stateless = stateless
         self.in_force = in_force
         self.replacing: dict[ServerName, PoolKey] = {}
         """Servers whose new pool has not greeted yet: the new key. The old one is still in force."""
@@ -43,21 +46,18 @@ class Lane:
 class Source:
     """One configuration seen with one environment."""
 
-    __slots__ = ("asking", "before", "goal", "plain", "specs")
+    __slots__ = ("before", "goal", "lanes", "specs")
 
     def __init__(self, goal: SourceRead) -> None:
         self.goal = goal
-        self.plain = Lane(Scope((), goal.scope.separator), asking=False)
-        self.asking: Lane | None = None
-        """None until an agent comes that can be asked; from then on it stays."""
+        self.lanes = {(False, False): Lane(Scope((), goal.scope.separator))}
+        """By whether its agents can be asked, and whether they are of the stateless era. The first is always
+        there; each other one stays from its first agent on.
+        """
         self.specs: dict[PoolKey, PoolSpec] = {}
         """Of everything in force and to come."""
-        self.before: dict[PoolKey, PoolKey] = {}
-        """Whose place a pool took, or takes, since the configuration was read again."""
-
-    def lanes(self) -> tuple[Lane, ...]:
-        """Of every class of agents that is here."""
-        return (self.plain,) if self.asking is None else (self.plain, self.asking)
+        self.before: dict[PoolKey, tuple[PoolKey, ...]] = {}
+        """Whose place a pool took, or takes, the last one first: one each for several classes of agents."""
 
 
 class Sources:
@@ -68,6 +68,7 @@ class Sources:
         self._states = states
         """What the supervisor last said of each pool."""
         self._twins = Twins(registry, states)
+        self._matches = Matches(registry)
         self.sources: dict[SourceId, Source] = {}
 
     def read(self, event: SourceRead) -> None:
@@ -75,50 +76,59 @@ class Sources:
         source = self.sources.get(event.source)
         if source is None:
             source = self.sources[event.source] = Source(event)
-            self._registry.retain(source.plain.in_force)
+            self._registry.retain(source.lanes[False, False].in_force)
         source.goal = event
         self._pair()
         self._settle(source)
 
-    def ask(self, source: SourceId) -> bool:
-        """An agent that can be asked uses this source. True when it is the first one."""
+    def enter(self, source: SourceId, *, asking: bool, stateless: bool) -> bool:
+        """An agent of this class uses this source. True when it is the first one."""
         found = self.sources[source]
-        if found.asking is not None:
+        if (asking, stateless) in found.lanes:
             return False
-        found.asking = Lane(Scope((), found.goal.scope.separator), asking=True)
-        self._registry.retain(found.asking.in_force)
+        lane = Lane(Scope((), found.goal.scope.separator), asking=asking, stateless=stateless)
+        found.lanes[asking, stateless] = lane
+        self._registry.retain(lane.in_force)
         self._settle(found)
         return True
+
+    def ask(self, source: SourceId) -> bool:
+        """An agent of the handshake era that can be asked uses this source. True when it is the first one."""
+        return self.enter(source, asking=True, stateless=False)
 
     def drop(self, source: SourceId) -> None:
         """No session uses it any more."""
         gone = self.sources.pop(source, None)
         if gone is not None:
-            for lane in gone.lanes():
+            for lane in gone.lanes.values():
                 self._registry.release(lane.in_force)
             self._pair()
 
     def advance(self, key: PoolKey | None = None) -> bool:
         """A catalog came or a pool changed: `key`. True when something else is in force or wanted now."""
-        otherwise = key is not None and self._twins.look(key)
+        otherwise = key is not None and any([self._twins.look(key), self._matches.look(key)])
         changed = False
         for source in self.sources.values():
-            if otherwise or any(lane.replacing for lane in source.lanes()):
+            if otherwise or any(lane.replacing for lane in source.lanes.values()):
                 changed = self._settle(source) or changed
         return changed
 
     def _pair(self) -> None:
-        self._twins.know(
-            {plain: twin.key for source in self.sources.values() for plain, twin in source.goal.twins.items()}
+        goals = [source.goal for source in self.sources.values()]
+        twins = {plain: twin.key for goal in goals for plain, twin in goal.twins.items()}
+        self._twins.know(twins)
+        self._matches.know(
+            {plain: spec.key for goal in goals for plain, spec in goal.stateless.items()}, twins
         )
 
     def _settle(self, source: Source) -> bool:
         """Put in force what can be. True when the scopes in force or the wanted pools are others now."""
         goal = source.goal
-        known = {**source.specs, **{spec.key: spec for spec in (*goal.specs, *goal.twins.values())}}
+        goals = (*goal.specs, *goal.twins.values(), *goal.stateless.values())
+        known = {**source.specs, **{spec.key: spec for spec in goals}}
         used: set[PoolKey] = set()
         moved = False
-        for lane in source.lanes():
+        for lane in source.lanes.values():
             entries: list[ScopeEntry] = []
             old = {entry.server: entry.key for entry in lane.in_force.servers}
             lane.replacing = {}
@@ -133,7 +143,7 @@ class Sources:
                 lane.in_force = scope
                 moved = True
         moved = moved or used != source.specs.keys()
-        source.before = {key: before for key, before in source.before.items() if key in used}
+        source.before = {key: before for key, before in source.before.items() if key in used and before}
         source.specs = {key: self._placed(source, known[key]) for key in used}
         return moved
 
@@ -141,8 +151,11 @@ class Sources:
         """What this class of agents is to see once every pool has greeted."""
         for entry in goal.scope.servers:
             twin = goal.twins.get(entry.key)
+            own = self._matches.serving(entry.key) if lane.stateless else None
             key = entry.key
-            if twin is not None:
+            if own is not None:
+                key = own
+            elif twin is not None:
                 key = twin.key if lane.asking else self._twins.serving(key)
             yield entry if key == entry.key else replace(entry, key=key)
 
@@ -150,11 +163,11 @@ class Sources:
         """What is in force of this goal now."""
         if before is None or before == entry.key:
             return entry
-        twins = source.goal.twins
-        if not any(a in twins and twins[a].key == b for a, b in ((before, entry.key), (entry.key, before))):
-            source.before[entry.key] = before
-            if source.before.get(before) == entry.key:  # the change is taken back
-                del source.before[before]
+        if not _are_twins(source.goal, before, entry.key):
+            others = source.before.get(entry.key, ())
+            source.before[entry.key] = (before, *(key for key in others if key != before))
+            back = source.before.get(before, ())  # the change may be taken back
+            source.before[before] = tuple(key for key in back if key != entry.key)
         if entry.server not in source.goal.stop_first and self._must_wait(before, entry.key):
             lane.replacing[entry.server] = entry.key
             return replace(entry, key=before)
@@ -171,16 +184,21 @@ class Sources:
 
     def _placed(self, source: Source, spec: PoolSpec) -> PoolSpec:
         """With the pool before it. The supervisor knows when that one is gone."""
-        before = source.before.get(spec.key, PoolKey(""))
+        before, *others = source.before.get(spec.key) or (PoolKey(""),)
         after = before if spec.server in source.goal.stop_first else PoolKey("")
-        if (spec.replaces, spec.start_after) == (before, after):
+        if (spec.replaces, spec.start_after, spec.replaces_too) == (before, after, others):
             return spec
-        return replace(spec, replaces=before, start_after=after)
+        return replace(spec, replaces=before, start_after=after, replaces_too=others)
 
-    def scope(self, source: SourceId, *, asking: bool = False) -> Scope:
-        """The scope in force. `asking`: for agents that can be asked, if there are any here."""
-        found = self.sources[source]
-        return (found.asking if asking and found.asking is not None else found.plain).in_force
+    def scope(self, source: SourceId, *, asking: bool = False, stateless: bool = False) -> Scope:
+        """The scope in force. `asking`: for agents that can be asked, `stateless`: for those of that era; as
+        far as there are any here.
+        """
+        lanes = self.sources[source].lanes
+        for which in ((asking, stateless), (asking, False)):
+            if which in lanes:
+                return lanes[which].in_force
+        return lanes[False, False].in_force
 
     def misconfigured(self, source: SourceId) -> Mapping[ServerName, str]:
         """Servers that cannot be run, and why."""
@@ -196,7 +214,7 @@ class Sources:
             {
                 key
                 for source in self.sources.values()
-                for lane in source.lanes()
+                for lane in source.lanes.values()
                 for key in lane.replacing.values()
             }
         )
@@ -218,12 +236,21 @@ class Sources:
     def check(self) -> None:
         """Assert every invariant."""
         self._twins.check()
+        self._matches.check()
         for source in self.sources.values():
             used: set[PoolKey] = set()
-            for lane in source.lanes():
+            for lane in source.lanes.values():
                 in_force = {entry.server: entry.key for entry in lane.in_force.servers}
                 used |= {*in_force.values(), *lane.replacing.values()}
                 for server, key in lane.replacing.items():
                     assert in_force[server] != key, f"{key} replaces itself"
             assert used == source.specs.keys(), "what is wanted is not what is in force and to come"
-            assert all(source.before.get(before) != key for key, before in source.before.items())
+            for key, older in source.before.items():
+                assert all(key not in source.before.get(each, ()) for each in older), "a place taken in turns"
+
+
+def _are_twins(goal: SourceRead, one: PoolKey, other: PoolKey) -> bool:
+    """Whether these are pools of one launch for agents that can be asked and for those that cannot: neither
+    takes the other's place. A pool of the stateless era alone does not live beside the one that all share.
+    """
+    return any({one, other} == {plain, twin.key} for plain, twin in goal.twins.items())

@@ -1,8 +1,9 @@
 """The handshake era (2024-11-05 … 2025-11-25) towards agents.
 
-Owns which event a line of an agent means and how an effect is worded as a line. Stateless: what a
-session may do when is the core's decision. What is asked of agents is `asking`'s. Source: MCP
-2025-11-25, basic/lifecycle, basic/utilities, server/tools.
+Owns which event a line of an agent means and how an effect is worded as a line; also which era a line is of,
+each for itself: agents of both eras may send both (requests of the other one are `stateless`'s to read).
+Nothing is remembered: what a session may do when is the core's decision. What is asked of agents is
+`asking`'s. Source: MCP 2025-11-25, basic/lifecycle, basic/utilities, server/tools.
 
 Knows nothing of: sessions' state, views, sockets.
 """
@@ -24,20 +25,21 @@ from carpool_broker.core.events import (
     AgentRootsChanged,
     AgentSetLevel,
     AgentWatched,
+    Event,
     OwnEvent,
 )
 from carpool_broker.core.listing import Family
-from carpool_broker.era import asking
+from carpool_broker.era import asking, stateless
+from carpool_broker.era.envelope import MARK, Refused, read_envelope, refusal
 from carpool_protocol.content import at, elements, text_of
 from carpool_protocol.faults import TOOLS_CALL
 from carpool_protocol.features import capabilities_of
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
+from carpool_protocol.journal_shapes import kept_bytes
 from carpool_protocol.jsonrpc import (
-    ErrorAnswer,
     Garbage,
     Notification,
     Request,
-    Result,
     decode,
     error_body_line,
     error_line,
@@ -56,7 +58,7 @@ from carpool_protocol.params import (
     split_cancelled,
 )
 from carpool_protocol.subjects import SUBJECTS, split_subject
-from carpool_protocol.traceparent import LEAST_BYTES, said_in
+from carpool_protocol.traceparent import said_in
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
@@ -85,10 +87,16 @@ class ControlAsked(Struct, frozen=True):
     params: RawJson
 
 
+MAX_KEPT_BYTES: Final = 128 * 1024
+"""Of one event, beside its payloads (`bounded`)."""
+
+
 class Unservable(Struct, frozen=True):
     """A line that gets this line back, whatever the session's state."""
 
     line: bytes
+    about: RawJson = ABSENT
+    """The id of the request that `line` answers, where that could be read."""
 
 
 class Batch(Struct, frozen=True):
@@ -115,29 +123,36 @@ Meaning = OwnEvent | ControlAsked | Unservable | Batch | None
 """None: nothing is to be done."""
 
 
-def read(session: SessionId, line: bytes) -> Meaning:
-    """What a line of this agent means."""
+def read(session: SessionId, line: bytes, *, shared: bool = False, key: bytes = b"") -> Meaning:
+    """What a line of this agent means. On a `shared` session every request is of the stateless era, whatever
+    it says, and nothing but requests means anything: those who post there know nothing of each other. `key`:
+    see `stateless.read`.
+    """
     called = split_call_line(line)
-    if called is not None:
-        return _called(session, *called)
+    if called is not None and type(called[1]) is CallParams:
+        return _called(session, called[0], called[1], shared, key)
     message = decode(line)
-    if type(message) is Request:
-        if message.method == "tools/call":
-            return _called(session, message.id, split_call(message.params))
+    if isinstance(message, Request):
+        other = stateless.read(session, message, is_required=shared, key=key)
+        if other is not None:
+            return _unservable(message.id, other) if isinstance(other, Refused) else other
+        if message.method == TOOLS_CALL:
+            call = split_call(message.params)
+            if isinstance(call, ParamsError):
+                return AgentErred(session, message.id, "bad_params", call.text)
+            return _called(session, message.id, call, shared, key)
         return _read_request(session, message)
-    match message:
-        case Notification():
-            return _read_notification(session, message)
-        case Garbage():
-            if message.why == "batch":
-                refusal = error_line(RawJson(b"null"), INVALID_REQUEST, message.text)
-                lines = elements(line.strip()) or []
-                return Batch(lines, refusal) if len(lines) <= MAX_BATCH else Unservable(refusal)
-            return _read_garbage(session, message)
-        case Result() | ErrorAnswer():
-            return asking.answered(session, message)
-        case Request():  # pragma: no cover - read above
-            return None
+    if isinstance(message, Garbage):
+        if message.why == "batch":
+            refused = error_line(RawJson(b"null"), INVALID_REQUEST, message.text)
+            lines = [] if shared else elements(line.strip()) or []
+            return Unservable(refused) if shared or len(lines) > MAX_BATCH else Batch(lines, refused)
+        return None if shared and message.kind == "answer" else _read_garbage(session, message)
+    if shared:
+        return None
+    if isinstance(message, Notification):
+        return _read_notification(session, message)
+    return asking.answered(session, message)
 
 
 def _read_notification(session: SessionId, message: Notification) -> Meaning:
@@ -155,12 +170,37 @@ def _read_notification(session: SessionId, message: Notification) -> Meaning:
             return None
 
 
-def _called(session: SessionId, request: RawJson, call: CallParams | ParamsError) -> Meaning:
-    if isinstance(call, CallParams):
-        meta = call.meta
-        trace = said_in(meta) if meta and len(meta) >= LEAST_BYTES else ""
-        return AgentCalled(session, request, call.name, call.rest, meta, call.token, TOOLS_CALL, trace)
-    return AgentErred(session, request, "bad_params", call.text)
+def _called(session: SessionId, request: RawJson, call: CallParams, shared: bool, key: bytes) -> Meaning:
+    meta = call.meta
+    trace = ""
+    if shared or (meta and len(meta) > len(MARK)):
+        if shared or meta.find(MARK) >= 0:
+            envelope = read_envelope(meta, is_required=shared)
+            if envelope is not None:
+                event = stateless.called(session, request, call, envelope, key)
+                return _unservable(request, event) if isinstance(event, Refused) else event
+        trace = said_in(meta)
+    return AgentCalled(session, request, call.name, call.rest, meta, call.token, TOOLS_CALL, trace)
+
+
+def bounded(meaning: Meaning) -> Meaning:
+    """The same, unless names, ids and the like in it are so long that a journal of it could fill our memory.
+    For lines that are long enough for that.
+    """
+    if not isinstance(meaning, Event) or kept_bytes(meaning) <= MAX_KEPT_BYTES:
+        return meaning
+    if isinstance(meaning, AgentCancelled) and len(meaning.id) <= MAX_KEPT_BYTES:
+        return AgentCancelled(meaning.session, meaning.id, "")
+    request = getattr(meaning, "id", None)
+    if request is None:
+        return None
+    return _unservable(
+        request, refusal("too_large", f"Beside its arguments it has over {MAX_KEPT_BYTES} bytes.")
+    )
+
+
+def _unservable(request: RawJson, refused: Refused) -> Unservable:
+    return Unservable(error_body_line(request, refused.error), request)
 
 
 def _read_request(session: SessionId, message: Request) -> Meaning:
@@ -205,16 +245,18 @@ def _read_garbage(session: SessionId, garbage: Garbage) -> Meaning:
     if garbage.kind == "answer":
         return asking.unreadable(session, garbage.id, garbage.text)
     code = PARSE_ERROR if garbage.id is None else INVALID_REQUEST
-    return Unservable(error_line(garbage.id or RawJson(b"null"), code, garbage.text))
+    return Unservable(error_line(garbage.id or RawJson(b"null"), code, garbage.text), garbage.id or ABSENT)
 
 
-def read_overlong(session: SessionId, line: OverlongLine, cap_bytes: int) -> Meaning:
+def read_overlong(session: SessionId, line: OverlongLine, cap_bytes: int, *, shared: bool = False) -> Meaning:
     """A line longer than we read: its request gets a definite answer, and so does whoever it answers."""
     detail = f"The line had {line.size_bytes} bytes; carpool reads up to {cap_bytes}."
     if line.is_answer:
-        return asking.unreadable(session, line.id, detail.removesuffix("."))
+        return None if shared else asking.unreadable(session, line.id, detail.removesuffix("."))
     if line.id is None:
         return Unservable(error_line(RawJson(b"null"), INVALID_REQUEST, detail))
+    if shared:
+        return _unservable(line.id, refusal("too_large", detail))
     return AgentErred(session, line.id, "too_large", detail)
 
 

@@ -17,6 +17,8 @@ from carpool_protocol.config.jsonc import JsonValue
 from carpool_protocol.config.problems import KeyPath, did_you_mean
 from carpool_protocol.config.settings import Setting
 
+_HASH = re.compile(r"sha256:[0-9a-f]{64}")
+_LONGEST_NAME: Final = 64
 _VARIABLE = re.compile(r"[^=\0]+")
 
 
@@ -44,6 +46,8 @@ def read_value(setting: Setting, value: JsonValue, refuse: Callable[[Refusal], N
             return _template_map(setting, value, refuse)
         case "seconds map":
             return _seconds_map(setting, value, refuse)
+        case "hash map":
+            return _hash_map(value, refuse)
 
 
 def _switch(value: JsonValue, refuse: Callable[[Refusal], None]) -> bool:
@@ -123,6 +127,18 @@ def _seconds_map(setting: Setting, value: JsonValue, refuse: Callable[[Refusal],
         refuse(Refusal((), f"must be an object of names and seconds, found {kind_of(value)}"))
         return {}
     return {name: _seconds(setting, item, (name,), refuse) for name, item in value.items()}
+
+
+def _hash_map(value: JsonValue, refuse: Callable[[Refusal], None]) -> dict[str, str]:
+    if not isinstance(value, dict):
+        refuse(Refusal((), f"must be an object of names and hashes, found {kind_of(value)}"))
+        return {}
+    for name, item in value.items():
+        if not name or len(name) > _LONGEST_NAME or not name.isprintable():
+            refuse(Refusal((name,), f"must be a name of 1 to {_LONGEST_NAME} printable characters"))
+        elif not isinstance(item, str) or not _HASH.fullmatch(item):
+            refuse(Refusal((name,), "must be `sha256:` and 64 hex digits; `carpool token NAME` prints one"))
+    return {name: item for name, item in value.items() if isinstance(item, str)}
 
 
 def kind_of(value: JsonValue) -> str:

@@ -18,7 +18,7 @@ from carpool_protocol.messages import Policy
 
 Replace = Literal["greet_first", "stop_first"]
 Roots = Literal["workspace", "agent"]
-Era = Literal["legacy", "modern"]
+Era = Literal["auto", "legacy", "modern", "match"]
 
 
 class SessionBounds(Struct, frozen=True, kw_only=True):
@@ -27,7 +27,27 @@ class SessionBounds(Struct, frozen=True, kw_only=True):
     max_open_calls: int
     max_waiting_calls: int
     max_waiting_bytes: int
+    park_s: float
     slow_reader_s: float
+
+
+class HttpConfig(Struct, frozen=True, kw_only=True):
+    """The HTTP door. There is one where the file has `http` (see `Config.http_wanted`)."""
+
+    host: str
+    port: int
+    path: str
+    stateless: bool
+    json_response: bool
+    tokens: dict[str, str]
+    """The name of a principal → `sha256:` and 64 hex digits."""
+    hosts: tuple[str, ...]
+    origins: tuple[str, ...]
+    max_body_bytes: int
+    max_sessions: int
+    max_open: int
+    max_connections: int
+    session_idle_s: float
 
 
 class ServerConfig(Struct, frozen=True, kw_only=True):
@@ -85,8 +105,14 @@ class Config(Struct, frozen=True, kw_only=True):
     list_wait_s: float
     receive_budget_bytes: int
     session: SessionBounds
+    http: HttpConfig
     lines: dict[KeyPath, int]
     """Lines of the settings outside `mcpServers`."""
+
+    @property
+    def http_wanted(self) -> bool:
+        """Whether the file opens the HTTP door."""
+        return ("http",) in self.lines
 
 
 def variables(config: Config) -> frozenset[str]:

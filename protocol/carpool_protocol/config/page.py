@@ -18,6 +18,7 @@ _KINDS = {
     "templates": "list of texts with `${VAR}`",
     "template map": "object of texts with `${VAR}`",
     "seconds map": "object of seconds",
+    "hash map": "object of hashes",
 }
 
 _HEAD = """\

@@ -7,67 +7,18 @@ not exist; the defaults of a pool's policy are those of `messages.Policy`, which
 Knows nothing of: files, text, servers by name.
 """
 
-from collections.abc import Callable
-from typing import Final, Literal
+from typing import Final
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET
 
+from carpool_protocol.config.setting import Default, Kind, MiB, Setting, count, seconds, size
+from carpool_protocol.config.settings_http import HTTP_SETTINGS
 from carpool_protocol.messages import Policy
 from carpool_protocol.names import SEPARATOR, check_separator, check_tools_prefix
 
-Kind = Literal[
-    "text", "template", "switch", "count", "seconds", "texts", "templates", "template map", "seconds map"
-]
-"""`template`: text in which `${VAR}` is expanded. `count`: a whole number. `seconds`: a positive number."""
-
-Default = None | bool | int | float | str | tuple[str, ...]
-"""`None`: nothing set. Maps are empty by default."""
+__all__ = ["FILE_SETTINGS", "SERVER_SETTINGS", "Default", "Kind", "MiB", "Setting"]
 
 _P: Final = Policy()
-MiB: Final = 1024 * 1024
-
-
-class Setting(Struct, frozen=True, kw_only=True):
-    """One key that a configuration file may hold."""
-
-    key: str
-    """Dotted where it stands in an object: `pool.min`."""
-    also: tuple[str, ...] = ()
-    """Other spellings of the key, as other programs write them."""
-    field: str
-    """Where its value lives in `model`: `max_instances` in `Config`, `policy.idle_s` in `ServerConfig`."""
-    kind: Kind
-    default: Default | UnsetType = None
-    """`UNSET`: the setting is required."""
-    unit: str = ""
-    low: float = 0
-    """The least value of a `count`. `seconds` are always above zero unless `zero` is set."""
-    high: float = 1_000_000_000
-    zero: bool = False
-    """`seconds` may be 0."""
-    choices: tuple[str, ...] = ()
-    later: tuple[str, ...] = ()
-    """Choices that are known and refused: this version cannot do them yet."""
-    check: Callable[[str], str | None] | None = None
-    """What is wrong with a `text`, as a sentence."""
-    text: str
-
-
-def _seconds(key: str, field: str, default: float, text: str, *, zero: bool = False) -> Setting:
-    return Setting(key=key, field=field, kind="seconds", default=default, unit="s", zero=zero, text=text)
-
-
-def _count(
-    key: str, field: str, default: int, unit: str, text: str, *, low: int = 1, high: int = 1_000_000
-) -> Setting:
-    return Setting(
-        key=key, field=field, kind="count", default=default, unit=unit, low=low, high=high, text=text
-    )
-
-
-def _size(key: str, field: str, default: int, text: str) -> Setting:
-    """At least 64 KiB: below that ordinary calls would already not fit."""
-    return _count(key, field, default, "bytes", text, low=64 * 1024, high=1024 * 1024 * MiB)
 
 
 FILE_SETTINGS: Final[tuple[Setting, ...]] = (
@@ -93,7 +44,7 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         text="File of `NAME=value` lines for variables that an agent's own environment does not have. "
         "Relative to the configuration file; `~/` is the home directory.",
     ),
-    _count(
+    count(
         "max_instances",
         "max_instances",
         64,
@@ -101,7 +52,7 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         "Running instances of all servers together.",
         high=4096,
     ),
-    _count(
+    count(
         "max_greeting",
         "max_greeting",
         3,
@@ -109,20 +60,20 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         "Instances starting at the same time; others wait their turn.",
         high=4096,
     ),
-    _seconds(
+    seconds(
         "list_wait_s", "list_wait_s", 10.0, "The longest a list of tools waits for servers that are starting."
     ),
-    _size(
+    size(
         "receive_budget_bytes", "receive_budget_bytes", 256 * MiB, "Unfinished lines of all agents together."
     ),
-    _count(
+    count(
         "session.max_open_calls",
         "session.max_open_calls",
         64,
         "calls",
         "Calls of one session that are open at once.",
     ),
-    _count(
+    count(
         "session.max_waiting_calls",
         "session.max_waiting_calls",
         256,
@@ -130,18 +81,26 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         "Calls of one session that wait behind `session.max_open_calls`; more are answered `Unavailable`.",
         low=0,
     ),
-    _size(
+    size(
         "session.max_waiting_bytes",
         "session.max_waiting_bytes",
         16 * MiB,
         "Size of the calls of one session that wait.",
     ),
-    _seconds(
+    seconds(
+        "session.park_s",
+        "session.park_s",
+        300.0,
+        "How long a call of a stateless agent waits for what the server wants of that agent first (sampling, "
+        "elicitation); then it is cancelled.",
+    ),
+    seconds(
         "session.slow_reader_s",
         "session.slow_reader_s",
         30.0,
         "An agent that does not read what is written to it is dropped after this long.",
     ),
+    *HTTP_SETTINGS,
 )
 """Settings of the file as a whole. `mcpServers` is not a setting: it holds them."""
 
@@ -181,11 +140,12 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         key="era",
         field="era",
         kind="text",
-        default="legacy",
-        choices=("legacy", "modern"),
-        later=("auto", "match"),
+        default="auto",
+        choices=("auto", "legacy", "modern", "match"),
         text="How the server is spoken to. `legacy`: with a handshake (MCP 2024-11-05 to 2025-11-25). "
-        "`modern`: stateless (MCP 2026-07-28). Agents notice no difference.",
+        "`modern`: stateless (MCP 2026-07-28). `auto`: with a handshake, and stateless if it refuses that. "
+        "`match`: each agent's own way, with a process for each, if the server speaks both. Agents of both "
+        "eras can use it in any case; `carpool why SERVER` tells which era it is and why.",
     ),
     Setting(
         key="disabled",
@@ -220,7 +180,7 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         "session. `agent`: those that the agent itself names, else its workspace. Agents with other roots "
         "have an instance of their own. Without this setting roots are not declared to the server.",
     ),
-    _count(
+    count(
         "pool.min",
         "policy.min_instances",
         _P.min_instances,
@@ -229,7 +189,7 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         low=0,
         high=4096,
     ),
-    _count(
+    count(
         "pool.max",
         "policy.max_instances",
         _P.max_instances,
@@ -239,7 +199,7 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         low=0,
         high=4096,
     ),
-    _count(
+    count(
         "pool.spares",
         "policy.spares",
         _P.spares,
@@ -249,20 +209,20 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         low=0,
         high=4096,
     ),
-    _count(
+    count(
         "pool.scale_up_at",
         "policy.scale_up_at",
         _P.scale_up_at,
         "calls",
         "Unanswered calls on the least busy instance at which another one starts, up to `pool.max`.",
     ),
-    _seconds(
+    seconds(
         "pool.idle_s",
         "policy.idle_s",
         _P.idle_s,
         "An instance unused this long is ended, down to `pool.min`.",
     ),
-    _seconds("timeout_s", "policy.timeout_s", _P.timeout_s, "A call ends after this long without progress."),
+    seconds("timeout_s", "policy.timeout_s", _P.timeout_s, "A call ends after this long without progress."),
     Setting(
         key="tool_timeouts_s",
         field="policy.tool_timeouts_s",
@@ -270,24 +230,24 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         unit="s",
         text="`timeout_s` for single tools, by the server's own names.",
     ),
-    _seconds(
+    seconds(
         "max_total_s", "policy.max_total_s", _P.max_total_s, "A call ends after this long, progress or not."
     ),
-    _seconds(
+    seconds(
         "ask_timeout_s",
         "policy.ask_timeout_s",
         _P.ask_timeout_s,
         "A question of the server (sampling, elicitation) that its agent has not answered in this time is "
         "answered with an error. Meanwhile `timeout_s` of its call stands still.",
     ),
-    _seconds(
+    seconds(
         "lease_idle_s",
         "policy.lease_idle_s",
         _P.lease_idle_s,
         "An instance that one agent holds (`session`) is taken back after this long without a call.",
     ),
-    _seconds("wait_s", "policy.wait_s", _P.wait_s, "The longest a call waits for an instance."),
-    _count(
+    seconds("wait_s", "policy.wait_s", _P.wait_s, "The longest a call waits for an instance."),
+    count(
         "max_waiting_calls",
         "policy.max_waiting_calls",
         _P.max_waiting_calls,
@@ -295,46 +255,46 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         "Calls of all sessions that wait for an instance of this server; more are answered `Unavailable`.",
         low=0,
     ),
-    _size(
+    size(
         "max_waiting_bytes", "policy.max_waiting_bytes", _P.max_waiting_bytes, "Size of the calls that wait."
     ),
-    _count(
+    count(
         "max_in_flight",
         "policy.max_in_flight",
         _P.max_in_flight,
         "calls",
         "Unanswered calls on one instance before others wait or another instance starts.",
     ),
-    _seconds("start_s", "policy.start_s", _P.start_s, "Limit from spawn to greeting."),
-    _seconds(
+    seconds("start_s", "policy.start_s", _P.start_s, "Limit from spawn to greeting."),
+    seconds(
         "first_start_s",
         "policy.first_start_s",
         _P.first_start_s,
         "The same until the server has once greeted: `npx` and `uvx` may install for minutes.",
     ),
-    _count(
+    count(
         "restart.give_up_after",
         "policy.give_up_after",
         _P.give_up_after,
         "failures",
         "Failures in a row after which the server is not restarted by itself.",
     ),
-    _seconds(
+    seconds(
         "restart.first_delay_s",
         "policy.first_delay_s",
         _P.first_delay_s,
         "Pause before the first restart; it doubles with each failure.",
         zero=True,
     ),
-    _seconds("restart.max_delay_s", "policy.max_delay_s", _P.max_delay_s, "The longest pause.", zero=True),
-    _seconds(
+    seconds("restart.max_delay_s", "policy.max_delay_s", _P.max_delay_s, "The longest pause.", zero=True),
+    seconds(
         "restart.healthy_after_s",
         "policy.healthy_after_s",
         _P.healthy_after_s,
         "After a life this long an end no longer counts as one failure more in a row.",
     ),
-    _seconds("probe_s", "policy.probe_s", _P.probe_s, "An instance silent this long is probed with a ping."),
-    _seconds(
+    seconds("probe_s", "policy.probe_s", _P.probe_s, "An instance silent this long is probed with a ping."),
+    seconds(
         "drain_s", "policy.drain_s", _P.drain_s, "The longest a replaced instance may finish what is open."
     ),
     Setting(

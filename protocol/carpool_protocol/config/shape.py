@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct
 
 from carpool_protocol.config.jsonc import JsonValue, parse
 from carpool_protocol.config.kinds import Refusal, kind_of, read_value
-from carpool_protocol.config.model import Config, ServerConfig, SessionBounds
+from carpool_protocol.config.model import Config, HttpConfig, ServerConfig, SessionBounds
 from carpool_protocol.config.problems import ConfigProblem, KeyPath, did_you_mean, render_path
 from carpool_protocol.config.refused import FILE_LATER, IGNORED_KEYS, SERVER_LATER
 from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, Setting
@@ -95,7 +95,10 @@ class _Reading:
             return None
         lines = {path: line for path, line in self.lines.items() if path[:1] != (SERVERS,)}
         bounds = SessionBounds(**_under("session", fields))
-        return Config(file=self.file, servers=servers, session=bounds, lines=lines, **_under("", fields))
+        http = HttpConfig(**_under("http", fields))
+        return Config(
+            file=self.file, servers=servers, session=bounds, http=http, lines=lines, **_under("", fields)
+        )
 
     def servers(self, value: JsonValue) -> dict[ServerName, ServerConfig]:
         if not isinstance(value, dict):

@@ -25,7 +25,7 @@ from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.ids import AskId, InstanceId, RawJson, SessionId, WireId
 from carpool_protocol.messages import AnswerAsk, Asked, AskProgressed, AskWithdrawn, Call
 from carpool_supervisor.core import witness
-from carpool_supervisor.core.attribution import Attributed, Reason, attribute
+from carpool_supervisor.core.attribution import ON_LADDER, Attributed, Reason, attribute
 from carpool_supervisor.core.effects import AnyEffect, WriteAskAnswer, WriteAskProgress
 from carpool_supervisor.core.elicitations import Elicitations
 from carpool_supervisor.core.events import (
@@ -75,11 +75,14 @@ _REFUSALS: Final[dict[Reason, tuple[int, str]]] = {
 class Pauses(Protocol):
     """Whose idle deadlines stand still while their agents are asked: the desk."""
 
-    def ask_opened(self, opened: OpenCall, now: float) -> None:
+    def ask_opened(self, opened: OpenCall, now: float, *, in_round: bool) -> None:
         """One more ask of this call is open."""
 
     def ask_closed(self, opened: OpenCall, now: float) -> None:
         """One less is, and the call goes on."""
+
+    def ask_refused(self, opened: OpenCall) -> None:
+        """One of its round was never open."""
 
 
 class OpenAsk:
@@ -93,7 +96,7 @@ class OpenAsk:
         self.request = event.id
         """The server's own request id, byte for byte."""
         self.in_round = event.facts.wire is not None
-        """Stateless era: nothing waits for it in the server; its answer has the call said again."""
+        """Stateless era: nothing waits for it in the server; after the last answer the call is said again."""
         self.token = event.token
         """The server's own progress token; absent when it wants none."""
         self.calls = calls
@@ -174,7 +177,8 @@ class Asks:
         found = attribute(event.facts, candidates, instance.tasks, held=pool.mode == "session")
         if isinstance(found, Attributed):
             self._ask(instance, event, found, now)
-            witness.asked(pool, event.facts.method, self._out)
+            if event.facts.method in ON_LADDER:
+                witness.asked(pool, event.facts.method, self._out)
             return False
         self._refuse(instance, event, *_REFUSALS[found.reason])
         if found.is_evidence:
@@ -192,14 +196,18 @@ class Asks:
         self._of.setdefault(instance.id, {})[event.id] = ask
         self._due.arm(ask.id, now, instance.pool.policy.ask_timeout_s)
         for opened in calls:
-            self.pauses.ask_opened(opened, now)
+            self.pauses.ask_opened(opened, now, in_round=ask.in_round)
         if event.elicitation:
             self._elicitations.sent(instance.id, event.elicitation, found.session)
         call, needs = calls[0].call.call, list(event.needs)
-        self._out(Asked(call, ask.id, event.facts.method, event.params, bool(event.token), needs))
+        asked = Asked(call, ask.id, event.facts.method, event.params, bool(event.token), needs, event.name)
+        self._out(asked)
 
     def _refuse(self, instance: Instance, event: ServerAsked, code: int, text: str) -> None:
         self._out(WriteAskAnswer(instance.id, event.id, is_error=True, body=_error(code, text)))
+        wire = event.facts.wire
+        if wire is not None and wire in instance.in_flight:
+            self.pauses.ask_refused(instance.in_flight[wire])
 
     def server_withdrew(self, instance: Instance, event: ServerWithdrew, now: float) -> None:
         """The server no longer wants it. It expects no answer (MCP 2025-11-25, basic/utilities/cancellation);
@@ -215,6 +223,8 @@ class Asks:
         opened = instance.in_flight.get(event.wire)
         if opened is not None:
             opened.urls_first = True
+            if opened.call.can is not None:
+                opened.urls = event.urls
             for elicitation in event.elicitations:
                 self._elicitations.sent(instance.id, elicitation, opened.call.session)
 
@@ -228,8 +238,8 @@ class Asks:
         """The broker brings the answer. To an ask that is over: nothing."""
         ask = self._open.get(answer.ask)
         if ask is not None:
-            self._end(ask, now)
             self._answer(ask, answer.body, is_error=answer.is_error)
+            self._end(ask, now)
 
     def agent_progressed(self, progress: AskProgressed) -> None:
         """The agent says how far it is."""
@@ -241,8 +251,8 @@ class Asks:
         """The agent is gone. Its calls were cancelled one by one before, and their asks with them."""
         self._elicitations.session_gone(session)
         for ask in [ask for ask in self._open.values() if ask.session == session]:
-            self._end(ask, now)
             self._give_up(ask, "The agent is gone.")
+            self._end(ask, now)
 
     def broker_came(self) -> None:
         """Who was asked is unknown to this broker: servers hear so, the broker hears nothing."""
@@ -287,9 +297,9 @@ class Asks:
         """No agent has answered these in time."""
         for ask_id in self._due.due(now):
             ask = self._open[ask_id]
-            self._end(ask, now)
             limit_s = ask.instance.pool.policy.ask_timeout_s
             self._give_up(ask, f"The agent has not answered this within {limit_s:g} s.")
+            self._end(ask, now)
             self._withdraw(ask, f"it was not answered within {limit_s:g} s")
 
     def next_deadline(self) -> float | None:
@@ -299,7 +309,7 @@ class Asks:
     # ---------------------------------------------------------------------------------------------------
 
     def _end(self, ask: OpenAsk, now: float) -> None:
-        """The ask is over, and its calls go on."""
+        """The ask is over, and its calls go on: where they are said again for it, with its answer."""
         self._forget(ask)
         for opened in ask.calls:
             self.pauses.ask_closed(opened, now)

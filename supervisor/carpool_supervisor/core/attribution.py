@@ -26,7 +26,11 @@ CAN_ASK: Final = frozenset({"tools/call", "prompts/get", "resources/read", "comp
 """The methods during which a server may ask (spec digest 4.3)."""
 
 ON_LADDER: Final = frozenset({"sampling/createMessage", "elicitation/create"})
-"""What a server may ask an agent. `roots/list` is answered by us or refused, never passed on (rule 6)."""
+"""What a server may ask an agent. `roots/list` is answered by us or refused (rule 6), unless it came as the
+answer to a call: then it is certain whose it is.
+"""
+
+ROOTS: Final = "roots/list"
 
 RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 
@@ -128,7 +132,7 @@ def attribute(
     long as it lives, so that session's own calls that are over do not taint it: no other agent can be meant,
     and to replace it would cost the session its state.
     """
-    if ask.method not in ON_LADDER:
+    if ask.method not in ON_LADDER and (ask.wire is None or ask.method != ROOTS):
         return Refused("not for agents")
     if ask.wire is not None:
         return _settle([each for each in candidates if each.wire == ask.wire], "round") or Refused("no call")

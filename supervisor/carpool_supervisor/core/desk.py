@@ -20,10 +20,12 @@ from carpool_protocol.messages import Answered, Call, Failed, Payload, Progresse
 from carpool_supervisor.core.asks import Asks
 from carpool_supervisor.core.attribution import CAN_ASK
 from carpool_supervisor.core.effects import AnyEffect, WriteCall, WriteCancel
+from carpool_supervisor.core.events import ServerAnswered
+from carpool_supervisor.core.later import Later
 from carpool_supervisor.core.leases import Leases, StateLost
 from carpool_supervisor.core.lifecycle import State
 from carpool_supervisor.core.patience import Patience
-from carpool_supervisor.core.placement import could_go, find
+from carpool_supervisor.core.placement import could_go, find, only_lanes_decide, pinned
 from carpool_supervisor.core.pool import Calls, Instance, Lingering, OpenCall, Pool, Pools, timeout_of
 from carpool_supervisor.core.refusals import (
     GONE_POOL,
@@ -42,9 +44,12 @@ are its holder's like all others there, so nobody else can be meant, and the hol
 class Desk:
     """All open calls of the supervisor."""
 
-    def __init__(self, pools: Pools, asks: Asks, leases: Leases, out: Callable[[AnyEffect], None]) -> None:
+    def __init__(
+        self, pools: Pools, asks: Asks, leases: Leases, later: Later, out: Callable[[AnyEffect], None]
+    ) -> None:
         self._pools = pools
         self._asks = asks
+        self._later = later
         self._leases = leases
         self._out = out
         self.calls: Calls = {}
@@ -58,6 +63,14 @@ class Desk:
 
     def admit(self, call: Call, now: float) -> Pool | None:
         """Place a call, put it in line, or refuse it. Returns the pool if it should grow."""
+        if call.instance:  # about a task: where that runs, at once or not at all
+            there = pinned(call, self._pools, self._leases)
+            if isinstance(there, Failed):
+                self._out(there)
+            else:
+                opened = self.calls[call.call] = OpenCall(call, timeout_of(there.pool.policy, call))
+                self._place(opened, there, now)
+            return None
         pool = self._pools.get(call.key)
         refusal = no_entry(pool)
         if pool is None or refusal is not None:
@@ -81,7 +94,9 @@ class Desk:
         return pool if busy else None
 
     def serve(self, pool: Pool, now: float) -> None:
-        """Place what waits, as far as instances can take it."""
+        """Place what waits, as far as instances can take it: first what goes on there."""
+        for opened in self._later.serve(pool):
+            self._restart_idle(opened, now)
         if not pool.plain:
             self._serve_each(pool, now)
             return
@@ -108,12 +123,20 @@ class Desk:
 
     def _serve_each(self, pool: Pool, now: float) -> None:
         """Sessions take turns, but one that cannot go holds up no other."""
+        alike = bool(pool.waiting) and only_lanes_decide(pool, self._pools, self._leases)
         moved = True
         while moved:
             moved = False
+            full: set[bool] = set()
             for session in pool.waiting.sessions():
                 call = pool.waiting.head(session)
-                if self._goes(pool, self.calls[call], now):
+                can_ask = self.calls[call].call.method in CAN_ASK
+                if can_ask in full:
+                    continue  # where one of a kind finds no lane, a thousand need not look
+                if not self._goes(pool, self.calls[call], now):
+                    if alike:
+                        full.add(can_ask)
+                else:
                     pool.waiting.pop_for(session)
                     self.waits.end(call)
                     self._left_line(pool, session)
@@ -147,7 +170,7 @@ class Desk:
             self.idle.arm(call.call, now, opened.timeout_s)
         else:
             self.total.arm(call.call, now, max_total_s)
-        if instance.pool.asking and call.method in CAN_ASK and instance.pool.era == "handshake":
+        if instance.pool.asking and call.method in CAN_ASK and instance.era == "handshake":
             # A plain server was told of nothing to ask for: its calls need no context and stay as cheap.
             call, opened.trace = self._asks.trace(call)
         self._out(WriteCall(instance.id, wire, call))
@@ -164,13 +187,18 @@ class Desk:
 
     # --- the server speaks -----------------------------------------------------------------------------
 
-    def answered(
-        self, instance: Instance, wire: WireId, *, is_error: bool, body: Payload, now: float
-    ) -> bool:
+    def answered(self, instance: Instance, event: ServerAnswered, now: float) -> bool:
         """The server's answer. False when it belongs to no open call: late, double, or made up."""
-        opened = self._off(instance, wire, now)
+        opened = self._off(instance, event.wire, now)
         if opened is not None:
-            self._out(Answered(opened.call.call, is_error, body, is_error and opened.urls_first))
+            call = opened.call.call
+            if event.is_error and opened.urls_first:
+                self._out(Answered(call, True, event.body, True, urls=opened.urls))
+            elif event.task:
+                task, ttl_ms, where = event.task, event.task_ttl_ms, instance.id
+                self._out(Answered(call, False, event.body, task=task, task_ttl_ms=ttl_ms, instance=where))
+            else:
+                self._out(Answered(call, event.is_error, event.body, False, event.ttl_ms, event.public))
         if not instance.pool.plain:  # a late answer too frees a lane
             self.freed(instance, now)
         elif instance.pool.waiting:
@@ -202,9 +230,11 @@ class Desk:
         elif self.idle.disarm(call):
             self.total.arm(call, now, opened.total_at - now)
 
-    def ask_opened(self, opened: OpenCall, now: float) -> None:
+    def ask_opened(self, opened: OpenCall, now: float, *, in_round: bool) -> None:
         """Its agent is asked: the idle deadline stands still, the total one does not (rule 14)."""
         opened.asks += 1
+        if in_round:
+            self._later.rest(opened)
         if self.idle.disarm(opened.call.call):
             self.total.arm(opened.call.call, now, opened.total_at - now)
 
@@ -213,6 +243,13 @@ class Desk:
         opened.asks -= 1
         if not opened.asks:
             self._restart_idle(opened, now)
+            if opened.resting:
+                self._later.again(opened)
+
+    def ask_refused(self, opened: OpenCall) -> None:
+        """Something of its round was wanted in vain: it is said again, unless more of that is open."""
+        if not opened.asks:
+            self._later.again(opened)
 
     def _off(self, instance: Instance, wire: WireId, now: float) -> OpenCall | None:
         opened = instance.in_flight.pop(wire, None)
@@ -232,6 +269,8 @@ class Desk:
             self.total.disarm(call)
         if opened.asks:
             self._asks.call_ended(opened)
+        if opened.resting:
+            self._later.over(opened)
         return opened
 
     # --- a call ends without an answer -----------------------------------------------------------------
@@ -267,8 +306,11 @@ class Desk:
                 opened = self.calls[call]
                 assert opened.instance is not None
                 pool = opened.instance.pool
+                text = timeout_text(slug, pool, opened)
+                if opened in self._later:
+                    text = f"It waited for its turn to go on, while other calls ran on that instance. {text}"
                 self._linger(opened, "timed out", now)
-                self._out(Failed(call, slug, "maybe", timeout_text(slug, pool, opened)))
+                self._out(Failed(call, slug, "maybe", text))
                 touched[pool.key] = pool
         for pool in touched.values():
             self.serve(pool, now)
@@ -285,7 +327,7 @@ class Desk:
             opened = self._off(instance, wire, now)
             if opened is None:  # pragma: no cover - we iterate over what is there
                 continue
-            if wire in again:
+            if wire in again and not opened.call.instance:
                 undelivered.append(opened)
             else:
                 self._out(Failed(opened.call.call, slug, "maybe", text))
@@ -360,14 +402,8 @@ class Desk:
 
     def next_deadline(self) -> float | None:
         """The earliest deadline of any call."""
-        return min(
-            (
-                at
-                for at in (self.idle.next_deadline(), self.total.next_deadline(), self.waits.next_deadline())
-                if at is not None
-            ),
-            default=None,
-        )
+        each = (self.idle.next_deadline(), self.total.next_deadline(), self.waits.next_deadline())
+        return min((at for at in each if at is not None), default=None)
 
     def check(self) -> None:
         """Assert every invariant."""

@@ -18,14 +18,17 @@ from carpool_protocol.messages import (
     Call,
     Catalog,
     Elicited,
+    Era,
     Failed,
     Logged,
     Operated,
     Payload,
     PoolChanged,
     Progressed,
+    TaskTold,
     Updated,
 )
+from carpool_supervisor.core.events import Text
 from carpool_supervisor.core.sharing import EvidenceKind
 
 
@@ -40,6 +43,20 @@ class Spawn(Effect, frozen=True):
     key: PoolKey
     server: ServerName
     generation: int
+    era: Era = "handshake"
+    """The one to greet it in first."""
+
+
+class GreetOtherwise(Effect, frozen=True):
+    """The instance has not answered: greet it in the other era too."""
+
+    instance: InstanceId
+
+
+class Relist(Effect, frozen=True):
+    """Have the instance tell its lists again."""
+
+    instance: InstanceId
 
 
 class WriteCall(Effect, frozen=True):
@@ -70,7 +87,7 @@ class WriteAskAnswer(Effect, frozen=True):
 
 
 class WriteAgain(Effect, frozen=True):
-    """The pause that the server wanted for this call is over: say it again, unless it has ended."""
+    """What the server wanted before it goes on with this call is there, or its pause over: say it again."""
 
     instance: InstanceId
     wire: WireId
@@ -94,6 +111,16 @@ class Observe(Effect, frozen=True):
     detail: str
 
 
+class ObserveEra(Effect, frozen=True):
+    """An instance of this pool has greeted in this era: remember that, and who it said it is."""
+
+    key: PoolKey
+    era: Era
+    why: Text
+    """What it did when it was greeted in the other; empty: it was not."""
+    server_info: Payload
+
+
 class Probe(Effect, frozen=True):
     """Ping the instance."""
 
@@ -113,6 +140,20 @@ class WriteWatch(Effect, frozen=True):
     instance: InstanceId
     add: tuple[str, ...]
     drop: tuple[str, ...]
+
+
+class WriteWatchTasks(Effect, frozen=True):
+    """Have the instance tell how far these tasks are, and no others any more."""
+
+    instance: InstanceId
+    tasks: tuple[str, ...]
+
+
+class WriteTaskCancel(Effect, frozen=True):
+    """Tell the instance that nobody comes back for this task."""
+
+    instance: InstanceId
+    task: str
 
 
 class KeepLog(Effect, frozen=True):
@@ -155,11 +196,16 @@ OwnEffect = (
     | WriteCancel
     | WriteLevel
     | WriteWatch
+    | WriteWatchTasks
+    | WriteTaskCancel
     | KeepLog
     | WriteAskAnswer
     | WriteAskProgress
     | WriteAgain
+    | GreetOtherwise
+    | Relist
     | Observe
+    | ObserveEra
     | Probe
     | CloseStdin
     | SignalGroup
@@ -178,5 +224,6 @@ LinkEffect = (
     | Asked
     | AskWithdrawn
     | Elicited
+    | TaskTold
 )
 AnyEffect = OwnEffect | LinkEffect

@@ -17,8 +17,10 @@ from carpool_protocol.messages import (
     AskProgressed,
     Call,
     CancelCall,
+    CancelTask,
     Catalog,
     Discover,
+    Era,
     Need,
     Operate,
     Payload,
@@ -28,6 +30,7 @@ from carpool_protocol.messages import (
     SetLevel,
     Wanted,
     Watch,
+    WatchTasks,
 )
 from carpool_supervisor.core.attribution import AskFacts
 from carpool_supervisor.core.sharing import Evidence
@@ -77,6 +80,17 @@ class GreetingFailed(Event, frozen=True):
 
     instance: InstanceId
     text: str
+    refused: str = ""
+    """Where that fits a server of the other era: what it did, a clause without advice."""
+
+
+class EraRefused(Event, frozen=True):
+    """The instance does not speak this era, and was greeted in the other."""
+
+    instance: InstanceId
+    era: Era
+    text: Text
+    """What it did, a clause."""
 
 
 class CatalogRead(Event, frozen=True):
@@ -93,6 +107,14 @@ class ServerAnswered(Event, frozen=True):
     wire: WireId
     is_error: bool
     body: Payload
+    ttl_ms: int = -1
+    """See `messages.Answered`."""
+    public: bool = False
+    task: str = ""
+    """See `messages.Answered`."""
+    task_ttl_ms: int = -1
+    task_over: bool = False
+    """The task that the call was about has come to its end, and this tells it."""
 
 
 class AnswerUnreadable(Event, frozen=True):
@@ -127,6 +149,8 @@ class ServerAsked(Event, frozen=True):
     """The `elicitationId` of one in url mode."""
     needs: tuple[Need, ...] = ()
     """What its agent must have declared (`ask_needs`)."""
+    name: str = ""
+    """Stateless era: the server's own key for it."""
 
 
 class ServerWithdrew(Event, frozen=True):
@@ -138,11 +162,14 @@ class ServerWithdrew(Event, frozen=True):
 
 
 class UrlsOffered(Event, frozen=True):
-    """The answer that follows sends its agent to URLs first (-32042): their elicitation ids."""
+    """The answer that follows sends its agent to URLs first (-32042)."""
 
     instance: InstanceId
     wire: WireId
     elicitations: tuple[str, ...]
+    """The elicitation ids."""
+    urls: tuple[Payload, ...] = ()
+    """The elicitations as the server wrote them."""
 
 
 class ElicitationEnded(Event, frozen=True):
@@ -159,6 +186,16 @@ class TaskBegan(Event, frozen=True):
     instance: InstanceId
     wire: WireId
     task: str
+
+
+class TaskChanged(Event, frozen=True):
+    """A task that agents come back for is as far as this (`notifications/tasks`)."""
+
+    instance: InstanceId
+    task: str
+    over: bool
+    """It has come to its end."""
+    params: Payload
 
 
 class ServerLogged(Event, frozen=True):
@@ -238,6 +275,8 @@ class PoolKnown(Event, frozen=True):
     key: PoolKey
     entry: Entry | None
     evidence: tuple[Evidence, ...]
+    era: Era | None = None
+    """Which it speaks, where that was found out by the other one not working."""
 
 
 class ClockJumped(Event, frozen=True):
@@ -253,6 +292,7 @@ InstanceEvent = (
     | SpawnFailed
     | InstanceGreeted
     | GreetingFailed
+    | EraRefused
     | CatalogRead
     | ServerAnswered
     | AnswerUnreadable
@@ -263,6 +303,7 @@ InstanceEvent = (
     | UrlsOffered
     | ElicitationEnded
     | TaskBegan
+    | TaskChanged
     | ServerNotReady
     | ResourceUpdated
     | InstanceHeard
@@ -287,5 +328,7 @@ LinkEvent = (
     | SessionGone
     | SessionRekeyed
     | Sessions
+    | WatchTasks
+    | CancelTask
 )
 AnyEvent = OwnEvent | LinkEvent

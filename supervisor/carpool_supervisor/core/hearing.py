@@ -3,7 +3,7 @@
 Owns each pool's log level and watched resources as its instances know them: an instance that greets is
 told all of it, also after a restart, and then every watched resource counts as changed (nobody knows what
 happened meanwhile). A log message names no call, so it reaches an agent only when everything in flight on
-the instance is that agent's (rule 5); otherwise it is for operators.
+the instance that can have logged is that agent's (rule 5); otherwise it is for operators.
 
 Knows nothing of: sessions' levels and subscriptions (the broker has them), JSON.
 """
@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from carpool_protocol.ids import RawJson, SessionId
-from carpool_protocol.messages import Logged, SetLevel, Updated, Watch
+from carpool_protocol.ids import CallId, RawJson
+from carpool_protocol.messages import Call, Logged, SetLevel, Updated, Watch
 from carpool_supervisor.core.effects import AnyEffect, KeepLog, WriteLevel, WriteWatch
 from carpool_supervisor.core.events import ResourceUpdated, ServerLogged
 from carpool_supervisor.core.pool import Instance, Pool
@@ -55,19 +55,26 @@ def greeted(instance: Instance, out: Out) -> None:
 
 def logged(instance: Instance, event: ServerLogged, out: Out) -> None:
     """Whose log message is it? That of the one session whose calls are in flight, if nothing of another may
-    still run and at least one of them is live.
+    still run and at least one of them is live. An agent that says with each request whether it wants logs
+    gets none but those of its very call.
     """
-    whose: SessionId | None = None
+    whose: Call | None = None
+    several = bool(instance.lingering)
     for opened in instance.in_flight.values():
-        if whose is None:
-            whose = opened.call.session
-        elif opened.call.session != whose:
+        call = opened.call
+        silent = call.can is not None and not call.log_level
+        if opened.resting or (silent and instance.era == "stateless"):
+            continue  # nothing of it runs, or its server must not log for it (server/utilities/logging)
+        if silent or (whose is not None and call.session != whose.session):
             whose = None
             break
-    if whose is None or any(each.session != whose for each in instance.lingering.values()):
+        several = several or whose is not None
+        whose = call
+    if whose is None or any(each.session != whose.session for each in instance.lingering.values()):
         out(KeepLog(instance.id, event.level, event.params))
     else:
-        out(Logged(whose, event.level, event.params))
+        one = CallId(0) if several else whose.call
+        out(Logged(whose.session, event.level, event.params, one))
 
 
 def updated(instance: Instance, event: ResourceUpdated, out: Out) -> None:

@@ -318,6 +318,10 @@ class Leases:
         """Whether `tell` would have something to say."""
         return any((session, pool) in self._lost for pool in pools)
 
+    def concern(self, pools: Collection[PoolKey]) -> bool:
+        """Whether anybody holds or has lost an instance of one of these pools."""
+        return any(pool in pools for held in (self._held, self._lost) for _, pool in held)
+
     def open(self, pool: PoolKey) -> bool:
         """Whether anybody does."""
         return any(key[1] == pool for key in self._held) or any(key[1] == pool for key in self._lost)

@@ -4,7 +4,8 @@ A plain pool (`Pool.plain`) never comes here: any of its instances will do (`Poo
 the word that a lease was lost; the instance that the session holds of a pool in whose place this one stands,
 while that drains (rule 15); its lease; the instance that it has got meanwhile of a pool in this one's place;
 in mode `serial` an instance with a free lane (rule 5). So all versions of a server are one to a session:
-it holds one instance of them, and what it loses at one it is told at any.
+it holds one instance of them, and what it loses at one it is told at any. A call about a task has but one
+place, whatever its pool (`pinned`).
 
 Knows nothing of: waiting, deadlines, how instances start and end.
 """
@@ -12,7 +13,7 @@ Knows nothing of: waiting, deadlines, how instances start and end.
 from collections.abc import Iterator
 
 from carpool_protocol.ids import PoolKey, SessionId
-from carpool_protocol.messages import Call
+from carpool_protocol.messages import Call, Failed
 from carpool_supervisor.core.attribution import CAN_ASK
 from carpool_supervisor.core.leases import Held, Leases, StateLost
 from carpool_supervisor.core.lifecycle import State
@@ -42,6 +43,17 @@ def find(call: Call, pool: Pool, pools: Pools, leases: Leases, now: float) -> In
     return instance if instance.has_room() else None
 
 
+def pinned(call: Call, pools: Pools, leases: Leases) -> Instance | Failed:
+    """Where a call about a task runs: where that does, also while that drains."""
+    pool = pools.get(call.key)
+    instance = None if pool is None else pool.instances.get(call.instance)
+    if instance is None or leases.holder(instance.id) not in (None, call.session):
+        return Failed(call.call, "unknown_task", "no", "")
+    if instance.state not in (State.SERVING, State.DRAINING):
+        return Failed(call.call, "unknown_task", "no", "")
+    return instance if instance.has_room() else Failed(call.call, "unavailable", "no", "", 1.0)
+
+
 def could_go(call: Call, pool: Pool, pools: Pools, leases: Leases) -> bool:
     """Whether `find` would have something for it. Changes nothing: for `check`."""
     if leases.has_lost(call.session, _versions(pool, pools)):
@@ -52,6 +64,13 @@ def could_go(call: Call, pool: Pool, pools: Pools, leases: Leases) -> bool:
     if pool.mode == "session":
         return leases.spares(pool.key) > 0
     return free_lane(pool, can_ask=call.method in CAN_ASK) is not None
+
+
+def only_lanes_decide(pool: Pool, pools: Pools, leases: Leases) -> bool:
+    """Whether where a call of this pool goes depends on nothing but free lanes, so for all of a kind alike:
+    nobody holds or has lost an instance of its server.
+    """
+    return pool.mode != "session" and not leases.concern(set(_versions(pool, pools)))
 
 
 def free_lane(pool: Pool, *, can_ask: bool) -> Instance | None:
@@ -73,7 +92,8 @@ def waiting_for_themselves(pool: Pool) -> list[SessionId]:
         return []
     asked: set[SessionId] = set()
     for instance in pool.instances.values():
-        sessions = {each.call.session for each in instance.in_flight.values() if each.asks}
+        askers = [each for each in instance.in_flight.values() if each.asks and not each.resting]
+        sessions = {each.call.session for each in askers}
         if instance.state is State.SERVING and not sessions:
             return []
         if instance.state in (State.SPAWNING, State.GREETING):

@@ -9,11 +9,12 @@ Knows nothing of: effects, deadlines, other pools.
 from msgspec import Struct
 from msgspec.structs import replace
 
-from carpool_protocol.ids import CallId, InstanceId, PoolKey, ServerName, SessionId, WireId
+from carpool_protocol.ids import CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId, WireId
 from carpool_protocol.messages import (
     Call,
     Catalog,
     Era,
+    EraWish,
     InstanceReport,
     Mode,
     Policy,
@@ -35,8 +36,8 @@ class OpenCall:
     """One call between its arrival and its one end."""
 
     __slots__ = (
-        "asks", "call", "instance", "size_bytes", "timeout_s", "told_s", "total_at", "trace", "urls_first",
-        "wire",
+        "asks", "call", "instance", "resting", "size_bytes", "timeout_s", "told_s", "total_at", "trace",
+        "urls", "urls_first", "wire",
     )  # fmt: skip
 
     def __init__(self, call: Call, timeout_s: float) -> None:
@@ -54,8 +55,12 @@ class OpenCall:
         """How many seconds it had left to wait when its agent last heard of that; they only get fewer."""
         self.urls_first = False
         """The answer that comes next sends its agent to URLs first."""
+        self.urls: tuple[RawJson, ...] = ()
+        """To these, where its broker is to know them."""
         self.asks = 0
         """Questions to its agent that are open: meanwhile its idle deadline stands still (rule 14)."""
+        self.resting = False
+        """Stateless era: it is between two rounds, so nothing of it runs (`later`)."""
 
 
 class Lingering(Struct, frozen=True):
@@ -74,15 +79,21 @@ class Instance:
     """One process of a pool."""
 
     __slots__ = (
-        "blocked", "calls", "failure", "fit_at", "generation", "id", "idle_since", "in_flight", "last_heard",
-        "lingering", "next_wire", "pid", "pool", "probed_at", "spawned_at", "state", "suspended",
-        "tasks",
+        "blocked", "calls", "era", "failure", "fit_at", "generation", "held", "id", "idle_since",
+        "in_flight", "last_heard", "lingering", "next_wire", "pid", "pool", "probed_at", "probed_era",
+        "refusals", "spawned_at", "state", "suspended", "tasks",
     )  # fmt: skip
 
     def __init__(self, instance: InstanceId, pool: "Pool", generation: int, now: float) -> None:
         self.id = instance
         self.pool = pool
         self.generation = generation
+        self.era: Era = "handshake"
+        """How it is spoken to; until it has greeted, in which era it was greeted first."""
+        self.probed_era = False
+        """It has been asked `server/discover` and has said nothing to it."""
+        self.refusals: dict[Era, str] = {}
+        """What it did when it was greeted in eras that it does not speak."""
         self.state = State.SPAWNING
         self.pid = 0
         self.spawned_at = now
@@ -95,6 +106,8 @@ class Instance:
         """Calls that ended for the agent but may still run (rule 5)."""
         self.tasks: dict[str, WireId] = {}
         """Tasks that the server runs for a call, by its own task id."""
+        self.held: set[str] = set()
+        """Tasks that agents come back for, by the server's own id (`held`)."""
         self.next_wire = 1
         self.calls = 0
         self.idle_since = now
@@ -104,6 +117,11 @@ class Instance:
         """It did not answer a probe: nothing new is placed on it."""
         self.failure: str | None = None
         """Why we end it, where that counts as a failure."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether it works for anybody."""
+        return bool(self.in_flight or self.held)
 
     def candidates(self) -> list[InFlight]:
         """Everything in flight in rule 5's sense: what a server may be speaking of."""
@@ -132,10 +150,10 @@ class Instance:
         )
 
     def has_asker(self) -> bool:
-        """Whether anything in flight in rule 5's sense can ask."""
-        return any(each.call.method in CAN_ASK for each in self.in_flight.values()) or any(
-            each.can_ask for each in self.lingering.values()
-        )
+        """Whether anything that runs, in rule 5's sense, can ask."""
+        return any(
+            each.call.method in CAN_ASK and not each.resting for each in self.in_flight.values()
+        ) or any(each.can_ask for each in self.lingering.values())
 
     def move(self, happening: Happening) -> None:
         """Follow the table."""
@@ -162,7 +180,16 @@ class Pool:
         self.waiting = Waiting(policy.max_waiting_calls, policy.max_waiting_bytes)
         self.asking = False
         """Greeted with sampling and elicitation declared (rule 12)."""
+        self.wish: EraWish = "handshake"
+        """As configured."""
+        self.known_era: Era | None = None
+        """Found out earlier, where that is not configured."""
+        self.shy = False
+        """Its last instance ended of a question of the stateless era."""
         self.era: Era = "handshake"
+        """How the instance that greeted last is spoken to."""
+        self.relisting = False
+        """Its catalog is not current any more: the next one is told even if it says the same."""
         self.entry: Entry | None = None
         """What the shipped list says of its program."""
         self.evidence: tuple[Evidence, ...] = ()
@@ -220,6 +247,10 @@ class Pool:
                 best, fewest = instance, load
         return best
 
+    def start_limit_s(self) -> float:
+        """How long the next instance may take until it is fit."""
+        return self.policy.start_s if self.ever_fit else self.policy.first_start_s
+
     def active(self) -> int:
         """How many instances count towards the pool's size."""
         return sum(1 for instance in self.instances.values() if instance.state in ACTIVE)
@@ -257,7 +288,7 @@ class Pool:
                     pid=i.pid,
                     state=_state_text(i, leases),
                     generation=i.generation,
-                    era=self.era,
+                    era=i.era,
                     in_flight=len(i.in_flight),
                     calls=i.calls,
                     rss_bytes=0,

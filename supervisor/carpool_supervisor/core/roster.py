@@ -20,6 +20,7 @@ from carpool_protocol.messages import Catalog
 from carpool_supervisor.core import demand, witness
 from carpool_supervisor.core.desk import MAX_LINGERING, Desk
 from carpool_supervisor.core.effects import AnyEffect, CloseStdin, Forget, Note, Probe, SignalGroup, Spawn
+from carpool_supervisor.core.eras import Eras, first_of
 from carpool_supervisor.core.events import InstanceExited
 from carpool_supervisor.core.leases import Cause, Leases
 from carpool_supervisor.core.lifecycle import ACTIVE, ENDING, Happening, State
@@ -47,6 +48,7 @@ class Roster:
         self._leases = leases
         self._out = out
         self.instances: dict[InstanceId, Instance] = {}
+        self.eras = Eras(self.instances, out)
         self.starts = Starts(pools, self.instances, leases, start=self._start, drain=self._make_way)
         self._most = self.starts.max_processes
         """The cap, or what ran when it was lowered: nothing is ended for that alone."""
@@ -78,17 +80,18 @@ class Roster:
         self._next_id += 1
         self.instances[instance.id] = instance
         pool.instances[instance.id] = instance
-        limit_s = pool.policy.start_s if pool.ever_fit else pool.policy.first_start_s
-        self.phases.arm(instance.id, now, limit_s)
+        self.phases.arm(instance.id, now, pool.start_limit_s())
         self._watch(now)
-        self._out(Spawn(instance.id, pool.key, pool.server, instance.generation))
+        era = instance.era = first_of(pool)
+        self._out(Spawn(instance.id, pool.key, pool.server, instance.generation, era))
         return instance
 
-    def spawned(self, instance: Instance, pid: int) -> None:
+    def spawned(self, instance: Instance, pid: int, now: float) -> None:
         """The process runs."""
         instance.pid = pid
         if instance.state is State.SPAWNING:
             instance.move(Happening.SPAWNED)
+            self.eras.spawned(instance, now)
 
     def greeted(self, instance: Instance, catalog: Catalog, now: float) -> None:
         """The instance is fit."""
@@ -97,6 +100,7 @@ class Roster:
         instance.move(Happening.GREETED)
         instance.fit_at = instance.idle_since = now
         pool = instance.pool
+        self.eras.greeted(instance, catalog)
         pool.ever_fit = True
         pool.serving.append(instance)
         self.phases.disarm(instance.id)
@@ -109,10 +113,10 @@ class Roster:
 
     def learn(self, pool: Pool, catalog: Catalog, now: float) -> None:
         """Keep the catalog and say it unless the broker has just this."""
-        catalog = witness.stamped(pool, catalog)
-        if catalog != pool.catalog:
-            pool.catalog = catalog
-            pool.catalog_said = False
+        asked_for, catalog = pool.relisting and catalog is not pool.catalog, witness.stamped(pool, catalog)
+        if asked_for or catalog != pool.catalog:
+            pool.catalog, pool.catalog_said = catalog, False
+            pool.relisting &= not asked_for
             self.judge(pool, now)
 
     def judge(self, pool: Pool, now: float) -> None:
@@ -131,7 +135,7 @@ class Roster:
     def drain(self, instance: Instance, now: float, cause: Cause = "restart") -> None:
         """Take no new call; end when nothing is open. Its holder is told the cause."""
         self._lose(instance, cause)
-        if instance.state is State.SERVING and instance.in_flight:
+        if instance.state is State.SERVING and instance.busy:
             self._leaves_service(instance)
             instance.move(Happening.DRAIN)
             self.phases.arm(instance.id, now, instance.pool.policy.drain_s)
@@ -193,7 +197,7 @@ class Roster:
         """
         if self._leases.holder(instance.id) is not None:
             return
-        if instance.state is State.DRAINING and not instance.in_flight:
+        if instance.state is State.DRAINING and not instance.busy:
             self.stop(instance, now)
         elif instance.state is State.SERVING and len(instance.lingering) >= MAX_LINGERING:
             self.drain(instance, now)
@@ -216,7 +220,8 @@ class Roster:
             self._leases.unused(instance.id)
         self._remove(instance)
         self._desk.instance_lost(instance, event.unwritten, "instance_died", text, now)
-        if failure is not None:
+        forgiven = self.eras.ended(instance, by_itself=instance.failure is None and not asked)
+        if failure is not None and not forgiven:
             pool.stderr = event.stderr.splitlines()[-20:]
             self._failed(instance, failure, event.jitter, now)
         self._after_exit(pool, now)
@@ -282,7 +287,7 @@ class Roster:
         surplus = max(pool.active() - pool.most, 0)
         order = sorted(
             pool.serving,
-            key=lambda i: (self._leases.holder(i.id) is not None, len(i.in_flight), i.idle_since),
+            key=lambda i: (self._leases.holder(i.id) is not None, i.busy, len(i.in_flight), i.idle_since),
         )
         for instance in order[:surplus]:
             self.wind_down(instance, now)
@@ -293,6 +298,7 @@ class Roster:
     def overdue(self, now: float) -> None:
         """What the passing of time alone decides."""
         self.starts.due(now)
+        self.eras.overdue(now)
         for instance_id in self.phases.due(now):
             self._phase_over(self.instances[instance_id], now)
         if self.look_at is not None and self.look_at <= now:
@@ -307,9 +313,8 @@ class Roster:
             case State.SPAWNING | State.GREETING if instance.suspended:
                 self.condemn(instance, "closed its stdout and went on running", now)
             case State.SPAWNING | State.GREETING:
-                policy = instance.pool.policy
-                limit = policy.start_s if instance.pool.ever_fit else policy.first_start_s
-                self.condemn(instance, f"did not greet within {limit:g} s", now)
+                limit_s = instance.pool.start_limit_s()
+                self.condemn(instance, f"did not greet within {limit_s:g} s", now)
             case State.DRAINING:
                 self.stop(instance, now)
             case State.STOPPING:
@@ -371,11 +376,12 @@ class Roster:
 
     def next_deadline(self) -> float | None:
         """The earliest moment at which time alone decides something."""
-        all_of_them = (self.phases.next_deadline(), self.starts.next_deadline(), self.look_at)
-        return min((at for at in all_of_them if at is not None), default=None)
+        at = [self.look_at, *(each.next_deadline() for each in (self.phases, self.starts, self.eras))]
+        return min((each for each in at if each is not None), default=None)
 
     def check(self) -> None:
         """Assert every invariant."""
+        self.eras.check()
         assert len(self.instances) <= self._most + 1, "more processes than the cap"
         for instance in self.instances.values():
             assert instance.pool.instances[instance.id] is instance

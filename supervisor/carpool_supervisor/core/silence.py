@@ -27,7 +27,7 @@ def judge(instance: Instance, now: float, *, may_end: bool) -> Judgement:
     """What the silence of a serving instance means at this moment. `may_end`: its pool can do without it."""
     pool = instance.pool
     policy = pool.policy
-    idle = not instance.in_flight and now - instance.idle_since >= policy.idle_s
+    idle = not instance.busy and now - instance.idle_since >= policy.idle_s
     if idle and may_end and not pool.waiting:
         return Judgement.END_IDLE
     if instance.probed_at is None:

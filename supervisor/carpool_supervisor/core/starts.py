@@ -214,5 +214,5 @@ def falls_short(pool: Pool) -> bool:
 
 def _can_spare(instance: Instance) -> bool:
     pool = instance.pool
-    busy = instance.in_flight or pool.waiting or pool.operations
+    busy = instance.busy or pool.waiting or pool.operations
     return not busy and pool.active() > pool.policy.min_instances

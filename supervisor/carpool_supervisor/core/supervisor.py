@@ -14,6 +14,7 @@ from carpool_protocol.messages import (
     AskProgressed,
     Call,
     CancelCall,
+    CancelTask,
     Discover,
     Operate,
     PoolChanged,
@@ -24,6 +25,7 @@ from carpool_protocol.messages import (
     SetLevel,
     Wanted,
     Watch,
+    WatchTasks,
 )
 from carpool_supervisor.core import hearing, operators
 from carpool_supervisor.core.asks import Asks
@@ -36,6 +38,7 @@ from carpool_supervisor.core.events import (
     CatalogRead,
     ClockJumped,
     ElicitationEnded,
+    EraRefused,
     GreetingFailed,
     InstanceEvent,
     InstanceExited,
@@ -57,8 +60,10 @@ from carpool_supervisor.core.events import (
     StdoutClosed,
     StopWanted,
     TaskBegan,
+    TaskChanged,
     UrlsOffered,
 )
+from carpool_supervisor.core.held import Held
 from carpool_supervisor.core.later import Later
 from carpool_supervisor.core.leases import Leases
 from carpool_supervisor.core.lifecycle import State
@@ -76,6 +81,8 @@ SPOKEN = (
     ProbeAnswered,
     ServerMisspoke,
     ServerNotReady,
+    EraRefused,
+    TaskChanged,
 )
 """Events that came out of an instance: signs of life, like an answer (rule 8)."""
 
@@ -93,11 +100,12 @@ class SupervisorCore:
         self._effects: list[AnyEffect] = []
         self.asks = Asks(self._out, life)
         self.leases = Leases()
-        self.desk = Desk(self.pools, self.asks, self.leases, self._out)
+        self.later = Later(self._out)
+        self.desk = Desk(self.pools, self.asks, self.leases, self.later, self._out)
         self.asks.pauses = self.desk
         self.roster = Roster(self.pools, self.desk, self.leases, self._out)
         self.wishes = Wishes(self.pools, self.desk, self.roster, self.leases, self._out)
-        self.later = Later(self.roster.instances, self._out)
+        self.held = Held(self.roster.instances, self.leases, self.roster.relax, self._out)
         self.now = 0.0
 
     def handle(self, event: AnyEvent, now: float) -> list[AnyEffect]:
@@ -133,6 +141,7 @@ class SupervisorCore:
             self._relax(pool, now)
         self.asks.overdue(now)
         self.later.overdue(now)
+        self.held.overdue(now)
         self.wishes.overdue(now)
         self.roster.overdue(now)
         self._announce(now)
@@ -146,6 +155,7 @@ class SupervisorCore:
             self.wishes.next_deadline(),
             self.asks.next_deadline(),
             self.later.next_deadline(),
+            self.held.next_deadline(),
         ):
             if at is not None and (earliest is None or at < earliest):
                 earliest = at
@@ -157,7 +167,8 @@ class SupervisorCore:
         self.asks.check(self.desk.calls.values())
         self.roster.check()
         self.wishes.check()
-        self.later.check()
+        self.later.check(self.desk.calls.values())
+        self.held.check()
 
     def report(self) -> list[PoolReport]:
         """For `status`: all pools, without memory and CPU."""
@@ -186,7 +197,7 @@ class SupervisorCore:
             case Wanted():
                 self.wishes.want(event, now)
             case Discover():
-                self.wishes.discover(event.key, now)
+                self.wishes.discover(event, now)
             case CancelCall():
                 pool = self.desk.cancel(event.call, event.reason, now)
                 if pool is not None:
@@ -203,6 +214,10 @@ class SupervisorCore:
                 self.asks.agent_answered(event, now)
             case AskProgressed():
                 self.asks.agent_progressed(event)
+            case WatchTasks():
+                self.held.watch(event)
+            case CancelTask():
+                self.held.cancel(event, now)
             case Sessions():
                 self.wishes.sessions(event, now)
             case SessionRekeyed():
@@ -215,6 +230,7 @@ class SupervisorCore:
             case BrokerCame():
                 self.asks.broker_came()
                 self.desk.abandon_all(now)
+                self.held.abandon_all(now)
                 self.wishes.broker_came(now, same=event.same)
                 for pool in self.pools.values():
                     pool.said = None
@@ -244,7 +260,7 @@ class SupervisorCore:
             self.roster.heard(instance, now)
         match event:
             case InstanceSpawned():
-                self.roster.spawned(instance, event.pid)
+                self.roster.spawned(instance, event.pid, now)
             case SpawnFailed():
                 self.roster.spawn_failed(instance, event.text, event.jitter, now)
             case InstanceGreeted():
@@ -253,6 +269,8 @@ class SupervisorCore:
             case GreetingFailed():
                 self.roster.condemn(instance, event.text, now)
                 self.roster.starts.fill(now)  # it has given back its turn to greet
+            case EraRefused():
+                self.roster.eras.refused(instance, event)
             case CatalogRead():
                 self.roster.learn(pool, event.catalog, now)
             case ServerAnswered():
@@ -268,6 +286,8 @@ class SupervisorCore:
             case ServerAsked():
                 if self.asks.server_asked(instance, event, now):
                     self._renew(instance, now)
+                elif event.facts.wire is not None:  # nothing of its call runs meanwhile
+                    self.desk.freed(instance, now)
             case ServerWithdrew():
                 self.asks.server_withdrew(instance, event, now)
             case UrlsOffered():
@@ -276,8 +296,11 @@ class SupervisorCore:
                 self.asks.elicitation_ended(instance, event)
             case TaskBegan():
                 self.asks.task_began(instance, event)
+            case TaskChanged():
+                self.held.changed(instance, event, now)
             case ServerNotReady():
                 self.later.wait(instance, event, now)
+                self.desk.freed(instance, now)
             case ResourceUpdated():
                 hearing.updated(instance, event, self._out)
             case InstanceHeard() | ProbeAnswered():
@@ -290,6 +313,7 @@ class SupervisorCore:
             case StdoutClosed():
                 self.roster.muted(instance, now)
             case InstanceExited():
+                self.held.gone(instance)
                 self.roster.exited(instance, event, now)
             case _:
                 assert_never(event)
@@ -305,7 +329,9 @@ class SupervisorCore:
         if instance is None:
             return
         self.roster.heard(instance, now)
-        self.desk.answered(instance, event.wire, is_error=event.is_error, body=event.body, now=now)
+        if event.task or event.task_over:
+            self.held.answered(instance, event, now)
+        self.desk.answered(instance, event, now)
         if instance.state is State.DRAINING and not instance.in_flight:
             self.roster.relax(instance, now)
         pool = instance.pool

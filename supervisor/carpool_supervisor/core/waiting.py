@@ -4,14 +4,22 @@ Sessions take turns, each with its own calls in order: a session with 1,000 call
 delays another session's single call by one turn. When the line is full, the last call of the
 session that takes up most of what is short gives way; between equals, the latest comer. Where a
 session's call may go and another's may not (leases), `sessions` tells the turns and `pop_for` takes one.
+Sessions that are parts of one (`ids.whole_of`: the agents behind one bearer token, or behind none) have one
+turn together, which goes round among them.
 
 Invariants (`check`): counts and bytes equal what is in line; no session without a call is listed.
 Knows nothing of: instances, deadlines, what a call asks for.
 """
 
 from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from itertools import zip_longest
 
-from carpool_protocol.ids import CallId, SessionId
+from carpool_protocol.ids import CallId, SessionId, whole_of
+
+_Line = deque[tuple[CallId, int]]
+_Parts = OrderedDict[SessionId, _Line]
+"""The lines of all parts of one session; of most sessions there is but one, itself."""
 
 
 class Waiting:
@@ -22,7 +30,8 @@ class Waiting:
         self.max_bytes = max_bytes
         self.calls = 0
         self.size_bytes = 0
-        self._turns: OrderedDict[SessionId, deque[tuple[CallId, int]]] = OrderedDict()
+        self._turns: OrderedDict[SessionId, _Parts] = OrderedDict()
+        """By the whole session, next turn first; in it likewise."""
 
     def __bool__(self) -> bool:
         return self.calls > 0
@@ -39,9 +48,9 @@ class Waiting:
         self.size_bytes += size_bytes
         out: list[CallId] = []
         while self.calls > self.max_calls:
-            out.append(self._drop_last(max(reversed(self._turns), key=self._calls_of)))
+            out.append(self._drop_last(len))
         while self.size_bytes > self.max_bytes:
-            out.append(self._drop_last(max(reversed(self._turns), key=self._bytes_of)))
+            out.append(self._drop_last(_size_of))
         return out
 
     def put_back(self, session: SessionId, call: CallId, size_bytes: int) -> None:
@@ -52,58 +61,62 @@ class Waiting:
 
     def pop(self) -> CallId:
         """The next call; its session goes to the end of the turns. The line must not be empty."""
-        return self.pop_for(next(iter(self._turns)))
+        return self.pop_for(next(iter(next(iter(self._turns.values())))))
 
     def pop_for(self, session: SessionId) -> CallId:
         """The next call of this session, whose turn it is then. It must have one in line."""
-        line = self._turns[session]
+        whole = whole_of(session)
+        parts = self._turns[whole]
+        line = parts[session]
         call, size_bytes = line.popleft()
         if line:
-            self._turns.move_to_end(session)
+            parts.move_to_end(session)
         else:
-            del self._turns[session]
+            del parts[session]
+        if parts:
+            self._turns.move_to_end(whole)
+        else:
+            del self._turns[whole]
         self.calls -= 1
         self.size_bytes -= size_bytes
         return call
 
     def sessions(self) -> list[SessionId]:
         """Who has calls in line, next turn first."""
-        return list(self._turns)
+        rounds = zip_longest(*self._turns.values())
+        return [session for each in rounds for session in each if session is not None]
 
     def has(self, session: SessionId) -> bool:
         """Whether this session has a call in line."""
-        return session in self._turns
+        return session in self._turns.get(whole_of(session), ())
 
     def head(self, session: SessionId) -> CallId:
         """The call that `pop_for` would take."""
-        return self._turns[session][0][0]
+        return self._turns[whole_of(session)][session][0][0]
 
     def of(self, session: SessionId) -> list[CallId]:
         """The calls of this session, in order."""
-        return [call for call, _ in self._turns.get(session, ())]
+        parts = self._turns.get(whole_of(session))
+        return [call for call, _ in parts.get(session, ())] if parts else []
 
     def ahead(self, session: SessionId, call: CallId) -> int:
         """How many calls go before this one if the turns stay as they are."""
-        place = self.of(session).index(call)
-        ahead, own_turn = place, False
-        for other, line in self._turns.items():
-            if other == session:
-                own_turn = True
-            else:
-                ahead += min(len(line), place if own_turn else place + 1)
-        return ahead
+        whole = whole_of(session)
+        of_parts = {part: len(line) for part, line in self._turns[whole].items()}
+        among_parts = _before(of_parts, session, self.of(session).index(call))
+        of_wholes = {other: _sum(len, parts) for other, parts in self._turns.items()}
+        return _before(of_wholes, whole, among_parts)
 
     def remove(self, session: SessionId, call: CallId) -> None:
         """Take a call out of the middle of the line (it was cancelled or waited too long)."""
-        line = self._turns[session]
+        line = self._turns[whole_of(session)][session]
         for place, (waiting, size_bytes) in enumerate(line):
             if waiting == call:
                 del line[place]
                 self.calls -= 1
                 self.size_bytes -= size_bytes
                 break
-        if not line:
-            del self._turns[session]
+        self._tidy(session, line)
 
     def clear(self) -> list[CallId]:
         """Empty the line; the calls that were in it, in turn order."""
@@ -114,27 +127,54 @@ class Waiting:
 
     def check(self) -> None:
         """Assert every invariant."""
-        assert self.calls == sum(len(line) for line in self._turns.values())
-        assert self.size_bytes == sum(size for line in self._turns.values() for _, size in line)
-        assert all(self._turns.values()), "a session without calls is in the turns"
+        assert self.calls == sum(_sum(len, parts) for parts in self._turns.values())
+        assert self.size_bytes == sum(_sum(_size_of, parts) for parts in self._turns.values())
+        for whole, parts in self._turns.items():
+            assert parts, "a session without calls is in the turns"
+            for session, line in parts.items():
+                assert line, "a session without calls is in the turns"
+                assert whole_of(session) == whole
 
-    def _line(self, session: SessionId) -> deque[tuple[CallId, int]]:
-        line = self._turns.get(session)
+    def _line(self, session: SessionId) -> _Line:
+        parts = self._turns.setdefault(whole_of(session), OrderedDict())
+        line = parts.get(session)
         if line is None:
-            line = self._turns[session] = deque()
+            line = parts[session] = deque()
         return line
 
-    def _calls_of(self, session: SessionId) -> int:
-        return len(self._turns[session])
-
-    def _bytes_of(self, session: SessionId) -> int:
-        return sum(size for _, size in self._turns[session])
-
-    def _drop_last(self, session: SessionId) -> CallId:
-        line = self._turns[session]
+    def _drop_last(self, weight: Callable[[_Line], int]) -> CallId:
+        """The last call of whoever takes up most by this weight; between equals of the latest comer."""
+        parts = max(reversed(self._turns.values()), key=lambda each: _sum(weight, each))
+        session = max(reversed(parts), key=lambda each: weight(parts[each]))
+        line = parts[session]
         call, size_bytes = line.pop()
-        if not line:
-            del self._turns[session]
         self.calls -= 1
         self.size_bytes -= size_bytes
+        self._tidy(session, line)
         return call
+
+    def _tidy(self, session: SessionId, line: _Line) -> None:
+        whole = whole_of(session)
+        if not line:
+            del self._turns[whole][session]
+        if not self._turns[whole]:
+            del self._turns[whole]
+
+
+def _size_of(line: _Line) -> int:
+    return sum(size for _, size in line)
+
+
+def _sum(weight: Callable[[_Line], int], parts: _Parts) -> int:
+    return sum(map(weight, parts.values()))
+
+
+def _before(lengths: Mapping[SessionId, int], mine: SessionId, place: int) -> int:
+    """How many go before the one at this place of one's own, where all take turns in this order."""
+    ahead, own_turn = place, False
+    for other, length in lengths.items():
+        if other == mine:
+            own_turn = True
+        else:
+            ahead += min(length, place if own_turn else place + 1)
+    return ahead

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from carpool_protocol.ids import PoolKey, SessionId
-from carpool_protocol.messages import Operate, Operated, PoolSpec, SessionRekeyed, Sessions, Wanted
+from carpool_protocol.messages import Discover, Operate, Operated, PoolSpec, SessionRekeyed, Sessions, Wanted
 from carpool_supervisor.core import demand, operators
 from carpool_supervisor.core.desk import Desk
-from carpool_supervisor.core.effects import AnyEffect
+from carpool_supervisor.core.effects import AnyEffect, Relist
+from carpool_supervisor.core.eras import first_of
 from carpool_supervisor.core.events import PoolKnown
 from carpool_supervisor.core.leases import Ended, Leases
 from carpool_supervisor.core.lifecycle import ENDING, State
@@ -59,7 +60,8 @@ class Wishes:
             pool = self._pools.get(spec.key)
             if pool is None:
                 pool = self._pools[spec.key] = Pool(spec.key, spec.server, spec.policy)
-                pool.asking, pool.era = spec.asking, spec.era
+                pool.asking, pool.wish = spec.asking, spec.era
+                pool.era = first_of(pool)
                 pool.target = max(spec.policy.min_instances, 1 if spec.policy.auto_connect else 0)
             else:
                 pool.policy = spec.policy
@@ -80,11 +82,12 @@ class Wishes:
         self._starts.fill(now)
 
     def _succeed(self, pool: Pool, spec: PoolSpec) -> None:
-        """It stands in the place of another, and of all in whose place that one stood."""
-        before = self._pools.get(spec.replaces)
-        if before is None or before is pool:
+        """It stands in the place of others, and of all in whose place those stood."""
+        found = [self._pools.get(key) for key in (spec.replaces, *spec.replaces_too)]
+        before = [each for each in found if each is not None and each is not pool]
+        if not before:
             return
-        older = (before.key, *(key for key in before.older if key != pool.key))
+        older = dict.fromkeys(key for each in before for key in (each.key, *each.older) if key != pool.key)
         pool.older = tuple(key for key in older if key in self._pools)
         if any(self._leases.open(key) for key in pool.older):
             pool.plain = False
@@ -104,7 +107,7 @@ class Wishes:
         """More is known about a pool's program."""
         pool = self._pools.get(event.key)
         if pool is not None:
-            pool.entry, pool.evidence = event.entry, event.evidence
+            pool.entry, pool.evidence, pool.known_era = event.entry, event.evidence, event.era
             self._roster.judge(pool, now)
             if pool.catalog is not None:
                 self._roster.learn(pool, pool.catalog, now)
@@ -178,10 +181,16 @@ class Wishes:
             self._starts.want(pool)
             self._starts.fill(now)
 
-    def discover(self, key: PoolKey, now: float) -> None:
+    def discover(self, word: Discover, now: float) -> None:
         """Somebody needs the catalog."""
-        pool = self._pools.get(key)
-        if pool is None or not pool.wanted or pool.catalog is not None:
+        pool = self._pools.get(word.key)
+        if pool is None or not pool.wanted:
+            return
+        if pool.catalog is not None:
+            if word.again and not pool.relisting:
+                pool.relisting = True  # if none runs, the next one to start tells it
+                for instance in pool.serving[:1]:
+                    self._out(Relist(instance.id))
             return
         if pool.stopped or pool.restart.given_up:
             return
@@ -295,7 +304,7 @@ class Wishes:
         """End what can never be leased; lease or keep warm what can."""
         for instance in list(pool.serving):
             if demand.is_spent(instance, self._leases):
-                if not instance.in_flight:
+                if not instance.busy:
                     self._roster.spare(instance, now)
             elif not self._leases.knows(instance.id):
                 self._leases.offer(instance.id, pool.key, now)

@@ -50,7 +50,7 @@ class Adapter(Protocol):
         """The line that answers what the server asked under this id; `body` is the result or the error."""
 
     def again(self, wire: WireId) -> bytes:
-        """The line that says a call again, after a pause that the server wanted."""
+        """The line that says a call again, where all that the server wanted first is there."""
 
     def ask_progress(self, token: RawJson, params: RawJson) -> bytes:
         """The line that tells how far a request of the server's is."""
@@ -61,8 +61,17 @@ class Adapter(Protocol):
     def watch(self, add: Iterable[str], drop: Iterable[str]) -> bytes:
         """The lines that begin and end subscriptions."""
 
+    def watch_tasks(self, tasks: Sequence[str]) -> bytes:
+        """The lines after which it tells how far these tasks are, and of no others."""
+
+    def cancel_task(self, task: str) -> bytes:
+        """The line that cancels a task which nobody comes back for."""
+
     def probe(self) -> bytes:
         """The line that a living server answers."""
+
+    def relist(self) -> bytes:
+        """The line that begins to read its lists again."""
 
     def caused(self) -> Sequence[OwnEvent]:
         """What commands since the last time have ended without the server's word."""

@@ -11,7 +11,7 @@ here; every other value stays byte for byte.
 Knows nothing of: whose question it is, which asks are open, what agents can do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -29,6 +29,7 @@ from carpool_protocol.jsonrpc import (
     quote,
     result_line,
 )
+from carpool_protocol.messages import Need
 from carpool_protocol.params import ParamsError, meta_params, progress_line, split_cancelled, split_meta
 from carpool_supervisor.core.attribution import ON_LADDER, RELATED_TASK, facts_of
 from carpool_supervisor.core.events import ElicitationEnded, ServerAsked, ServerWithdrew, UrlsOffered
@@ -41,6 +42,13 @@ URLS_FIRST: Final = b"-32042"
 """`URLElicitationRequiredError` (client/elicitation, "URL Elicitation Required Error")."""
 MAX_URLS: Final = 100
 """So many elicitations of one such error are remembered."""
+MAX_URLS_BYTES: Final = 256 * 1024
+"""Those that are longer together, with all before them, are left out."""
+ASKABLE: Final[frozenset[Need]] = frozenset(
+    {"sampling", "sampling.tools", "elicitation.form", "elicitation.url"}
+)
+"""All that an agent of the class `asking` can be asked for (rule 12)."""
+_NOBODYS: Final[frozenset[Need]] = frozenset()
 
 
 class Declared(Struct, frozen=True):
@@ -53,17 +61,30 @@ class Declared(Struct, frozen=True):
     life: bytes = b""
     """The secret that our trace contexts are made with (`trace`)."""
 
+    def needs(self, can: Iterable[Need] | None = None) -> frozenset[Need]:
+        """What can be asked for. `can`: what an agent has declared for one call, where it did that."""
+        needs = (ASKABLE if self.asking else _NOBODYS) if can is None else frozenset(can)
+        return needs if self.roots is None else needs | {"roots"}
+
     def capabilities(self) -> RawJson:
         """The `capabilities` of `initialize`."""
-        parts = []
-        if self.asking:
-            parts.append(b'"sampling":{"tools":{}},"elicitation":{"form":{},"url":{}}')
-        if self.roots is not None:
-            parts.append(b'"roots":{}')
-        return RawJson(b"{%b}" % b",".join(parts))
+        return capabilities_of(self.needs())
 
 
 NOTHING: Final = Declared()
+
+
+def capabilities_of(needs: Collection[Need]) -> RawJson:
+    """A `ClientCapabilities` object (MCP 2025-11-25, basic/lifecycle; 2026-07-28, basic/index)."""
+    parts = []
+    if "sampling" in needs:
+        parts.append(b'"sampling":{"tools":{}}' if "sampling.tools" in needs else b'"sampling":{}')
+    modes = [b'"%b":{}' % mode for mode in (b"form", b"url") if f"elicitation.{mode.decode()}" in needs]
+    if modes:
+        parts.append(b'"elicitation":{%b}' % b",".join(modes))
+    if "roots" in needs:
+        parts.append(b'"roots":{}')
+    return RawJson(b"{%b}" % b",".join(parts))
 
 
 class Asking:
@@ -142,10 +163,18 @@ class Asking:
         """An error that this call ends with: it may send its agent to URLs first."""
         if mentions(error, URLS_FIRST) and value_of(error, "code") == URLS_FIRST:
             found = elements(value_of(value_of(error, "data") or b"", "elicitations") or b"") or []
-            ids = [text_of(each, "elicitationId") for each in found[:MAX_URLS]]
-            urls = tuple(each for each in ids if each)
-            if urls:
-                self._taken.events.append(UrlsOffered(self._instance, wire, urls))
+            ids: list[str] = []
+            urls: list[RawJson] = []
+            left_bytes = MAX_URLS_BYTES
+            for each in found[:MAX_URLS]:
+                name = text_of(each, "elicitationId")
+                if name:
+                    ids.append(name)
+                    left_bytes -= len(each)
+                    if left_bytes >= 0:
+                        urls.append(RawJson(each))
+            if ids:
+                self._taken.events.append(UrlsOffered(self._instance, wire, tuple(ids), tuple(urls)))
 
     # --- out -------------------------------------------------------------------------------------------
 

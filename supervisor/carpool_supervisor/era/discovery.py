@@ -10,16 +10,19 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from carpool_protocol.content import at, text_of, value_of
 from carpool_protocol.features import features_of
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, PoolKey, RawJson
 from carpool_protocol.jsonrpc import ErrorAnswer, Result
 from carpool_protocol.messages import Catalog, Feature
+from carpool_protocol.stateless import TASKS
 from carpool_supervisor.core.events import GreetingFailed
 from carpool_supervisor.era.adapter import Taken
 from carpool_supervisor.era.envelope import SERVER_INFO, VERSION, Envelope
-from carpool_supervisor.era.greeting import read_error
+from carpool_supervisor.era.greeting import VERSIONS, RpcError, read_error
+from carpool_supervisor.era.introduction import UNSUPPORTED_VERSION
 from carpool_supervisor.era.lists import Lists
 from carpool_supervisor.era.reading import Family
 
@@ -62,19 +65,25 @@ class Discovery:
         """These lists are old."""
         self._lists.changed(families)
 
+    def relist(self) -> bytes:
+        """The line that begins to read all of them again."""
+        return self._lists.relist()
+
     def answered(self, message: Result | ErrorAnswer) -> bool:
         """An answer with an id that is no number. Whether it was for a request from here."""
         if not self._request or message.id != self._request:
             return self._lists.answered(message.id, message)
         self._request = ABSENT
         if isinstance(message, ErrorAnswer):
-            error = read_error(message.error)
-            self._fail(f"refused {DISCOVER}: {error.message[:200]} ({error.code}); {PERHAPS_OLDER}")
+            self._refused(read_error(message.error))
         elif VERSION not in _supported(message.result):
-            self._fail(f"does not speak MCP {VERSION}; {PERHAPS_OLDER}")
+            self._fail(f"does not speak MCP {VERSION}", older=True)
         else:
             self._said = message.result
-            self._features = features_of(RawJson(value_of(message.result, "capabilities") or b"{}"))
+            capabilities = RawJson(value_of(message.result, "capabilities") or b"{}")
+            self._features = features_of(capabilities)
+            known = value_of(value_of(capabilities, "extensions") or b"", TASKS) or b""
+            self._envelope.tasks = known[:1] == b"{"
             # First: a list that changes while it is read is read again.
             self._taken.write(self._discovered(self._features))
             self._lists.begin(self._features)
@@ -84,11 +93,21 @@ class Discovery:
         """A line with this id cannot be read. Whether that ends the greeting."""
         if not answer_id or answer_id != self._request:
             return False
-        self._fail(f"answered {DISCOVER} with no message: {text}")
+        self._fail(f"answered {DISCOVER} with no message: {text}", older=True)
         return True
 
-    def _fail(self, text: str) -> None:
-        self._taken.events.append(GreetingFailed(self._instance, text))
+    def _refused(self, error: RpcError) -> None:
+        """A server of the era before says all kinds of things here; one of this era at most that it is of
+        other versions.
+        """
+        versions = _supported(RawJson(bytes(error.data))) if error.code == UNSUPPORTED_VERSION else []
+        older = not versions or any(version in VERSIONS for version in versions)
+        self._fail(f"refused {DISCOVER}: {error.message[:200]} ({error.code})", older=older)
+
+    def _fail(self, text: str, *, older: bool) -> None:
+        """`older`: it may be a server of the handshake era."""
+        whole = f"{text}; {PERHAPS_OLDER}" if older else text
+        self._taken.events.append(GreetingFailed(self._instance, whole, text if older else ""))
 
     def _ask(self, what: str, method: str, params: RawJson) -> RawJson:
         request = self._envelope.next_id(what)
@@ -97,19 +116,23 @@ class Discovery:
 
     def _catalog(self) -> Catalog:
         said = self._said
-        return self._lists.catalog(
+        hint = self._lists.hint
+        catalog = self._lists.catalog(
             self._key,
             instructions=text_of(said, "instructions") or "",
             server_info=RawJson(value_of(value_of(said, "_meta") or b"", SERVER_INFO) or b"{}"),
-            # An extension may bring results and notifications of its own, which nobody here passes on.
+            # An extension may bring results and notifications of its own: whoever passes those on says so.
             capabilities=RawJson(at(value_of(said, "capabilities") or b"{}", {"extensions": None})),
             version=VERSION,
             features=self._features,
         )
+        tasks = self._envelope.tasks
+        return replace(catalog, era="stateless", ttl_ms=hint.ttl_ms, public=hint.public, tasks=tasks)
 
 
-def _supported(result: RawJson) -> list[str]:
+def _supported(said: RawJson) -> list[str]:
+    """The versions in a result, or in the data of an error."""
     try:
-        return _versions.decode(value_of(result, "supportedVersions") or b"[]")
+        return _versions.decode(value_of(said, "supportedVersions") or value_of(said, "supported") or b"[]")
     except _UNREADABLE:
         return []

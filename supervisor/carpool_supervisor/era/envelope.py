@@ -15,10 +15,12 @@ import msgspec
 from carpool_protocol.content import at, value_of
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson
 from carpool_protocol.jsonrpc import quote, request_line
+from carpool_protocol.messages import Call, Need
 from carpool_protocol.params import meta_params
 from carpool_protocol.scan import fields, key_text, members
+from carpool_protocol.stateless import TASKS
 from carpool_supervisor.core.attribution import RELATED_TASK
-from carpool_supervisor.era.asking import Declared, without
+from carpool_supervisor.era.asking import Declared, capabilities_of, without
 
 VERSION: Final = "2026-07-28"
 PREFIX: Final = "io.modelcontextprotocol/"
@@ -31,57 +33,80 @@ _HOP_BY_HOP: Final = frozenset(
         RELATED_TASK,  # a task that an agent names is none of this server's, as far as the agent may know
     )
 )
-_RESUMES: Final = frozenset({"inputresponses", "requeststate"})
+_STATE: Final = frozenset({"requeststate"})
+_RESUMES: Final = _STATE | {"inputresponses"}
 _ONLY_HERE: Final = frozenset({"resultType", "ttlMs", "cacheScope", "inputRequests", "requestState"})
 
 _INTERNAL: Final = b"-32603"
 _INVALID_PARAMS: Final = b"-32602"
 _NO_RESOURCE: Final = b"-32002"
-_OWN_CODES: Final = frozenset({b"-32020", b"-32021", b"-32022"})
+_LACKS: Final = b"-32021"
+_OWN_CODES: Final = frozenset({b"-32020", _LACKS, b"-32022"})
 """HeaderMismatch, MissingRequiredClientCapability, UnsupportedProtocolVersion: unknown to agents before."""
 
-Kind = Literal["complete", "input_required", "unknown", "unreadable"]
+Kind = Literal["complete", "input_required", "task", "unknown", "unreadable"]
 
 
 class Envelope:
     """What one instance is told with every request."""
 
     def __init__(self, release: str, declared: Declared) -> None:
-        info = msgspec.json.encode({"name": "carpool", "version": release})
-        said = {
-            "protocolVersion": quote(VERSION),
-            "clientCapabilities": declared.capabilities(),
-            "clientInfo": info,
-        }
-        self._always = b",".join(quote(PREFIX + key) + b":" + value for key, value in said.items())
-        self._said = self._always
+        self._info = msgspec.json.encode({"name": "carpool", "version": release})
+        self._declared = declared
+        self._level = ""
+        self.tasks = False
+        """The server knows the extension that brings tasks."""
+        self._said = self._words(declared.needs(), "")
+        """With requests that nobody in particular is behind."""
         self._count = 0
 
     def level(self, level: str) -> None:
         """From which level on log messages are wanted; empty: none are."""
-        more = b",%b:%b" % (quote(PREFIX + "logLevel"), quote(level)) if level else b""
-        self._said = self._always + more
+        self._level = level
+        self._said = self._words(self._declared.needs(), level)
+
+    def _words(self, needs: frozenset[Need], level: str, *, tasks: bool = False) -> bytes:
+        can = capabilities_of(needs)
+        said = {
+            "protocolVersion": quote(VERSION),
+            "clientCapabilities": _with_tasks(can) if tasks else can,
+            "clientInfo": self._info,
+        }
+        if level:
+            said["logLevel"] = quote(level)
+        return b",".join(quote(PREFIX + key) + b":" + value for key, value in said.items())
 
     def next_id(self, what: str) -> RawJson:
         """An id for a request of our own: a string, so never a wire id."""
         self._count += 1
         return RawJson(b'"carpool-%b-%d"' % (what.encode(), self._count))
 
-    def request(self, request: RawJson, method: str, params: RawJson = EMPTY_OBJECT) -> bytes:
-        """The line of a request of our own."""
-        return request_line(request, method, meta_params(params, self.meta(ABSENT), ABSENT))
+    def request(
+        self, request: RawJson, method: str, params: RawJson = EMPTY_OBJECT, *, tasks: bool = False
+    ) -> bytes:
+        """The line of a request of our own. `tasks`: it is about tasks, too."""
+        meta = self.meta(ABSENT)
+        if tasks:
+            meta = RawJson(b"{%b}" % self._words(self._declared.needs(), self._level, tasks=True))
+        return request_line(request, method, meta_params(params, meta, ABSENT))
 
-    def meta(self, agents: RawJson) -> RawJson:
-        """The whole `_meta`, from that of the agent (without `progressToken`)."""
+    def meta(self, agents: RawJson, call: Call | None = None) -> RawJson:
+        """The whole `_meta`, from that of the agent (without `progressToken`). `call`: what it is for."""
+        said = self._said
+        tasks = call is not None and call.tasks and self.tasks
+        if call is not None and (call.can is not None or call.log_level or tasks):
+            # Its agent has said what it can be asked for, and from which level on it wants logs, if any.
+            level = call.log_level if call.can is not None else call.log_level or self._level
+            said = self._words(self._declared.needs(call.can), level, tasks=tasks)
         inner = b"" if not agents else _without(agents, _HOP_BY_HOP)[1:-1].strip()
-        return RawJson(b"{%b%b%b}" % (self._said, b"," if inner else b"", inner))
+        return RawJson(b"{%b%b%b}" % (said, b"," if inner else b"", inner))
 
 
-def own_params(params: RawJson) -> RawJson:
+def own_params(params: RawJson, method: str = "") -> RawJson:
     """The params as they may begin a call. No agent may resume what a server began for another: its state is
-    bound to nobody where the server speaks stdio.
+    bound to nobody where the server speaks stdio. What a task is given is for a task of that agent's.
     """
-    return RawJson(_without(params, _RESUMES))
+    return RawJson(_without(params, _STATE if method == "tasks/update" else _RESUMES))
 
 
 def _without(raw: RawJson, keys: frozenset[str]) -> bytes:
@@ -107,6 +132,8 @@ def read_result(result: RawJson) -> tuple[Kind, RawJson]:
     kind = "complete" if said == b"null" else key_text(said)
     if kind == "input_required":
         return "input_required", result
+    if kind == "task":
+        return "task", result
     if kind != "complete":
         return "unknown", ABSENT
     meta = RawJson(found.get("_meta", b""))
@@ -117,11 +144,21 @@ def read_result(result: RawJson) -> tuple[Kind, RawJson]:
     return "complete", RawJson(at(result, changes))
 
 
-def neutral_error(method: str, error: RawJson) -> RawJson:
+def _with_tasks(capabilities: RawJson) -> RawJson:
+    """Client capabilities, and that tasks are understood."""
+    inner = capabilities[1:-1]
+    comma = b"," if inner else b""
+    return RawJson(b'{%b%b"extensions":{%b:{}}}' % (inner, comma, quote(TASKS)))
+
+
+def neutral_error(method: str, error: RawJson, *, same_era: bool = False) -> RawJson:
     """An error as agents of the handshake era know it: a resource that is not there has a code of its own
-    there (MCP 2025-11-25, server/resources "Error Handling").
+    there (MCP 2025-11-25, server/resources "Error Handling"). `same_era`: the agent knows what a server means
+    that lacks a capability of it.
     """
     code = value_of(error, "code")
+    if code == _LACKS and same_era:
+        return error
     if code in _OWN_CODES:
         return RawJson(at(error, {"code": lambda _: _INTERNAL, "data": None}))
     about = value_of(error, "data") if method == "resources/read" and code == _INVALID_PARAMS else None

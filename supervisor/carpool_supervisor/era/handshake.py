@@ -50,6 +50,8 @@ from carpool_supervisor.era.tasks import Tasks, wire_of
 MAX_WIRE_DIGITS: Final = 18
 """A number with more is no wire id of ours; Python refuses to read one of more than 4,300."""
 _SETTINGS: Final = (b'"carpool-level-', b'"carpool-watch-')
+_LATE: Final = b'"carpool-discover-'
+"""It was asked in the other era first, and had not answered when it was asked in this one."""
 MAX_DROPPED: Final = 1024
 INVALID_REQUEST: Final = -32600
 
@@ -134,9 +136,21 @@ class Handshake:
             for method, uri in words
         )
 
+    def watch_tasks(self, tasks: Sequence[str]) -> bytes:
+        """Nothing: agents come back for no task of this era."""
+        return b""
+
+    def cancel_task(self, task: str) -> bytes:
+        """See `watch_tasks`."""
+        return b""
+
     def probe(self) -> bytes:
         """`ping`. Any answer, an error too, is a sign of life."""
         return request_line(self._next_id("ping"), "ping", ABSENT)
+
+    def relist(self) -> bytes:
+        """The first page of the first list."""
+        return self._introduction.relist()
 
     def again(self, wire: WireId) -> bytes:
         """Never: a server of this era asks in requests of its own."""
@@ -288,6 +302,8 @@ class Handshake:
             if isinstance(message, ErrorAnswer):
                 text = f"refused a log level or a subscription: {read_error(message.error).message[:200]}"
                 self._misspoke(text)
+        elif answer_id.startswith(_LATE):
+            pass
         elif not (self._introduction.answered(answer_id, message) or self._tasks.answered(message)):
             self._misspoke("answered a request that carpool never made")
 

@@ -29,6 +29,11 @@ from carpool_supervisor.era.reading import Family
 from carpool_supervisor.era.tasks import tools_of
 
 UNSUPPORTED_VERSION: Final = -32022
+NOT_THIS_ERA: Final = frozenset({UNSUPPORTED_VERSION, -32601, -32602, -32600})
+"""What a server may say to `initialize` that knows the stateless era only: no such version or method, no
+`_meta`, no request.
+"""
+NO_VERSION: Final = "no protocol version"
 
 
 class Introduction:
@@ -99,6 +104,10 @@ class Introduction:
         if self._greeted is not None:
             self._lists.changed(families)
 
+    def relist(self) -> bytes:
+        """The line that begins to read all of them again."""
+        return self._lists.relist()
+
     def _greeting_answered(self, message: Result | ErrorAnswer) -> None:
         if isinstance(message, ErrorAnswer):
             error = read_error(message.error)
@@ -107,24 +116,23 @@ class Introduction:
                 self._taken.lines.append(self.greet(version))
                 return
             hint = '; it speaks the stateless era: set "era": "modern"' * (error.code == UNSUPPORTED_VERSION)
-            self._fail(f"refused initialize: {error.message[:200]} ({error.code}){hint}")
+            said = f"refused initialize: {error.message[:200]} ({error.code})"
+            self._fail(said + hint, said if error.code in NOT_THIS_ERA else "")
             return
         greeted = read_initialized(message.result)
         if greeted is None or greeted.protocolVersion not in VERSIONS:
-            said = (
-                "no protocol version"
-                if greeted is None
-                else f"protocol version {greeted.protocolVersion[:40]!a}"
-            )
-            self._fail(f"answered initialize with {said}; carpool speaks {', '.join(VERSIONS)}")
+            version = "" if greeted is None else greeted.protocolVersion[:40]
+            said = f"answered initialize with {f'protocol version {version!a}' if version else NO_VERSION}"
+            newer = version > VERSIONS[0]  # dates
+            self._fail(f"{said}; carpool speaks {', '.join(VERSIONS)}", said if newer else "")
             return
         self._greeted = greeted
         self._taken.lines.append(notification_line("notifications/initialized", ABSENT))
         self._features = features_of(RawJson(msgspec.json.encode(greeted.capabilities)))
         self._lists.begin(self._features)
 
-    def _fail(self, text: str) -> None:
-        self._taken.events.append(GreetingFailed(self._instance, text))
+    def _fail(self, text: str, refused: str = "") -> None:
+        self._taken.events.append(GreetingFailed(self._instance, text, refused))
 
     def _catalog(self) -> Catalog:
         greeted = self._greeted

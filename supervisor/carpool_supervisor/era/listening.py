@@ -1,9 +1,9 @@
 """What a server of the stateless era is asked to tell unasked: one `subscriptions/listen` for everybody.
 
-Owns the filter (the lists that it says can change, the resources that are watched) and the listen in force. A
-listen cannot be changed: another is opened, and the old one cancelled once the new one is acknowledged, so
-nothing is missed; meanwhile only one of them is listened to, so nothing is heard twice. When the server ends
-one it is opened again, and then anything may have changed. Source: MCP 2026-07-28,
+Owns the filter (the lists that it says can change, the resources and tasks that are watched) and the listen
+in force. A listen cannot be changed: another is opened, and the old one cancelled once the new one is
+acknowledged, so nothing is missed; meanwhile only one of them is listened to, so nothing is heard twice. When
+the server ends one it is opened again, and then anything may have changed. Source: MCP 2026-07-28,
 basic/utilities/subscriptions.
 
 Invariants: nothing is heard that was not asked for; a server that ends listens as fast as they are opened is
@@ -42,6 +42,7 @@ class Listening:
         self._features: frozenset[Feature] = frozenset()
         self.watched: set[str] = set()
         """The URIs of resources."""
+        self._tasks: set[str] = set()
         self._open: list[RawJson] = []
         """The ids of listens that are open, the newest last: one, or more while one is being replaced."""
         self._in_force = ABSENT
@@ -65,6 +66,14 @@ class Listening:
         self._refused = False
         return self._listen()
 
+    def watch_tasks(self, tasks: Iterable[str]) -> bytes:
+        """Other tasks are watched."""
+        before, self._tasks = self._tasks, set(tasks)
+        if self._tasks == before:
+            return b""
+        self._refused = False
+        return self._listen()
+
     def _listen(self) -> bytes:
         wanted: dict[str, object] = {
             f"{family}ListChanged": True
@@ -73,6 +82,8 @@ class Listening:
         }
         if self.watched:
             wanted["resourceSubscriptions"] = sorted(self.watched)
+        if self._tasks:
+            wanted["taskIds"] = sorted(self._tasks)
         if not wanted:
             ended, self._open = self._open, []
             self._in_force = ABSENT
@@ -80,7 +91,9 @@ class Listening:
         request = self._envelope.next_id("listen")
         self._open.append(request)
         params = b'{"notifications":%b}' % msgspec.json.encode(wanted)
-        return self._envelope.request(request, "subscriptions/listen", RawJson(params))
+        return self._envelope.request(
+            request, "subscriptions/listen", RawJson(params), tasks=bool(self._tasks)
+        )
 
     def acknowledged(self, params: RawJson) -> bool:
         """`notifications/subscriptions/acknowledged`. Whether anything may have been missed before."""

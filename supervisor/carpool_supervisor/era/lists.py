@@ -15,7 +15,8 @@ from carpool_protocol.messages import Catalog, Feature
 from carpool_supervisor.core.events import CatalogRead, GreetingFailed, InstanceGreeted, ServerMisspoke
 from carpool_supervisor.era.adapter import Taken
 from carpool_supervisor.era.greeting import read_error
-from carpool_supervisor.era.reading import METHODS, Family, Page, Reading
+from carpool_supervisor.era.hints import Hint
+from carpool_supervisor.era.reading import FAMILIES, METHODS, Family, Page, Reading
 
 METHOD_NOT_FOUND: Final = -32601
 
@@ -46,6 +47,20 @@ class Lists:
     def changed(self, families: Iterable[Family]) -> None:
         """These lists are old."""
         self._ask(self._reading.changed(families))
+
+    def relist(self) -> bytes:
+        """All of them are: the line that begins to read them again; none while they are read anyway."""
+        if self._request:
+            return b""
+        before, self._taken.lines = self._taken.lines, []
+        self.changed(FAMILIES)
+        written, self._taken.lines = b"".join(self._taken.lines), before
+        return written
+
+    @property
+    def hint(self) -> Hint:
+        """How long all of them are current, says the server."""
+        return self._reading.hint
 
     def answered(self, answer_id: RawJson, message: Result | ErrorAnswer) -> bool:
         """An answer with an id that is no number. Whether it was for a request from here."""

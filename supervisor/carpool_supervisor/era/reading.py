@@ -10,6 +10,7 @@ Knows nothing of: request ids, greetings, who wants the catalog.
 
 import json
 from collections.abc import Iterable
+from functools import reduce
 from typing import Final, Literal
 
 import msgspec
@@ -18,6 +19,7 @@ from msgspec import Struct
 from carpool_protocol.content import elements, value_of
 from carpool_protocol.ids import RawJson
 from carpool_protocol.messages import Feature, Offer, ResourceOffer
+from carpool_supervisor.era.hints import NO_WORD, Hint, read_hint
 
 MAX_OFFERS: Final = 100_000
 MAX_PAGES: Final = 10_000
@@ -74,6 +76,14 @@ class Reading:
         self._late: list[Family] = []
         """Lists that were taken although they are old already."""
         self._announced: tuple[Family, ...] = ()
+        self._hint = NO_WORD
+        """Of the pages of the list that is being read."""
+        self._hints: dict[Family, Hint] = {}
+
+    @property
+    def hint(self) -> Hint:
+        """What was said of all the lists together."""
+        return reduce(Hint.least, self._hints.values(), NO_WORD)
 
     def announce(self, features: Iterable[Feature]) -> None:
         """What the server said it serves: all of that is to be read."""
@@ -97,6 +107,7 @@ class Reading:
         self._now = self._todo.pop(0)
         self._found = []
         self._cursors = set()
+        self._hint = NO_WORD
         return Page(self._now, None)
 
     def late(self) -> Page | None:
@@ -122,6 +133,7 @@ class Reading:
             return self.next(), f"answered {METHODS[family]} with no list"
         offers, cursor = page
         self._found += offers
+        self._hint = self._hint.least(read_hint(result))
         if family in self._todo:  # it changed meanwhile: what was read so far may not belong together
             if self._again_times < MAX_AGAIN:
                 return self._again(family), ""
@@ -149,6 +161,7 @@ class Reading:
         for name, definition in self._found:
             first.setdefault(name, definition)
         self._offers[family] = list(first.items())
+        self._hints[family] = self._hint
         return self.next()
 
     def named(self, family: Literal["tools", "prompts"]) -> list[Offer]:

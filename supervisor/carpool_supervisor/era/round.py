@@ -19,10 +19,9 @@ from carpool_protocol.ids import ABSENT, RawJson
 from carpool_protocol.messages import Need
 from carpool_protocol.params import ParamsError, meta_params, split_meta
 from carpool_protocol.scan import key_text, members
-from carpool_supervisor.core.attribution import ON_LADDER
+from carpool_supervisor.core.attribution import ON_LADDER, ROOTS
 from carpool_supervisor.era.asking import without_task
 
-ROOTS: Final = "roots/list"
 MAX_INPUTS: Final = 64
 """Of one round."""
 _USER_REFUSED: Final = b"-1"
@@ -85,9 +84,9 @@ class Round:
         return b"".join(parts)
 
 
-def read_round(result: RawJson, *, asking: bool, roots: bool) -> Round | BadRound:
-    """The round that a result with `resultType: "input_required"` opens. `asking`, `roots`: what the server
-    was told that it can ask for.
+def read_round(result: RawJson, can: frozenset[Need]) -> Round | BadRound:
+    """The round that a result with `resultType: "input_required"` opens. `can`: what the server was told that
+    it can ask for.
     """
     requests = value_of(result, "inputRequests") or b"null"
     cuts = members(requests) if requests != b"null" else []
@@ -101,26 +100,26 @@ def read_round(result: RawJson, *, asking: bool, roots: bool) -> Round | BadRoun
     found: dict[str | bytes, Input] = {}
     for cut in cuts:
         key = requests[cut.key : cut.key_end]
-        one = _input(key, requests[cut.value : cut.value_end], asking=asking, roots=roots)
+        one = _input(key, requests[cut.value : cut.value_end], can)
         if isinstance(one, BadRound):
             return one
         found[key_text(key) or key] = one
     return Round(tuple(found.values()), RawJson(state))
 
 
-def _input(key: bytes, raw: bytes, *, asking: bool, roots: bool) -> Input | BadRound:
-    method = text_of(raw, "method")
-    if method == ROOTS and roots:
-        return Input(key, ROOTS, ABSENT)
+def _input(key: bytes, raw: bytes, can: frozenset[Need]) -> Input | BadRound:
+    method = text_of(raw, "method") or ""
     if method not in ON_LADDER and method != ROOTS:
         return BadRound("it wants something of a method that MCP does not have for that")
-    if method == ROOTS or not asking:
+    if not any(need.startswith(method.partition("/")[0]) for need in can):
         return BadRound(f"it wants {method}, and was not told that it can")
+    if method == ROOTS:
+        return Input(key, ROOTS, ABSENT, ("roots",))
     parts = split_meta(RawJson(value_of(raw, "params") or b"null"))
     if isinstance(parts, ParamsError):
         return BadRound(f"{method}: {parts.text}")
     rest, meta, _ = parts
     needs = needs_of(method, rest)
-    if not needs:
+    if not needs or not can.issuperset(needs):
         return BadRound(f"it wants {method} in a mode that it was not told of")
     return Input(key, method, meta_params(rest, without_task(meta), ABSENT), tuple(needs))

@@ -1,8 +1,9 @@
 """Calls that a server of the stateless era may answer by wanting something first.
 
 Owns each such call from its first request to its last answer: which request is out for it, its open round,
-and that it is said again once the round is complete. A round with nothing but a state is a wish for a pause.
-Progress of a call said again goes on from where it was: for the agent it is one call, and values must grow.
+and what is said again once that is complete (when, the core knows: `core/later.py`; at once where no agent is
+asked). A round with nothing but a state is a wish for a pause. Progress of a call said again goes on from
+where it was: for the agent it is one call, and values must grow.
 Source: MCP 2026-07-28, basic/utilities/mrtr, basic/utilities/progress.
 
 Invariants: of a call either one request is out or one round is open; a request is answered once; a round ends
@@ -19,11 +20,12 @@ from carpool_protocol.content import Change, at, text_of, value_of
 from carpool_protocol.ids import ABSENT, InstanceId, RawJson, WireId
 from carpool_protocol.jsonrpc import quote
 from carpool_protocol.messages import Call
-from carpool_supervisor.core.attribution import AskFacts
+from carpool_protocol.scan import key_text
+from carpool_supervisor.core.attribution import ROOTS, AskFacts
 from carpool_supervisor.core.events import AnswerUnreadable, ServerAnswered, ServerAsked, ServerNotReady
 from carpool_supervisor.era.adapter import Taken
 from carpool_supervisor.era.asking import Declared, roots_result
-from carpool_supervisor.era.round import ROOTS, BadRound, Round, read_round
+from carpool_supervisor.era.round import BadRound, Round, read_round
 
 ASKS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The methods whose requests may be answered with `input_required`."""
@@ -36,6 +38,8 @@ MAX_WIRE_DIGITS: Final = 18
 """A number with more is no wire id of ours; Python refuses to read one of more than 4,300."""
 
 MAX_NUMBER_CHARS: Final = 64
+MAX_NAME_BYTES: Final = 1024
+"""What a server wants under a longer key its agent is asked under another."""
 
 _AGAIN: Final = b'"carpool-again-'
 _OVER: Final = RawJson(b'{"code":-32603,"message":"The call is over."}')
@@ -77,19 +81,20 @@ class Rounds:
         """The call is written for the first time."""
         self._calls[wire] = _Turns(call)
 
-    def method(self, wire: WireId) -> str:
-        """Of an open call of `ASKS`; empty for any other."""
-        turns = self._calls.get(wire)
-        return "" if turns is None else turns.call.method
-
     def is_stale(self, wire: WireId, number: int) -> bool:
         """Whether this request of an open call has been answered before."""
         turns = self._calls.get(wire)
         return turns is not None and (turns.round is not None or turns.number != number)
 
-    def over(self, wire: WireId) -> None:
-        """Its last answer came."""
-        self._calls.pop(wire, None)
+    def is_first(self, wire: WireId) -> bool:
+        """Whether an open call has been said but once."""
+        turns = self._calls.get(wire)
+        return turns is not None and not turns.number
+
+    def over(self, wire: WireId) -> Call | None:
+        """Its last answer came. The call, if it was an open one of `ASKS`."""
+        turns = self._calls.pop(wire, None)
+        return None if turns is None else turns.call
 
     def cancel(self, wire: WireId) -> RawJson:
         """Nobody waits for it. The request to be cancelled; `ABSENT` between two, when nothing runs."""
@@ -107,8 +112,7 @@ class Rounds:
         if turns is None:
             self._bad(wire, "no request is open that may be answered so")
             return b""
-        declared = self._declared
-        found = read_round(result, asking=declared.asking, roots=declared.roots is not None)
+        found = read_round(result, self._declared.needs(turns.call.can))
         if isinstance(found, BadRound):
             self._bad(wire, found.text)
             return b""
@@ -127,17 +131,19 @@ class Rounds:
         return self._ask(wire, turns, found)
 
     def _ask(self, wire: WireId, turns: _Turns, found: Round) -> bytes:
+        can = turns.call.can
         for number, each in enumerate(found.inputs):
-            if each.method == ROOTS:
+            if each.method == ROOTS and (can is None or "roots" not in can):
                 found.give(number, is_error=False, body=roots_result(self._declared.roots or ()))
                 continue
             ask = RawJson(b"%d/%d/%d" % (wire, turns.number, number))
             params = each.params
-            if "elicitation.url" in each.needs:
+            if "elicitation.url" in each.needs and can is None:
                 params = self._with_id(ask, params)
             facts = AskFacts(each.method, wire=wire)
+            name = key_text(each.key) or "" if len(each.key) <= MAX_NAME_BYTES else ""
             self._taken.events.append(
-                ServerAsked(self._instance, ask, params, facts, ABSENT, needs=each.needs)
+                ServerAsked(self._instance, ask, params, facts, ABSENT, needs=each.needs, name=name)
             )
         return self.again(wire) if found.is_complete else b""
 
@@ -150,17 +156,15 @@ class Rounds:
         inner = at(params, {"elicitationId": None})[1:-1].strip()
         return RawJson(b'{"elicitationId":%b%b%b}' % (made, b"," if inner else b"", inner))
 
-    def answer(self, ask: RawJson, *, is_error: bool, body: RawJson) -> bytes:
-        """An input is there, or will never be. The line that says the call again, when it was the last."""
+    def answer(self, ask: RawJson, *, is_error: bool, body: RawJson) -> None:
+        """An input is there, or will never be: without some the call ends."""
         wire, number, which = (int(part) for part in ask.split(b"/"))
         turns = self._calls.get(WireId(wire))
         if turns is None or turns.round is None or turns.number != number:
-            return b""
+            return
         error = turns.round.give(which, is_error=is_error, body=body)
         if error is not None:
             self._end(WireId(wire), error)
-            return b""
-        return self.again(WireId(wire))
 
     def again(self, wire: WireId) -> bytes:
         """The line that says the call again, where its round is complete."""

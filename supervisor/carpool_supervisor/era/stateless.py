@@ -1,10 +1,10 @@
 """The stateless era (2026-07-28) towards one instance.
 
 Owns the wording of calls and cancels, and to which part of the conversation a line from the server belongs:
-answers to calls (here), what it wants before it answers (`rounds`), its introduction (`discovery`), what it
-tells unasked (`listening`). What only this era has is put on and taken off by `envelope`. A server of this
-era sends no requests: what it wants of an agent is the answer to a call, so whose it is is certain. Source:
-MCP 2026-07-28, basic/index, basic/utilities, server/tools.
+answers to calls (here), what it wants before it answers (`rounds`), tasks (`relayed`), its introduction
+(`discovery`), what it tells unasked (`listening`). What only this era has is put on and taken off by
+`envelope`. A server of this era sends no requests: what it wants of an agent is the answer to a call, so it
+is certain whose it is. Source: MCP 2026-07-28, basic/index, basic/utilities, server/tools.
 
 Knows nothing of: agents, deadlines, processes, which call is whose.
 """
@@ -46,8 +46,10 @@ from carpool_supervisor.era.adapter import Taken
 from carpool_supervisor.era.asking import NOTHING, Declared
 from carpool_supervisor.era.discovery import DISCOVER, Discovery
 from carpool_supervisor.era.envelope import Envelope, neutral_error, own_params, read_result
+from carpool_supervisor.era.hints import NO_WORD, read_hint
 from carpool_supervisor.era.listening import Listening, cancelled_listen
 from carpool_supervisor.era.reading import CHANGED, FAMILIES
+from carpool_supervisor.era.relayed import NOTIFICATION, Relayed
 from carpool_supervisor.era.rounds import ASKS, Rounds, call_of
 
 METHOD_NOT_FOUND: Final = -32601
@@ -68,6 +70,7 @@ class Stateless:
         self._listening = Listening(instance, self._envelope, self._taken)
         self._discovery = Discovery(instance, key, self._envelope, self._taken, self._listening.begin)
         self._rounds = Rounds(instance, declared, self._taken, self._say)
+        self._relayed = Relayed(instance)
 
     # --- out -------------------------------------------------------------------------------------------
 
@@ -79,11 +82,13 @@ class Stateless:
         """The call under its wire id, which is also its progress token."""
         if call.method in ASKS:
             self._rounds.begin(wire, call)
+        else:
+            self._relayed.begin(wire, call)
         return self._say(RawJson(b"%d" % wire), wire, call, b"")
 
     def _say(self, request: RawJson, wire: WireId, call: Call, more: bytes) -> bytes:
         token = RawJson(b"%d" % wire) if call.wants_progress else ABSENT
-        meta, params = self._envelope.meta(call.meta), own_params(call.params)
+        meta, params = self._envelope.meta(call.meta, call), own_params(call.params, call.method)
         if call.method == TOOLS_CALL:
             params = call_params(call.target, params, meta, token)
         else:
@@ -94,6 +99,7 @@ class Stateless:
 
     def cancel(self, wire: WireId, reason: str) -> bytes:
         """`notifications/cancelled`; nothing between two rounds, when the server has nothing to cancel."""
+        self._relayed.over(wire)
         request = self._rounds.cancel(wire)
         if not request:
             return b""
@@ -101,11 +107,12 @@ class Stateless:
         return notification_line("notifications/cancelled", params)
 
     def answer_ask(self, ask: RawJson, *, is_error: bool, body: RawJson) -> bytes:
-        """Something that the server wanted is there, or will not be: the call again, when it was the last."""
-        return self._rounds.answer(ask, is_error=is_error, body=body)
+        """Something that the server wanted is there, or will not be. Nothing to write yet: see `again`."""
+        self._rounds.answer(ask, is_error=is_error, body=body)
+        return b""
 
     def again(self, wire: WireId) -> bytes:
-        """The call once more, after a pause."""
+        """The call once more: after a pause, or with everything that was wanted."""
         return self._rounds.again(wire)
 
     def ask_progress(self, token: RawJson, params: RawJson) -> bytes:
@@ -121,9 +128,22 @@ class Stateless:
         """Another `subscriptions/listen`."""
         return self._listening.watch(add, drop)
 
+    def watch_tasks(self, tasks: Sequence[str]) -> bytes:
+        """Another `subscriptions/listen`."""
+        return self._listening.watch_tasks(tasks)
+
+    def cancel_task(self, task: str) -> bytes:
+        """`tasks/cancel`; whatever it answers, nobody waits for that."""
+        params = RawJson(b'{"taskId":%b}' % quote(task))
+        return self._envelope.request(self._envelope.next_id("task"), "tasks/cancel", params, tasks=True)
+
     def probe(self) -> bytes:
         """`server/discover`. Any answer, an error too, is a sign of life."""
         return self._envelope.request(self._envelope.next_id("ping"), DISCOVER)
+
+    def relist(self) -> bytes:
+        """The first page of the first list."""
+        return self._discovery.relist()
 
     def caused(self) -> list[OwnEvent]:
         """See `adapter.Adapter`."""
@@ -164,14 +184,24 @@ class Stateless:
             self._call_erred(found[0], message.error)
 
     def _call_answered(self, wire: WireId, result: RawJson) -> None:
+        about = self._relayed.over(wire)
+        if about is not None:
+            self._taken.events.append(self._relayed.answered(wire, about, result))
+            return
+        whole = result
         kind, result = read_result(result)
         if kind == "input_required":
             self._taken.write(self._rounds.wants(wire, result))
             return
-        method = self._rounds.method(wire)
-        self._rounds.over(wire)
+        first = self._rounds.is_first(wire)
+        call = self._rounds.over(wire)
+        method = "" if call is None else call.method
+        may_begin = call is not None and call.tasks and self._envelope.tasks and method == TOOLS_CALL
+        if kind == "task" and may_begin:
+            self._taken.events.append(self._relayed.began(wire, whole))
+            return
         if kind != "complete":
-            what = "has a resultType that carpool does not know" if kind == "unknown" else "is too complex"
+            what = "is too complex" if kind == "unreadable" else "has a resultType that carpool does not know"
             self._unreadable(wire, f"The result {what}.")
             return
         if method == TOOLS_CALL:
@@ -181,21 +211,31 @@ class Stateless:
                 return
             if note is not None:
                 self._misspoke(f"answered against the protocol: {note}")
-        self._taken.events.append(ServerAnswered(self._instance, wire, is_error=False, body=result))
+        # What depends on answers that an agent gave is not to be kept (server/utilities/caching).
+        hint = read_hint(whole) if method == "resources/read" and first else NO_WORD
+        self._taken.events.append(
+            ServerAnswered(self._instance, wire, False, result, ttl_ms=hint.ttl_ms, public=hint.public)
+        )
 
     def _call_erred(self, wire: WireId, error: RawJson) -> None:
-        method = self._rounds.method(wire)
-        self._rounds.over(wire)
+        about = self._relayed.over(wire)
+        if about is not None:
+            self._taken.events.append(self._relayed.erred(wire, about, repair_error(error)[0]))
+            return
+        call = self._rounds.over(wire)
+        method, same_era = ("", False) if call is None else (call.method, call.can is not None)
         error, note = repair_error(error)
         if note is not None:
             self._misspoke(f"answered against the protocol: {note}")
-        body = neutral_error(method, error)
+        body = neutral_error(method, error, same_era=same_era)
         self._taken.events.append(ServerAnswered(self._instance, wire, is_error=True, body=body))
 
     def _own_answered(self, message: Result | ErrorAnswer) -> None:
         if message.id.startswith(b'"carpool-ping-'):
             self._taken.events.append(ProbeAnswered(self._instance))
             self._listening.nudged()
+        elif message.id.startswith(b'"carpool-task-'):
+            pass
         elif not (self._discovery.answered(message) or self._listening.answered(message)):
             self._misspoke("answered a request that carpool never made")
 
@@ -219,14 +259,21 @@ class Stateless:
                     self._taken.events.append(ResourceUpdated(self._instance, each, body))
         elif method == "notifications/cancelled":
             self._listening.ended(cancelled_listen(params))
-        elif not self._listening.hears(params):
-            pass  # of a listen that is being replaced, or never asked for
-        elif method in CHANGED:
+        elif self._listening.hears(params):  # else of a listen that is being replaced, or never asked for
+            self._changed(method, params)
+
+    def _changed(self, method: str, params: RawJson) -> None:
+        """What came on the listen in force."""
+        if method in CHANGED:
             self._discovery.changed(CHANGED[method])
         elif method == "notifications/resources/updated":
             uri = text_of(params, "uri")
             if uri is not None:
                 self._taken.events.append(ResourceUpdated(self._instance, uri, _bare(params)))
+        elif method == NOTIFICATION:
+            told_of = self._relayed.changed(params)
+            if told_of is not None:
+                self._taken.events.append(told_of)
 
     # --- lines we cannot read --------------------------------------------------------------------------
 
@@ -240,6 +287,7 @@ class Stateless:
         found = call_of(garbage.id)
         if found is not None and not self._rounds.is_stale(*found):
             self._rounds.over(found[0])
+            self._relayed.over(found[0])
             self._unreadable(found[0], f"The answer cannot be read: {garbage.text}")
         elif not self._discovery.unreadable(garbage.id, garbage.text):
             self._misspoke(f"wrote a line that is no message: {garbage.text}")
@@ -251,6 +299,7 @@ class Stateless:
             self._misspoke(f"wrote {text}")
             return
         self._rounds.over(found[0])
+        self._relayed.over(found[0])
         self._taken.events.append(
             AnswerUnreadable(self._instance, found[0], "answer_too_large", f"It was {text}.")
         )

@@ -104,7 +104,8 @@ def good(question, answer):
     """Whether this answers the question: of its kind, and with every field that the form requires."""
     if not isinstance(answer, RESULTS[type(question)]):
         return False
-    if isinstance(answer, types.ElicitResult) and answer.action == "accept":
+    by_form = isinstance(getattr(question, "params", None), types.ElicitRequestFormParams)
+    if by_form and answer.action == "accept":
         return not set(question.params.requested_schema["required"]) - set(answer.content or {})
     return True
 

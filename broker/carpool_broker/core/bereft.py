@@ -1,0 +1,46 @@
+"""Who has lost state, with a supervisor that is gone or by being served elsewhere, and how the supervisor
+hears of it (rule 15).
+
+Owns the notes per session and the messages. In doubt an agent hears once too often that its state is gone.
+Knows nothing of: leases, which are the supervisor's.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from carpool_broker.core.session import Session
+from carpool_protocol.ids import PoolKey, ServerName
+from carpool_protocol.messages import PoolChanged, SessionNote, SessionRekeyed, Sessions
+
+
+def note(sessions: Iterable[Session], states: Mapping[PoolKey, PoolChanged]) -> None:
+    """The supervisor is gone: who has called a server in mode `session` may have had state there."""
+    for session in sessions:
+        for entry in session.scope.servers if session.called else ():
+            state = states.get(entry.key)
+            if entry.server in session.called and state is not None and state.mode == "session":
+                session.bereft.add(entry.key)
+        session.called.clear()
+
+
+def said(sessions: Collection[Session]) -> list[Sessions]:
+    """Who is there: some may have left, and some have lost what they had, while no supervisor was. It counts
+    as said.
+    """
+    notes = [SessionNote(each.id, sorted(each.bereft)) for each in sessions]
+    for each in sessions:
+        each.bereft.clear()
+    return [Sessions(notes)] if notes else []
+
+
+def places(session: Session) -> dict[ServerName, PoolKey]:
+    """Where this session is served."""
+    return {entry.server: entry.key for entry in session.scope.servers}
+
+
+def moved(session: Session, before: Mapping[ServerName, PoolKey]) -> list[SessionRekeyed]:
+    """It was served there before: what it held there of servers that it has called is gone."""
+    return [
+        SessionRekeyed(session.id, before[server], key)
+        for server, key in places(session).items()
+        if server in session.used and before.get(server, key) != key
+    ]

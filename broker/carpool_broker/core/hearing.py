@@ -1,0 +1,73 @@
+"""Who hears of what servers say outside answers: log messages, changes of resources, changes of lists.
+
+Owns that a message reaches whoever wants it, on the request or the listen it belongs to, and nobody else. A
+request of the stateless era that names no level hears none. A list that changed is told once to an agent of
+the handshake era that holds it (it lists again or does not care), and each time to whoever listens.
+
+Knows nothing of: what is wanted (`interests`, `listens`), which instance said it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from carpool_broker.core.effects import AnyEffect, SayListChanged, SayLog, SayUpdated
+from carpool_broker.core.interests import rank
+from carpool_broker.core.ledger import Ledger
+from carpool_broker.core.listing import Family
+from carpool_broker.core.lists import notice_of
+from carpool_broker.core.outlook import Outlook
+from carpool_broker.core.requests import Requests
+from carpool_broker.core.session import Session
+from carpool_protocol.ids import SessionId
+from carpool_protocol.messages import Logged, Updated
+
+
+class Hearing:
+    """For all sessions."""
+
+    def __init__(
+        self,
+        sessions: Mapping[SessionId, Session],
+        outlook: Outlook,
+        ledger: Ledger,
+        requests: Requests,
+        out: Callable[[AnyEffect], None],
+    ) -> None:
+        self._sessions = sessions
+        self._outlook = outlook
+        self._ledger = ledger
+        self._interests = requests.interests
+        self._listens = requests.listens
+        self._out = out
+
+    def logged(self, event: Logged) -> None:
+        """A server's log message: about one call, or about some of a session."""
+        owed = self._ledger.calls.get(event.call)
+        wants = self._interests.wants_log
+        if owed is None:
+            if event.session in self._sessions and wants(event.session, event.level):
+                self._out(SayLog(event.session, event.params))
+            return
+        by, session = owed.asked.by, owed.session
+        if by is None:
+            is_wanted = wants(session.id, event.level)
+        else:
+            is_wanted = bool(by.level) and not owed.parked and rank(event.level) >= rank(by.level)
+        if is_wanted:
+            self._out(SayLog(session.id, event.params, owed.asked.id))
+
+    def updated(self, event: Updated) -> None:
+        """A resource changed."""
+        for session_id, listen, spelled, exact in self._interests.hearers(event.key, event.uri):
+            uri = spelled
+            if not exact:
+                uri = self._outlook.view(self._sessions[session_id]).outward_uri(event.key, event.uri)
+            self._out(SayUpdated(session_id, uri, event.params, listen))
+
+    def tell(self, session: Session, families: Iterable[Family]) -> None:
+        """These lists are others now."""
+        notices = {notice_of(family) for family in families}
+        for notice in sorted(notices & session.listed):
+            session.listed.remove(notice)
+            self._out(SayListChanged(session.id, notice))
+        if session.listens:
+            self._listens.changed(session, notices)

@@ -1,0 +1,169 @@
+"""`subscriptions/listen`: what agents of the stateless era hear of without asking each time.
+
+Owns every listen from its request to its end: what it is granted (only what can be delivered), that this is
+said before anything else on it, and what is said on which. A listen whose URIs may belong to a server that
+has not told its catalog yet waits for that, bounded by `wait_s`. Source: MCP 2026-07-28,
+basic/utilities/subscriptions.
+
+Invariants (`check`): a listen either waits, with a deadline, or is granted; its subscriptions are in
+`interests` under its id exactly while it is granted.
+Knows nothing of: how it is worded, what changes (`broker`), the union for servers (`interests`).
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from carpool_broker.core.effects import Acknowledge, AnyEffect, SayListChanged
+from carpool_broker.core.events import AgentListened, Notice
+from carpool_broker.core.interests import Interests
+from carpool_broker.core.outlook import Outlook
+from carpool_broker.core.replies import refusal
+from carpool_broker.core.session import Listen, Session
+from carpool_broker.core.tasks import Tasks
+from carpool_broker.core.view import Route
+from carpool_broker.core.watching import Watching, Who
+from carpool_protocol.deadlines import Deadlines
+from carpool_protocol.ids import RawJson, SessionId
+from carpool_protocol.messages import Feature
+
+MAX_LISTENS: Final = 1024
+"""Of one session: one that many agents share has one for each of them."""
+MAX_URIS: Final = 1024
+
+_METHOD: Final = "subscriptions/listen"
+_SAYS: Final[dict[Notice, Feature]] = {
+    "tools": "tools.listChanged",
+    "prompts": "prompts.listChanged",
+    "resources": "resources.listChanged",
+}
+
+
+class Listens:
+    """All listens of all sessions."""
+
+    def __init__(
+        self,
+        sessions: dict[SessionId, Session],
+        outlook: Outlook,
+        interests: Interests,
+        watching: Watching,
+        out: Callable[[AnyEffect], None],
+        *,
+        tasks: Tasks,
+    ) -> None:
+        self._sessions = sessions
+        self._outlook = outlook
+        self._interests = interests
+        self._watching = watching
+        self._tasks = tasks
+        self._out = out
+        self.wait_s = 10.0
+        self.waits: Deadlines[Who] = Deadlines()
+
+    def listened(self, session: Session, event: AgentListened, now: float) -> None:
+        """A new one."""
+        if event.id in session.listens or event.id in session.owed or event.id in session.lists:
+            self._refuse(session, event, "duplicate_request_id")
+        elif len(session.listens) >= MAX_LISTENS:
+            self._refuse(
+                session, event, "too_many_calls", f"At most {MAX_LISTENS} may listen in one session."
+            )
+        elif len(event.uris) > MAX_URIS:
+            self._refuse(session, event, "bad_params", f"One listen may name {MAX_URIS} resources at most.")
+        elif event.tasks and self._is_undeclared(session, event):
+            pass
+        else:
+            session.listens[event.id] = Listen(event)
+            self._grant(session, session.listens[event.id], now, patient=True)
+
+    def _refuse(self, session: Session, event: AgentListened, slug: str, detail: str = "") -> None:
+        self._out(refusal(session, event.id, event.by, slug, detail=detail, method=_METHOD))
+
+    def _is_undeclared(self, session: Session, event: AgentListened) -> bool:
+        """Whether it is refused because it names tasks. Where no server knows of any they are passed over."""
+        refused = self._tasks.objection(session, event.id, event.by, _METHOD)
+        if refused is not None:
+            self._out(refused)
+        return refused is not None
+
+    def _grant(self, session: Session, listen: Listen, now: float, *, patient: bool) -> None:
+        """Put it in force, unless a catalog may still tell more of it."""
+        event = listen.event
+        routes: list[tuple[str, Route]] = []
+        for uri in event.uris:
+            place = self._watching.place(session, uri, patient=patient)
+            if place is None:
+                who = (session.id, event.id)
+                if who not in self.waits:
+                    self._outlook.discover(session, self._outlook.view(session))
+                    self.waits.arm(who, now, self.wait_s)
+                return
+            if isinstance(place, Route):
+                routes.append((uri, place))
+        self.waits.disarm((session.id, event.id))
+        for uri, route in routes:
+            self._interests.subscribe(session.id, route.server, route.uri, uri, event.id)
+        listen.granted = True
+        features = self._outlook.view(session).capabilities()
+        listen.families = tuple(family for family in event.families if _SAYS[family] in features)
+        uris = tuple(uri for uri, _ in routes)
+        listen.tasks = self._tasks.of(session, event.tasks)
+        self._out(Acknowledge(session.id, event.id, listen.families, uris, listen.tasks))
+        self._tasks.heard(listen.tasks, event.id, on=True)
+        if uris:
+            self._watching.say_interests()
+
+    def changed(self, session: Session, families: Iterable[Notice]) -> None:
+        """Lists that this session sees are others now: every listen for them says so, each time."""
+        changed = set(families)
+        for request, listen in session.listens.items():
+            for family in listen.families:
+                if family in changed:
+                    self._out(SayListChanged(session.id, family, request))
+
+    # --- waiting, and the end --------------------------------------------------------------------------
+
+    def cancelled(self, session: Session, request: RawJson) -> bool:
+        """Whether this id was a listen's; it has ended."""
+        listen = session.listens.pop(request, None)
+        if listen is None:
+            return False
+        self.waits.disarm((session.id, request))
+        self._interests.release(session.id, request)
+        self._tasks.heard(listen.tasks, request, on=False)
+        if listen.event.uris:
+            self._watching.say_interests()
+        return True
+
+    def waited(self, who: Who, now: float, *, patient: bool) -> None:
+        """It has waited long enough: what is known is granted. `patient`: it may once more."""
+        session = self._sessions[who[0]]
+        self._grant(session, session.listens[who[1]], now, patient=patient)
+
+    def moved(self, now: float) -> None:
+        """Catalogs or pool states are others now: what waited for that may go on."""
+        if not self.waits:
+            return
+        for session in self._sessions.values():
+            for listen in [each for each in session.listens.values() if not each.granted]:
+                self._grant(session, listen, now, patient=True)
+
+    def forget(self, session: Session) -> None:
+        """The agent is gone; what it subscribed to is `interests`'."""
+        for request in session.listens:
+            self.waits.disarm((session.id, request))
+        session.listens.clear()
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        waiting = 0
+        for session in self._sessions.values():
+            held = self._interests.holders(session.id)
+            assert held <= session.listens.keys(), "a subscription of a listen that is over"
+            for request, listen in session.listens.items():
+                assert listen.event.id == request
+                assert listen.granted != ((session.id, request) in self.waits)
+                assert listen.granted or request not in held
+                assert listen.granted or not listen.families
+                waiting += not listen.granted
+        assert waiting == len(self.waits)

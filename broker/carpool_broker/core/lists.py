@@ -1,0 +1,196 @@
+"""Lists, page by page, and `server/discover`, which tells what there is to list.
+
+Owns first pages that wait for catalogs which are on their way (rule 18): bounded by `wait_s`, and shorter for
+`server/discover`, which is how an agent finds out whether anybody is there at all. What a page of the
+stateless era says about its freshness is `hints`'.
+
+Invariant (`check`): what waits has a deadline and belongs to a session that is there.
+Knows nothing of: what a page holds (`view`), who is told that a list changed.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from carpool_broker.core.effects import AnyEffect, Describe, Reply, ReplyStateless
+from carpool_broker.core.events import AgentDiscovered, AgentListed, Notice
+from carpool_broker.core.hints import Hints
+from carpool_broker.core.listing import FAMILIES, BadCursor, Family
+from carpool_broker.core.outlook import Outlook
+from carpool_broker.core.replies import refusal
+from carpool_broker.core.session import Session
+from carpool_broker.core.tasks import Tasks
+from carpool_broker.core.view import View
+from carpool_protocol.deadlines import Deadlines
+from carpool_protocol.downgrade import STATELESS
+from carpool_protocol.features import FEATURES
+from carpool_protocol.ids import RawJson, SessionId
+from carpool_protocol.messages import Feature
+
+DISCOVER_WAIT_S: Final = 2.0
+"""The official SDKs give a server 10 s to answer before they take it for one of the handshake era."""
+
+METHODS: Final[dict[Family, str]] = {
+    "tools": "tools/list",
+    "prompts": "prompts/list",
+    "resources": "resources/list",
+    "templates": "resources/templates/list",
+}
+
+Who = tuple[SessionId, RawJson]
+
+
+class Lists:
+    """Lists of all sessions. `instructions`: what a session is told of all servers together."""
+
+    def __init__(
+        self,
+        sessions: dict[SessionId, Session],
+        outlook: Outlook,
+        hints: Hints,
+        tasks: Tasks,
+        out: Callable[[AnyEffect], None],
+    ) -> None:
+        self._sessions = sessions
+        self._outlook = outlook
+        self._hints = hints
+        self._tasks = tasks
+        self._out = out
+        self.wait_s = 10.0
+        self.waits: Deadlines[Who] = Deadlines()
+
+    def listed(self, session: Session, event: AgentListed, now: float) -> None:
+        """A page of a list; the first one waits for catalogs that are on their way, for a while."""
+        if event.by is None and not session.greeted:
+            self._out(refusal(session, event.id, event.by, "not_initialized"))
+        elif self._is_free(session, event):
+            if event.cursor is None and self._wait(session, event, now, self.wait_s):
+                return
+            self._answer(session, event, now)
+
+    def discovered(self, session: Session, event: AgentDiscovered, now: float) -> None:
+        """What there is; it waits as a list does, but not as long."""
+        if self._is_free(session, event):
+            wait_s = min(self.wait_s, DISCOVER_WAIT_S)
+            if not self._wait(session, event, now, wait_s):
+                self._answer(session, event, now)
+
+    def _is_free(self, session: Session, event: AgentListed | AgentDiscovered) -> bool:
+        """Whether the id names no other open request; else it is refused."""
+        if event.id in session.lists or event.id in session.owed or event.id in session.listens:
+            self._out(refusal(session, event.id, event.by, "duplicate_request_id", method=_method(event)))
+            return False
+        return True
+
+    def _wait(
+        self, session: Session, event: AgentListed | AgentDiscovered, now: float, wait_s: float
+    ) -> bool:
+        view = self._outlook.view(session)
+        if not self._outlook.unsettled(session, view):
+            return False
+        self._outlook.discover(session, view)
+        session.lists[event.id] = event
+        self.waits.arm((session.id, event.id), now, wait_s)
+        return True
+
+    def _answer(self, session: Session, event: AgentListed | AgentDiscovered, now: float) -> None:
+        if isinstance(event, AgentDiscovered):
+            self._describe(session, event, now)
+        elif event.by is not None:
+            self._answer_stateless(session, event, now)
+        else:
+            page = self._outlook.view(session).page(event.family, event.cursor, session.version)
+            if isinstance(page, BadCursor):
+                self._out(refusal(session, event.id, None, "bad_cursor"))
+                return
+            session.listed.add(notice_of(event.family))
+            self._hints.renew(self._outlook.view(session), now)
+            self._out(Reply(session.id, event.id, is_error=False, body=page.body))
+
+    def _answer_stateless(self, session: Session, event: AgentListed, now: float) -> None:
+        view, method = self._outlook.view(session), METHODS[event.family]
+        if notice_of(event.family) not in view.capabilities():  # what is not announced is not served
+            self._out(refusal(session, event.id, event.by, "unknown_method", method=method))
+            return
+        page = view.page(event.family, event.cursor, STATELESS)
+        if isinstance(page, BadCursor):
+            self._out(refusal(session, event.id, event.by, "bad_cursor", method=method))
+            return
+        ttl_ms, public = self._hints.of(view, (event.family,), now)
+        self._hints.renew(view, now)
+        self._out(
+            ReplyStateless(
+                session.id,
+                event.id,
+                False,
+                page.body,
+                method,
+                ttl_ms=ttl_ms,
+                public=public and not session.named,
+            )
+        )
+
+    def _describe(self, session: Session, event: AgentDiscovered, now: float) -> None:
+        view = self._outlook.view(session)
+        ttl_ms, public = self._hints.of(view, FAMILIES, now)
+        instructions = self._outlook.instructions(session)
+        features = announced(view)
+        tasks = self._tasks.served(view)
+        public = public and not session.named
+        self._out(Describe(session.id, event.id, instructions, features, tasks, ttl_ms, public))
+
+    # --- waiting ---------------------------------------------------------------------------------------
+
+    def cancelled(self, session: Session, request: RawJson) -> bool:
+        """Whether this id was one that waits; it does no more."""
+        if session.lists.pop(request, None) is None:
+            return False
+        self.waits.disarm((session.id, request))
+        return True
+
+    def waited(self, who: Who, now: float) -> None:
+        """It has waited long enough: it gets what is known. No list waits twice for what did not come."""
+        session = self._sessions[who[0]]
+        event = session.lists.pop(who[1])
+        if isinstance(event, AgentListed):
+            self._outlook.slow |= self._outlook.view(session).unknown
+        self._answer(session, event, now)
+
+    def again(self, who: Who, now: float) -> None:
+        """Let it wait once more."""
+        self.waits.arm(who, now, self.wait_s)
+
+    def moved(self, now: float) -> None:
+        """Catalogs or pool states are others now: what waited for that may go on."""
+        if not self.waits:
+            return
+        for session in self._sessions.values():
+            if session.lists and not self._outlook.unsettled(session, self._outlook.view(session)):
+                for request in list(session.lists):
+                    self.waits.disarm((session.id, request))
+                    self._answer(session, session.lists.pop(request), now)
+
+    def forget(self, session: Session) -> None:
+        """The agent is gone."""
+        for request in session.lists:
+            self.waits.disarm((session.id, request))
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        waiting = {(s.id, request) for s in self._sessions.values() for request in s.lists}
+        assert len(self.waits) == len(waiting)
+        assert all(who in self.waits for who in waiting)
+
+
+def announced(view: View) -> tuple[Feature, ...]:
+    """What is announced of a view, in a stable order."""
+    features = view.capabilities()
+    return tuple(feature for feature in FEATURES if feature in features)
+
+
+def notice_of(family: Family) -> Notice:
+    """What the `list_changed` about this family is about."""
+    return "resources" if family == "templates" else family
+
+
+def _method(event: AgentListed | AgentDiscovered) -> str:
+    return METHODS[event.family] if isinstance(event, AgentListed) else "server/discover"

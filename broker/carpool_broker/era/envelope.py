@@ -1,0 +1,146 @@
+"""What every request of the stateless era says of itself and of its agent, in its `_meta`.
+
+Owns what has to be there, what is refused and in which order, and what of a `_meta` goes on to a server: not
+what is between the agent and us. Agents of a fleet say the same with each request, so what was read is kept
+(bounded). Source: MCP 2026-07-28, basic/index ("Request metadata"), basic/versioning.
+
+Invariant: no bytes raise; a refusal says which key is wrong, never its value (but the version's, which the
+specification wants in the error).
+Knows nothing of: methods, other params, ids.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from carpool_broker.core.events import Asker
+from carpool_broker.core.interests import LEVELS
+from carpool_broker.era import asking
+from carpool_protocol import stateless
+from carpool_protocol.content import text_of, value_of
+from carpool_protocol.downgrade import NEWEST
+from carpool_protocol.faults import fault, for_method
+from carpool_protocol.ids import ABSENT, RawJson
+from carpool_protocol.jsonrpc import quote
+from carpool_protocol.scan import fields, key_text
+from carpool_protocol.traceparent import said_in
+
+MARK: Final = b'"%b"' % stateless.PROTOCOL_VERSION.encode()
+"""A `_meta` whose keys are written without escapes and that holds no such bytes names no version."""
+
+_NAMES: Final = frozenset(
+    {
+        stateless.PROTOCOL_VERSION,
+        stateless.CLIENT_CAPABILITIES,
+        stateless.CLIENT_INFO,
+        stateless.LOG_LEVEL,
+    }
+)
+_KEPT: Final = 512
+_SMALL_BYTES: Final = 2048
+_LARGE_BYTES: Final = 64 * 1024
+_MAX_NAME_CHARS: Final = 100
+
+
+class Refused(Struct, frozen=True):
+    """The request gets this error object."""
+
+    error: RawJson
+
+
+class Envelope(Struct, frozen=True):
+    """What a request says beside its params."""
+
+    by: Asker
+    meta: RawJson
+    """What goes on to a server; `ABSENT` where nothing is left."""
+    trace: str
+    """See `traceparent.said_in`."""
+
+
+_decode = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def refusal(slug: str, detail: str = "") -> Refused:
+    """A refusal of our own table, as an error."""
+    return Refused(for_method(fault(slug, detail=detail), "")[1])
+
+
+def read_envelope(meta: bytes, *, is_required: bool) -> Envelope | Refused | None:
+    """The `_meta` of a request (`b""` for none). None where it names no version and need not: then the
+    request is none of this era.
+    """
+    if len(meta) <= _SMALL_BYTES:
+        return _read_small(meta, is_required)
+    return _read(meta, is_required)
+
+
+def _read(meta: bytes, is_required: bool) -> Envelope | Refused | None:
+    said = _members(meta)
+    if said is None or stateless.PROTOCOL_VERSION not in said:
+        if not is_required:
+            return None
+        return _lacks("_meta" if not meta else "an object _meta" if said is None else _VERSION)
+    version = key_text(bytes(said[stateless.PROTOCOL_VERSION]))
+    capabilities = bytes(said.get(stateless.CLIENT_CAPABILITIES, b""))
+    if version is None:
+        return _lacks(_VERSION)
+    if capabilities[:1] != b"{":
+        return _lacks(_CAPABILITIES)
+    if version not in stateless.SUPPORTED:
+        return Refused(stateless.unsupported_version(version))
+    info, level = said.get(stateless.CLIENT_INFO, b""), said.get(stateless.LOG_LEVEL, b"")
+    asker = _known_asker if len(meta) <= _SMALL_BYTES else _asker  # what is kept stays small
+    by = asker(capabilities, bytes(info), bytes(level))
+    if isinstance(by, Refused):
+        return by
+    kept = [
+        quote(name) + b":" + bytes(raw)
+        for name, raw in said.items()
+        if name not in _NAMES and name.casefold() not in stateless.HOP_BY_HOP
+    ]
+    if not kept:
+        return Envelope(by, ABSENT, "")
+    left = RawJson(b"{%b}" % b",".join(kept))
+    return Envelope(by, left, said_in(left))
+
+
+_read_small = lru_cache(_KEPT)(_read)
+
+_VERSION: Final = f"a string {stateless.PROTOCOL_VERSION} in _meta"
+_CAPABILITIES: Final = f"an object {stateless.CLIENT_CAPABILITIES} in _meta"
+
+
+def _lacks(what: str) -> Refused:
+    return refusal("bad_params", f"A request of MCP {stateless.VERSION} needs {what}.")
+
+
+def _members(meta: bytes) -> Mapping[str, Raw | bytes] | None:
+    """By name, the last of doubles; None for what is no object."""
+    try:
+        if len(meta) <= _LARGE_BYTES:
+            return _decode(meta)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass  # half a surrogate pair (rule 16), or no object
+    return fields(meta)  # so many members and no more
+
+
+def _asker(capabilities: bytes, info: bytes, level: bytes) -> Asker | Refused:
+    minimum = ""
+    if level and level != b"null":
+        minimum = key_text(level) or "" if level[:1] == b'"' else ""
+        if minimum not in LEVELS:
+            return refusal("bad_params", f"{stateless.LOG_LEVEL} is one of {', '.join(LEVELS)}.")
+    extensions = value_of(capabilities, "extensions") or b""
+    return Asker(
+        capabilities=asking.declared(NEWEST, capabilities),
+        agent=(text_of(info, "name") or "")[:_MAX_NAME_CHARS],
+        level=minimum,
+        tasks=(value_of(extensions, stateless.TASKS) or b"")[:1] == b"{",
+    )
+
+
+_known_asker = lru_cache(_KEPT)(_asker)

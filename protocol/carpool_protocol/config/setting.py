@@ -1,0 +1,73 @@
+"""One setting: what its key, kind, default and sentence are. The tables are `settings` and `settings_http`.
+
+Knows nothing of: which settings there are.
+"""
+
+from collections.abc import Callable
+from typing import Final, Literal
+
+from msgspec import Struct, UnsetType
+
+MiB: Final = 1024 * 1024
+
+Kind = Literal[
+    "text",
+    "template",
+    "switch",
+    "count",
+    "seconds",
+    "texts",
+    "templates",
+    "template map",
+    "seconds map",
+    "hash map",
+]
+"""`template`: text in which `${VAR}` is expanded. `count`: a whole number. `seconds`: a positive number.
+`hash map`: names and `sha256:` with 64 hex digits.
+"""
+
+Default = None | bool | int | float | str | tuple[str, ...]
+"""`None`: nothing set. Maps are empty by default."""
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """One key that a configuration file may hold."""
+
+    key: str
+    """Dotted where it stands in an object: `pool.min`."""
+    also: tuple[str, ...] = ()
+    """Other spellings of the key, as other programs write them."""
+    field: str
+    """Where its value lives in `model`: `max_instances` in `Config`, `policy.idle_s` in `ServerConfig`."""
+    kind: Kind
+    default: Default | UnsetType = None
+    """`UNSET`: the setting is required."""
+    unit: str = ""
+    low: float = 0
+    """The least value of a `count`. `seconds` are always above zero unless `zero` is set."""
+    high: float = 1_000_000_000
+    zero: bool = False
+    """`seconds` may be 0."""
+    choices: tuple[str, ...] = ()
+    later: tuple[str, ...] = ()
+    """Choices that are known and refused: this version cannot do them yet."""
+    check: Callable[[str], str | None] | None = None
+    """What is wrong with a `text`, as a sentence."""
+    text: str
+
+
+def seconds(key: str, field: str, default: float, text: str, *, zero: bool = False) -> Setting:
+    return Setting(key=key, field=field, kind="seconds", default=default, unit="s", zero=zero, text=text)
+
+
+def count(
+    key: str, field: str, default: int, unit: str, text: str, *, low: int = 1, high: int = 1_000_000
+) -> Setting:
+    return Setting(
+        key=key, field=field, kind="count", default=default, unit=unit, low=low, high=high, text=text
+    )
+
+
+def size(key: str, field: str, default: int, text: str) -> Setting:
+    """At least 64 KiB: below that ordinary calls would already not fit."""
+    return count(key, field, default, "bytes", text, low=64 * 1024, high=1024 * 1024 * MiB)

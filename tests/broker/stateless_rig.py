@@ -1,0 +1,170 @@
+"""A broker's core with agents of the stateless era, for the tests of what they get.
+
+Owns the shorthands: a supervisor, two servers, sessions of every kind, requests with their `Asker`.
+"""
+
+from typing import Any, Final
+
+from carpool_broker.core import events as ev
+from carpool_broker.core.bounds import Bounds
+from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.effects import RequireInput
+from carpool_broker.core.events import Asker, Capabilities, Given, SourceId
+from carpool_broker.core.registry import Registry
+from carpool_broker.core.scope import Scope, ScopeEntry
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, CallId, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.messages import (
+    Asked,
+    Call,
+    Catalog,
+    Feature,
+    Mode,
+    Policy,
+    PoolChanged,
+    PoolSpec,
+    ResourceOffer,
+    ToolOffer,
+)
+
+ONE, TWO = SessionId("s1"), SessionId("s2")
+A, B = PoolKey("a:1"), PoolKey("b:1")
+PLAIN: Final = Asker()
+ASKING: Final = Asker(Capabilities(sampling=True, form=True, url=True, roots=True), agent="able")
+SAMPLING: Final = "sampling/createMessage"
+ELICITATION: Final = "elicitation/create"
+PARAMS: Final = RawJson(b'{"messages":[]}')
+RESULT: Final = RawJson(b'{"content":[]}')
+FEATURES: Final[list[Feature]] = [
+    "tools",
+    "tools.listChanged",
+    "resources",
+    "resources.listChanged",
+    "resources.subscribe",
+]
+SECRET: Final = b"of the tests"
+
+
+class Rig:
+    """Servers `a` (tool `x`, resource `file:///a`) and `b` (tool `y`), a supervisor, a clock."""
+
+    def __init__(self, *, told: bool = True, park_s: float = 300.0, **bounds: int) -> None:
+        self.core = BrokerCore(
+            Registry(mark="m"), Bounds(park_s=park_s, **bounds), list_wait_s=10.0, secret=SECRET
+        )
+        self.now = 100.0
+        self.count = 0
+        entries = tuple(ScopeEntry(server=ServerName(key[0]), key=key) for key in (A, B))
+        specs = tuple(
+            PoolSpec(key=e.key, server=e.server, argv=[], env={}, cwd="/", policy=Policy()) for e in entries
+        )
+        self.feed(
+            ev.SourceRead(
+                source=SourceId("daemon"), scope=Scope(entries), specs=specs, misconfigured={},
+                stop_first=frozenset(), max_processes=8, max_greeting=3,
+            )
+        )  # fmt: skip
+        self.feed(ev.SupervisorCame(1_000_000))
+        if told:
+            self.catalog(A, "x")
+            self.catalog(B, "y")
+        self.come(ONE)
+
+    def feed(self, event: ev.AnyEvent) -> list[Any]:
+        """One event, with every invariant checked."""
+        effects = self.core.handle(event, self.now)
+        self.core.check()
+        return effects
+
+    def wait(self, duration_s: float) -> list[Any]:
+        """Time passes, to each deadline in turn."""
+        effects: list[Any] = []
+        until = self.now + duration_s
+        while (due := self.core.next_deadline()) is not None and due <= until:
+            self.now = max(self.now, due)
+            effects += self.core.tick(self.now)
+            self.core.check()
+        self.now = until
+        return effects
+
+    def catalog(
+        self,
+        key: PoolKey,
+        *tools: str,
+        features: list[Feature] | None = None,
+        ttl_ms: int = -1,
+        public: bool = False,
+    ) -> list[Any]:
+        """A pool tells what it has; `a` has a resource."""
+        offers = [ToolOffer(tool, RawJson(b'{"name":"%s"}' % tool.encode())) for tool in tools]
+        told = FEATURES if features is None else features
+        resource = ResourceOffer("file:///a", RawJson(b'{"uri":"file:///a"}'))
+        has = [resource] if key == A and "resources" in told else []
+        version = "2025-11-25"
+        return self.feed(
+            Catalog(
+                key, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, version,
+                resources=has, features=told, ttl_ms=ttl_ms, public=public,
+            )
+        )  # fmt: skip
+
+    def mode(self, key: PoolKey, mode: Mode) -> None:
+        """The pool serves, shared like that."""
+        self.feed(PoolChanged(key, "serving", "", None, mode))
+
+    def come(self, session: SessionId, *, shared: bool = False, anonymous: bool = False) -> None:
+        """An agent attaches."""
+        self.feed(
+            ev.AgentCame(
+                session=session, source=SourceId("daemon"), agent="", pid=1, carrier="shim",
+                shared=shared, anonymous=anonymous,
+            )
+        )  # fmt: skip
+
+    def greet(self, session: SessionId, capabilities: Capabilities | None = None) -> list[Any]:
+        """`initialize`."""
+        event = ev.AgentGreeted(session, RawJson(b'"i"'), "2025-11-25", "x", capabilities or Capabilities())
+        return self.feed(event)
+
+    def request(
+        self,
+        request: str = "1",
+        name: str = "a__x",
+        *,
+        session: SessionId = ONE,
+        by: Asker = ASKING,
+        method: str = "tools/call",
+        state: str = "",
+        given: dict[str, RawJson] | None = None,
+        token: str = "",
+        digest: str = "d",
+        declined: bool = False,
+        rest: RawJson = EMPTY_OBJECT,
+    ) -> list[Any]:
+        """One request for a server."""
+        answers = tuple(Given(key, body, accepted=not declined) for key, body in (given or {}).items())
+        return self.feed(
+            ev.AgentCalled(
+                session, RawJson(request.encode()), name, rest, ABSENT, RawJson(token.encode()),
+                method=method, by=by, digest=digest, state=state, given=answers,
+            )
+        )  # fmt: skip
+
+    def call(self, request: str = "1", name: str = "a__x", **more: Any) -> Call:
+        """The same, and what it becomes on the link."""
+        effects = self.request(request, name, **more)
+        found = [effect for effect in effects if isinstance(effect, Call)]
+        assert len(found) == 1, effects
+        return found[0]
+
+    def ask(self, call: CallId, ask: str = "q1", method: str = SAMPLING, **more: Any) -> list[Any]:
+        """A server wants something of the agent behind a call."""
+        return self.feed(Asked(call, AskId(ask), method, PARAMS, False, **more))
+
+    def park(self, request: str = "1", *asks: str, **more: Any) -> tuple[CallId, RequireInput]:
+        """A call whose server wants something, and what its agent is told."""
+        call = self.call(request, **more).call
+        for ask in asks or ("q1",):
+            assert self.ask(call, ask) == []
+        (said,) = self.wait(0.01)
+        assert isinstance(said, RequireInput)
+        return call, said

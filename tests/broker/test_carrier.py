@@ -1,0 +1,352 @@
+"""A carrier with many streams at the door, with real sockets and a host that echoes."""
+
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from msgspec.structs import replace
+
+from carpool_broker import door as door_module
+from carpool_broker.carrier import Carrier, Stream
+from carpool_broker.core.events import AgentPinged, AnyEvent
+from carpool_broker.door import Door
+from carpool_protocol.attach import Attach, attach_line
+from carpool_protocol.attach_version import ATTACH_VERSION
+from carpool_protocol.ids import RawJson, SessionId
+from carpool_protocol.lines import LineBuffer, OverlongLine
+from carpool_protocol.runtime.ready import ReadySet
+from carpool_protocol.streams import (
+    Close,
+    Gone,
+    Open,
+    Opened,
+    Refused,
+    Word,
+    frame_line,
+    read_word,
+    split_frame,
+    word_line,
+)
+from tests.behaviours import behaviour
+from tests.kit.waits import until
+
+Frame = tuple[int, bytes, int]
+
+
+class Hall:
+    """A host that keeps what it is told and echoes every message on its exchange."""
+
+    def __init__(self) -> None:
+        self.here: dict[SessionId, tuple[Attach, Open | None]] = {}
+        self.given_up: list[tuple[SessionId, RawJson]] = []
+        self.lines: list[bytes | OverlongLine] = []
+        self.streams: dict[SessionId, Stream] = {}
+
+    def wanted_variables(self, attach: Attach) -> list[str]:
+        return ["SECRET"]
+
+    def objection(self, attach: Attach) -> Refused | None:
+        return Refused("no such server", "unknown_server") if attach.server == "nope" else None
+
+    def welcome(
+        self, session: SessionId, attach: Attach, environment: dict[str, str], stream: Open | None = None
+    ) -> None:
+        self.here[session] = (attach, stream)
+
+    def take(self, session: SessionId, lines: list[bytes | OverlongLine]) -> None:
+        self.lines += lines
+
+    def feed(self, burst: list[AnyEvent]) -> None:
+        burst.clear()
+
+    def take_message(self, stream: Stream, message: bytes, exchange: int, burst: list[AnyEvent]) -> None:
+        self.streams[stream.id] = stream
+        if message == b'{"keep":1}':
+            stream.exchanges.enter(RawJson(b"1"), exchange)
+        else:
+            stream.say(message, exchange)
+
+    def give_up(self, session: SessionId, request: RawJson) -> None:
+        self.given_up.append((session, request))
+
+    def farewell(self, session: SessionId) -> None:
+        del self.here[session]
+
+
+class Porter:
+    """The other end: a tiny client of the frames."""
+
+    def __init__(self, end: trio.SocketStream) -> None:
+        self.end = end
+        self._buffer = LineBuffer(cap_bytes=1 << 24)
+        self._came: list[bytes] = []
+
+    async def send(self, *lines: bytes) -> None:
+        await self.end.send_all(b"".join(lines))
+
+    async def line(self) -> bytes | None:
+        while not self._came:
+            data = await self.end.receive_some(1 << 16)
+            if not data:
+                return None
+            self._came += [line for line in self._buffer.feed(data) if isinstance(line, bytes)]
+        return self._came.pop(0)
+
+    async def frame(self) -> Frame:
+        line = await self.line()
+        assert line is not None, "the broker has ended the connection"
+        cut = split_frame(line)
+        assert cut is not None, line
+        return cut
+
+    async def word(self) -> Word | None:
+        return read_word((await self.frame())[1])
+
+
+class House:
+    def __init__(self, door: Door, hall: Hall, path: str) -> None:
+        self.door, self.hall, self.path = door, hall, path
+        self.porters: list[Porter] = []
+
+    async def porter(self, **said: Any) -> Porter:
+        one = Porter(await trio.open_unix_socket(self.path))
+        self.porters.append(one)
+        attach = Attach(version=ATTACH_VERSION, carrier="door", streams=True)
+        await one.send(attach_line(replace(attach, **said)))
+        return one
+
+
+@asynccontextmanager
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    ready, hall = ReadySet(), Hall()
+    path = str(tmp_path / "agents.sock")
+    door = Door(path, ready, hall, slow_reader_s=30.0, receive_budget_bytes=1 << 24)
+    door.open(lambda: None)
+    one = House(door, hall, path)
+    try:
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ready.run, door.flush)
+                yield one
+                nursery.cancel_scope.cancel()
+    finally:
+        for porter in one.porters:
+            await trio.aclose_forcefully(porter.end)
+        door.close()
+        ready.close()
+
+
+async def attached(one: House) -> Porter:
+    porter = await one.porter()
+    line = await porter.line()
+    assert line is not None
+    said = json.loads(line)
+    assert said["method"] == "carpool/attached"
+    assert said["params"]["env"] == [], "no client of a door has an environment"
+    return porter
+
+
+@behaviour("streams:many-sessions")
+async def test_each_stream_is_a_session_with_a_secret_of_its_own(tmp_path: Path) -> None:
+    async with house(tmp_path) as one:
+        porter = await attached(one)
+        await porter.send(
+            word_line(1, Open(agent="a", cwd="/x")),
+            frame_line(1, b'{"of":"a"}', 5),
+            word_line(2, Open(kind="shared", principal="ann", server="git", max_open_calls=9)),
+            frame_line(2, b'{"of":"b"}', 5),
+        )
+        first, echo, second, other = [await porter.frame() for _ in range(4)]
+        opened = [read_word(first[1]), read_word(second[1])]
+        assert all(isinstance(each, Opened) for each in opened)
+        secrets = {each.session for each in opened if isinstance(each, Opened)}
+        assert len(secrets) == 2
+        assert all(len(each) >= 22 and each.isascii() and each.isprintable() for each in secrets)
+        assert echo == (1, b'{"of":"a"}', 5)
+        assert other == (2, b'{"of":"b"}', 5)
+        (a, a_open), (b, b_open) = one.hall.here.values()
+        assert (a.agent, a.cwd, a.server, a.control) == ("a", "/x", "", False)
+        assert (b.agent, b.cwd, b.server) == ("ann", "", "git")
+        assert a_open == Open(agent="a", cwd="/x")
+        assert b_open is not None
+        assert (b_open.kind, b_open.max_open_calls) == ("shared", 9)
+        assert not one.hall.lines, "the connection itself is no session"
+
+
+async def test_a_stream_that_cannot_be_is_refused_and_the_others_go_on(tmp_path: Path) -> None:
+    async with house(tmp_path) as one:
+        porter = await attached(one)
+        await porter.send(
+            word_line(1, Open(server="nope")),
+            frame_line(1, b'{"too":"early"}', 1),
+            word_line(1, Gone(1)),
+            word_line(1, Close()),
+            word_line(2, Open()),
+            frame_line(2, b"{}", 1),
+        )
+        assert await porter.word() == Refused("no such server", "unknown_server")
+        assert isinstance(await porter.word(), Opened)
+        assert await porter.frame() == (2, b"{}", 1)
+        assert len(one.hall.here) == 1
+
+
+async def test_sessions_end_with_their_stream_and_with_the_connection(tmp_path: Path) -> None:
+    async with house(tmp_path) as one:
+        porter = await attached(one)
+        await porter.send(*(word_line(number, Open()) for number in (1, 2, 3)), word_line(2, Close()))
+        await until(lambda: len(one.hall.here) == 2, "the second is over")
+        await porter.end.aclose()
+        await until(lambda: not one.hall.here, "all are over")
+        await until(lambda: not one.door.agents, "and the connection is forgotten")
+
+
+@behaviour("streams:gone-is-no-cancel", "streams:gone-cancels")
+async def test_who_goes_away_gives_up_only_where_nobody_could_come_back(tmp_path: Path) -> None:
+    async with house(tmp_path) as one:
+        porter = await attached(one)
+        await porter.send(
+            word_line(1, Open(kind="session")),
+            frame_line(1, b'{"keep":1}', 5),
+            word_line(1, Gone(5)),
+            word_line(2, Open(kind="shared")),
+            frame_line(2, b'{"keep":1}', 6),
+            word_line(2, Gone(6)),
+            word_line(2, Gone(6)),
+        )
+        await until(lambda: one.hall.given_up, "the shared one's request is given up")
+        (own, shared) = one.hall.here
+        assert one.hall.given_up == [(shared, b"@6 1")]
+        for _ in range(2):
+            await porter.frame()
+        one.door.write(own, b'{"late":1}\n', RawJson(b"1"), answers=True)
+        one.door.flush()
+        assert await porter.frame() == (1, b'{"late":1}', 0)
+
+
+@behaviour("streams:garbage")
+@pytest.mark.parametrize("message", [b"\xff", b"{", b"5", b"null", b'{"a":' * 3000, b'"\\ud83d"'])
+async def test_a_client_may_send_any_garbage(tmp_path: Path, message: bytes) -> None:
+    async with house(tmp_path) as one:
+        porter = await attached(one)
+        await porter.send(word_line(1, Open()), frame_line(1, message, 2))
+        await porter.frame()
+        assert await porter.frame() == (1, message, 2)
+
+
+@behaviour("streams:garbage")
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n',
+        b"[9,{}]\n",
+        b"[1,null,{}]\n",
+        word_line(1, Open()),
+        word_line(2, Opened("x")),
+        word_line(7, Close()),
+        word_line(7, Gone(1)),
+    ],
+)
+async def test_a_broken_frame_ends_the_connection_and_says_so_in_the_log(
+    tmp_path: Path, line: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with house(tmp_path) as one:
+        porter = await attached(one)
+        with caplog.at_level(logging.WARNING, "carpool.broker"):
+            await porter.send(word_line(1, Open()), line, frame_line(1, b"{}", 1))
+            assert isinstance(await porter.word(), Opened)
+            assert await porter.line() is None
+        assert not one.hall.here
+        assert "is dropped: it sent" in caplog.text or "is dropped: it said" in caplog.text
+
+
+async def test_only_the_carrier_door_has_streams(tmp_path: Path) -> None:
+    async with house(tmp_path) as one:
+        for said in ({"carrier": "cli"}, {"streams": False}):
+            porter = await one.porter(**said)
+            line = await porter.line()
+            assert line is not None
+            assert b"carpool/refused" in line
+            assert await porter.line() is None
+
+
+async def test_a_plain_agent_of_a_server_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    async with house(tmp_path) as one:
+        porter = await one.porter(carrier="shim", streams=False, server="nope")
+        line = await porter.line()
+        assert line is not None
+        assert b"no such server" in line
+        assert not one.hall.here
+
+
+@behaviour("streams:frozen-door")
+async def test_a_door_that_reads_nothing_is_cut_off_and_the_others_are_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door_module, "UNREAD_CAP_BYTES", 1 << 20)
+    async with house(tmp_path) as one:
+        frozen, awake = await attached(one), await attached(one)
+        await frozen.send(word_line(1, Open()))
+        await awake.send(word_line(1, Open()))
+        assert isinstance(await awake.word(), Opened)
+        await until(lambda: len(one.hall.here) == 2, "both are in")
+        first, second = one.hall.here
+        line = b'{"x":"%b"}\n' % (b"x" * (1 << 18))
+        for _ in range(16):
+            one.door.write(first, line)
+            one.door.flush()
+        assert list(one.hall.here) == [second]
+        one.door.write(second, b'{"y":1}\n')
+        one.door.flush()
+        assert await awake.frame() == (1, b'{"y":1}', 0)
+
+
+class Gatherer(Hall):
+    """A host that takes every message for an event."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.course: list[str] = []
+
+    def take_message(self, stream: Stream, message: bytes, exchange: int, burst: list[AnyEvent]) -> None:
+        stream.exchanges.enter(RawJson(b"1"), exchange)
+        burst.append(AgentPinged(stream.id, RawJson(b"%d" % exchange)))
+
+    def feed(self, burst: list[AnyEvent]) -> None:
+        self.course += [event.id.decode() for event in burst if isinstance(event, AgentPinged)]
+        burst.clear()
+
+    def give_up(self, session: SessionId, request: RawJson) -> None:
+        self.course.append(f"gave up {request.decode()}")
+
+    def farewell(self, session: SessionId) -> None:
+        self.course.append("farewell")
+
+
+def test_events_of_one_read_are_fed_together_and_before_whatever_else_came_after_them() -> None:
+    host = Gatherer()
+    attach = Attach(version=ATTACH_VERSION, carrier="door", streams=True)
+    carrier = Carrier(
+        SessionId("s0"),
+        attach,
+        host,
+        {},
+        mint=lambda: SessionId("s1"),
+        write=lambda _: None,
+        drop=lambda _: carrier.left(),
+    )
+    lines = [
+        word_line(1, Open(kind="shared")),
+        frame_line(1, b"{}", 5),
+        frame_line(1, b"{}", 6),
+        word_line(1, Gone(5)),
+        frame_line(1, b"{}", 7),
+        b"junk\n",
+        frame_line(1, b"{}", 8),
+    ]
+    carrier.take([line[:-1] for line in lines])
+    assert host.course == ["5", "6", "gave up @5 1", "7", "farewell"]

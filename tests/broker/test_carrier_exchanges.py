@@ -1,0 +1,118 @@
+"""Which exchange a line belongs to: by its request's id, without any socket."""
+
+from typing import Any
+
+import pytest
+
+from carpool_broker.carrier import Stream, placed
+from carpool_broker.core.events import (
+    AgentAnswered,
+    AgentCancelled,
+    AgentPinged,
+    AgentReady,
+    AgentRootsChanged,
+    OwnEvent,
+)
+from carpool_broker.era.exchange import OwnExchanges, SharedExchanges, tagged
+from carpool_broker.era.handshake import ControlAsked, Unservable
+from carpool_protocol.ids import ABSENT, AskId, RawJson, SessionId
+from tests.behaviours import behaviour
+
+ME = SessionId("s1")
+ONE, TWO = RawJson(b"1"), RawJson(b'"1"')
+NOTHING: Any = None
+
+
+def stream(*, shared: bool) -> Stream:
+    return Stream(ME, 4, NOTHING, SharedExchanges() if shared else OwnExchanges())
+
+
+@behaviour("streams:own-exchange")
+def test_what_belongs_to_a_request_goes_to_its_exchange_and_its_answer_ends_that() -> None:
+    own = OwnExchanges()
+    assert own.enter(ONE, 7) == ONE
+    assert own.enter(TWO, 8) == TWO
+    assert own.of(ONE, last=False) == own.of(ONE, last=False) == 7
+    assert own.of(TWO, last=True) == 8
+    assert own.of(TWO, last=False) == 0, "that one is answered"
+    assert own.of(ONE, last=True) == 7
+    assert own.enter(ONE, 9) == ONE, "and then its id may come again"
+
+
+@behaviour("streams:equal-ids")
+def test_equal_ids_of_different_agents_are_told_apart_by_their_exchange() -> None:
+    shared = SharedExchanges()
+    first, second = shared.enter(ONE, 7), shared.enter(ONE, 8)
+    assert first is not None
+    assert second is not None
+    assert first != second
+    assert (shared.of(second, last=True), shared.of(first, last=False)) == (8, 7)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_second_request_that_would_be_the_same_is_refused_and_the_first_stays(shared: bool) -> None:
+    one = stream(shared=shared)
+    first = placed(one, AgentPinged(ME, ONE), 7)
+    assert isinstance(first, AgentPinged)
+    refused = placed(one, AgentPinged(ME, ONE), 7 if shared else 8)
+    assert isinstance(refused, Unservable)
+    assert b'"id":1' in refused.line
+    assert b"id of a request that it still has open" in refused.line
+    assert one.exchanges.of(first.id, last=True) == 7
+
+
+@behaviour("streams:gone-is-no-cancel")
+def test_a_client_of_the_handshake_era_that_goes_away_cancels_nothing_and_hears_no_more_there() -> None:
+    own = OwnExchanges()
+    own.enter(ONE, 7)
+    own.enter(TWO, 8)
+    assert own.gone(7) == []
+    assert own.of(ONE, last=False) == 0
+    assert own.enter(ONE, 9) is None, "it is open all the same"
+    assert (own.of(ONE, last=True), own.of(TWO, last=True)) == (0, 8)
+
+
+@behaviour("streams:gone-cancels")
+def test_a_stateless_client_that_goes_away_takes_its_request_with_it() -> None:
+    shared = SharedExchanges()
+    shared.enter(ONE, 7)
+    shared.enter(ONE, 8)
+    assert shared.gone(7) == [tagged(7, ONE)]
+    assert shared.gone(7) == []
+    shared.of(tagged(8, ONE), last=True)
+    assert shared.gone(8) == [], "it was answered before"
+
+
+def test_a_cancel_ends_the_exchange_once_nothing_of_it_is_open() -> None:
+    own = OwnExchanges()
+    own.enter(ONE, 7)
+    own.enter(TWO, 7)  # a batch
+    assert own.cancelled(ONE) == 0
+    assert own.cancelled(TWO) == 7
+    assert own.cancelled(TWO) == 0
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        AgentReady(ME),
+        AgentRootsChanged(ME),
+        AgentCancelled(ME, ONE, "other's"),
+        AgentAnswered(ME, AskId("a"), is_error=False, body=RawJson(b"{}")),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_on_a_shared_stream_nothing_but_requests_counts(event: OwnEvent) -> None:
+    assert placed(stream(shared=True), event, 7) is None
+    assert placed(stream(shared=False), event, 7) is event
+
+
+def test_a_request_of_an_operator_has_its_exchange_too() -> None:
+    one = stream(shared=False)
+    asked = ControlAsked(ONE, "carpool/status", ABSENT)
+    assert placed(one, asked, 7) is asked
+    assert one.frame(b"{}\n", ONE, last=True) == b"[4,{},7]\n"
+
+
+def test_a_line_that_belongs_to_no_request_has_no_exchange() -> None:
+    assert stream(shared=False).frame(b"{}\n", ABSENT, last=False) == b"[4,{}]\n"

@@ -1,0 +1,164 @@
+"""`subscriptions/listen`: what is granted, what is said on which listen, and how it ends.
+
+Source: MCP 2026-07-28, basic/utilities/subscriptions.
+"""
+
+import json
+from typing import Any
+
+from carpool_broker.core import events as ev
+from carpool_broker.core.effects import Acknowledge, ReplyStateless, SayListChanged, SayUpdated
+from carpool_broker.core.events import Notice
+from carpool_broker.core.listens import MAX_LISTENS, MAX_URIS
+from carpool_protocol.ids import EMPTY_OBJECT, RawJson, SessionId
+from carpool_protocol.messages import Discover, Updated, Watch
+from tests.broker.stateless_rig import ONE, PLAIN, TWO, A, B, Rig
+
+R1, R2 = RawJson(b"1"), RawJson(b"2")
+FILE = "file:///a"
+
+
+def listen(
+    rig: Rig,
+    request: RawJson = R1,
+    *families: Notice,
+    uris: tuple[str, ...] = (),
+    session: SessionId = ONE,
+) -> list[Any]:
+    return rig.feed(ev.AgentListened(session, request, PLAIN, families, uris))
+
+
+def updated(rig: Rig, uri: str = FILE) -> list[Any]:
+    return rig.feed(Updated(A, uri, EMPTY_OBJECT))
+
+
+def error(effects: list[Any]) -> bytes:
+    (reply,) = effects
+    assert isinstance(reply, ReplyStateless)
+    assert (reply.is_error, reply.method) == (True, "subscriptions/listen")
+    return bytes(reply.body)
+
+
+# --- what is granted ------------------------------------------------------------------------------------
+
+
+def test_only_what_can_be_delivered_is_granted_and_that_is_said_first() -> None:
+    rig = Rig()
+    effects = listen(rig, R1, "tools", "prompts", uris=(FILE, "nowhere:/x"))
+    assert effects == [Acknowledge(ONE, R1, ("tools",), (FILE,)), Watch(A, [FILE])]
+
+
+def test_a_server_without_subscriptions_grants_none() -> None:
+    rig = Rig()
+    rig.catalog(A, "x", features=["tools", "resources"])
+    assert listen(rig, R1, uris=(FILE,)) == [Acknowledge(ONE, R1, (), ())]
+
+
+def test_uris_of_servers_that_have_not_told_their_catalogs_wait_for_them() -> None:
+    rig = Rig(told=False)
+    assert listen(rig, R1, "tools", uris=(FILE,)) == [Discover(A), Discover(B)]
+    assert Acknowledge(ONE, R1, ("tools",), (FILE,)) in rig.catalog(A, "x")
+
+
+def test_but_not_for_ever() -> None:
+    rig = Rig(told=False)
+    listen(rig, R1, "tools", uris=("other:/x",))
+    assert rig.wait(9.0) == []
+    (said,) = rig.wait(2.0)
+    assert said == Acknowledge(ONE, R1, ("tools",), ())
+
+
+def test_lists_wait_for_nobody() -> None:
+    rig = Rig(told=False)
+    assert listen(rig, R1, "tools") == [Acknowledge(ONE, R1, ("tools",), ())]
+
+
+def test_an_id_that_is_in_use_is_refused() -> None:
+    rig = Rig()
+    listen(rig, R1, "tools")
+    assert b"duplicate_request_id" in error(listen(rig, R1, "tools"))
+    (refused,) = rig.request("1")
+    assert b"duplicate_request_id" in refused.body
+
+
+def test_there_is_a_bound_to_listens_and_to_what_one_names() -> None:
+    rig = Rig()
+    many = tuple(f"file:///{number}" for number in range(MAX_URIS + 1))
+    assert json.loads(error(listen(rig, R1, uris=many)))["code"] == -32602
+    for number in range(MAX_LISTENS):
+        rig.core.handle(ev.AgentListened(ONE, RawJson(b"l%d" % number), PLAIN, (), ()), rig.now)
+    assert b"too_many_calls" in error(listen(rig, R1))
+
+
+# --- what is said ---------------------------------------------------------------------------------------
+
+
+def test_every_change_of_a_list_is_said_on_every_listen_for_it_and_on_no_other() -> None:
+    rig = Rig()
+    rig.come(TWO)
+    listen(rig, R1, "tools")
+    listen(rig, R2, "resources")
+    listen(rig, R1, "tools", session=TWO)
+    expected = [SayListChanged(ONE, "tools", R1), SayListChanged(TWO, "tools", R1)]
+    assert rig.catalog(A, "x", "z") == expected
+    assert rig.catalog(A, "x") == expected
+    assert rig.catalog(A, "x") == []
+
+
+def test_an_update_is_said_on_each_listen_that_has_the_resource_or_what_it_is_a_part_of() -> None:
+    rig = Rig()
+    rig.catalog(A, "x")
+    listen(rig, R1, uris=(FILE,))
+    listen(rig, R2, "tools")
+    assert updated(rig) == [SayUpdated(ONE, FILE, EMPTY_OBJECT, R1)]
+    assert updated(rig, f"{FILE}/part") == [SayUpdated(ONE, f"{FILE}/part", EMPTY_OBJECT, R1)]
+    assert updated(rig, "file:///b") == []
+
+
+def test_listens_and_a_subscription_of_one_session_count_apart() -> None:
+    rig = Rig()
+    rig.greet(ONE)
+    rig.feed(ev.AgentWatched(ONE, RawJson(b"7"), FILE, on=True))
+    listen(rig, R1, uris=(FILE,))
+    listen(rig, R2, uris=(FILE,))
+    assert {each.listen for each in updated(rig)} == {b"", R1, R2}
+    assert rig.feed(ev.AgentCancelled(ONE, R1, "")) == []
+    assert {each.listen for each in updated(rig)} == {b"", R2}
+    rig.feed(ev.AgentWatched(ONE, RawJson(b"8"), FILE, on=False))
+    assert updated(rig) == [SayUpdated(ONE, FILE, EMPTY_OBJECT, R2)]
+    assert rig.feed(ev.AgentCancelled(ONE, R2, "")) == [Watch(A, [])]
+
+
+# --- how it ends ----------------------------------------------------------------------------------------
+
+
+def test_a_cancelled_listen_gets_no_answer_and_hears_nothing_more() -> None:
+    rig = Rig()
+    listen(rig, R1, "tools", uris=(FILE,))
+    assert rig.feed(ev.AgentCancelled(ONE, R1, "")) == [Watch(A, [])]
+    assert rig.catalog(A, "x", "z") == []
+    assert updated(rig) == []
+    assert listen(rig, R1) == [Acknowledge(ONE, R1, (), ())], "its id is free"
+
+
+def test_one_that_waits_can_be_cancelled_too() -> None:
+    rig = Rig(told=False)
+    listen(rig, R1, uris=(FILE,))
+    assert rig.feed(ev.AgentCancelled(ONE, R1, "")) == []
+    assert rig.wait(20.0) == []
+
+
+def test_listens_end_with_their_session_and_outlive_a_supervisor() -> None:
+    rig = Rig()
+    listen(rig, R1, "tools", uris=(FILE,))
+    rig.feed(ev.SupervisorWent())
+    assert Watch(A, [FILE]) in rig.feed(ev.SupervisorCame(1_000_000))
+    assert Watch(A, []) in rig.feed(ev.AgentLeft(ONE))
+    assert rig.core.next_deadline() is None
+
+
+def test_a_listen_that_waits_ends_with_its_session() -> None:
+    rig = Rig(told=False)
+    listen(rig, R1, uris=(FILE,))
+    rig.feed(ev.AgentLeft(ONE))
+    assert rig.core.next_deadline() is None

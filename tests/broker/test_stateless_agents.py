@@ -1,0 +1,392 @@
+"""Agents of the stateless era: lists, discovery and plain calls. Source: MCP 2026-07-28."""
+
+import json
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from carpool_broker.core import events as ev
+from carpool_broker.core.effects import Describe, Greet, Reply, ReplyStateless, SayListChanged, SayLog
+from carpool_broker.core.events import Asker, Capabilities, SourceId
+from carpool_broker.core.hints import HANDSHAKE_TTL_MS
+from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, SessionId
+from carpool_protocol.messages import (
+    Answered,
+    Call,
+    CancelCall,
+    Catalog,
+    Discover,
+    Failed,
+    Logged,
+    Progressed,
+    SessionGone,
+    SessionRekeyed,
+    SetLevel,
+    Updated,
+    Wanted,
+)
+from tests.behaviours import behaviour
+from tests.broker.stateless_rig import ASKING, FEATURES, ONE, PLAIN, RESULT, TWO, A, B, Rig
+
+R1, R2 = RawJson(b"1"), RawJson(b"2")
+
+
+def only(effects: list[Any], kind: type) -> Any:
+    found = [effect for effect in effects if isinstance(effect, kind)]
+    assert len(found) == 1, effects
+    return found[0]
+
+
+def lists(rig: Rig, request: RawJson = R1, **more: Any) -> list[Any]:
+    return rig.feed(ev.AgentListed(ONE, request, more.pop("cursor", None), by=PLAIN, **more))
+
+
+def code_of(reply: ReplyStateless) -> int:
+    assert reply.is_error
+    return int(json.loads(reply.body)["code"])
+
+
+# --- no greeting is needed ------------------------------------------------------------------------------
+
+
+def test_a_request_that_says_who_it_is_needs_no_greeting() -> None:
+    rig = Rig()
+    call = rig.call("1", by=ASKING)
+    assert (call.method, call.target, call.session) == ("tools/call", "x", ONE)
+    assert rig.core.sessions[ONE].agent == "able"
+    answer = rig.feed(Answered(call.call, is_error=False, body=RESULT))
+    assert answer == [ReplyStateless(ONE, R1, is_error=False, body=RESULT, method="tools/call")]
+
+
+def test_a_request_without_it_still_needs_one() -> None:
+    rig = Rig()
+    rig.request("1")
+    (refused,) = rig.feed(ev.AgentListed(ONE, R2, None))
+    assert isinstance(refused, Reply)
+    assert b"not_initialized" in bytes(refused.body)
+
+
+def test_who_has_used_the_stateless_era_is_not_greeted_and_is_told_which_versions_there_are() -> None:
+    rig = Rig()
+    lists(rig)
+    (refused,) = rig.greet(ONE)
+    assert isinstance(refused, ReplyStateless)
+    error = json.loads(refused.body)
+    assert error["code"] == -32022
+    assert error["data"] == {"supported": ["2026-07-28"], "requested": "2025-11-25"}
+
+
+def test_who_has_only_looked_whether_that_era_is_served_may_still_be_greeted() -> None:
+    rig = Rig()
+    rig.feed(ev.AgentDiscovered(ONE, R1, PLAIN))
+    assert isinstance(only(rig.greet(ONE), Greet), Greet)
+
+
+def test_a_connection_that_was_greeted_may_speak_both_eras() -> None:
+    rig = Rig()
+    rig.greet(ONE)
+    assert only(lists(rig), ReplyStateless).method == "tools/list"
+    (old,) = rig.feed(ev.AgentListed(ONE, R1, None))
+    assert isinstance(old, Reply)
+    assert not rig.core.sessions[ONE].stateless
+
+
+def test_the_first_request_that_can_be_asked_moves_its_session_to_that_class() -> None:
+    rig = Rig()
+    rig.call("1", by=PLAIN)
+    assert not rig.core.sessions[ONE].asking
+    rig.call("2", by=ASKING)
+    assert rig.core.sessions[ONE].asking
+    rig.call("3", by=PLAIN)
+    assert rig.core.sessions[ONE].asking
+
+
+# --- calls ----------------------------------------------------------------------------------------------
+
+
+def test_every_call_says_what_its_own_agent_can_be_asked_and_which_log_messages_it_wants() -> None:
+    rig = Rig()
+    call = rig.call("1", by=Asker(Capabilities(sampling=True, url=True, roots=True), level="info"))
+    assert call.can == ["sampling", "elicitation.url", "roots"]
+    assert call.log_level == "info"
+    assert rig.call("2", by=PLAIN).can == []
+
+
+def test_agents_that_share_a_session_are_not_one_to_the_supervisor() -> None:
+    rig = Rig()
+    rig.come(TWO, shared=True)
+    one, other = (rig.call(request, session=TWO) for request in ("1", "2"))
+    assert len({one.session, other.session, TWO}) == 3
+
+
+def test_what_an_agent_of_many_was_given_for_one_call_is_free_after_it() -> None:
+    rig = Rig()
+    rig.come(TWO, shared=True, anonymous=True)
+    call = rig.call("1", session=TWO)
+    rig.mode(A, "session")  # its mode becomes known only now
+    assert SessionGone(call.session) in rig.feed(Answered(call.call, is_error=False, body=RESULT))
+
+
+def test_a_principal_with_a_name_holds_instances_as_a_session_does() -> None:
+    rig = Rig()
+    rig.mode(A, "session")
+    rig.come(TWO, shared=True)
+    assert rig.call("1", session=TWO).session == TWO
+
+
+def test_nobody_in_particular_gets_no_instance_of_its_own() -> None:
+    rig = Rig()
+    rig.mode(A, "session")
+    rig.come(TWO, shared=True, anonymous=True)
+    (refused,) = rig.request("1", session=TWO)
+    assert b"needs_session" in refused.body
+    assert rig.call("2", "b__y", session=TWO).key == B
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "uri"),
+    [("tools/call", "a__x", ""), ("resources/read", "file:///a", "file:///a")],
+)
+def test_failures_are_answered_in_its_own_words_too(method: str, name: str, uri: str) -> None:
+    rig = Rig()
+    call = rig.call("1", name, method=method)
+    (reply,) = rig.feed(Failed(call.call, "timed_out", "maybe", "Too slow."))
+    assert isinstance(reply, ReplyStateless)
+    assert (reply.method, reply.uri, reply.is_error) == (method, uri, method != "tools/call")
+
+
+def test_only_what_was_read_may_be_kept_and_only_as_long_as_its_server_says() -> None:
+    rig = Rig()
+    read = rig.call("1", "file:///a", method="resources/read").call
+    (reply,) = rig.feed(Answered(read, is_error=False, body=RESULT, ttl_ms=700, public=True))
+    assert (reply.ttl_ms, reply.public) == (700, True)
+    called = rig.call("2").call
+    (reply,) = rig.feed(Answered(called, is_error=False, body=RESULT, ttl_ms=700, public=True))
+    assert (reply.ttl_ms, reply.public) == (0, False)
+
+
+def test_an_id_that_is_in_use_is_refused_and_the_first_request_goes_on() -> None:
+    rig = Rig()
+    call = rig.call("1")
+    (refused,) = rig.request("1")
+    assert isinstance(refused, ReplyStateless)
+    assert b"duplicate_request_id" in bytes(refused.body)
+    (reply,) = rig.feed(Answered(call.call, is_error=False, body=RESULT))
+    assert reply.body == RESULT
+
+
+def test_progress_names_its_request_and_a_cancelled_call_gets_no_answer() -> None:
+    rig = Rig()
+    call = rig.call("1", token='"t"')
+    (progress,) = rig.feed(Progressed(call.call, EMPTY_OBJECT))
+    assert (progress.token, progress.request) == (b'"t"', R1)
+    assert rig.feed(ev.AgentCancelled(ONE, R1, "enough")) == [CancelCall(call.call, "enough")]
+    assert rig.feed(Answered(call.call, is_error=False, body=RESULT)) == []
+
+
+def test_what_is_not_announced_is_not_served() -> None:
+    rig = Rig(told=False)
+    rig.catalog(A, "x", features=["tools"])
+    rig.catalog(B, "y", features=["tools"])
+    (listed,) = lists(rig, family="prompts")
+    assert (listed.method, code_of(listed)) == ("prompts/list", -32601)
+    (called,) = rig.request("2", "p", method="prompts/get")
+    assert code_of(called) == -32601
+    (unknown,) = rig.request("3", "nowhere")
+    assert code_of(unknown) == -32602
+
+
+def test_what_is_current_still_is_given_again_without_asking_the_server() -> None:
+    rig = Rig()
+    rig.come(TWO)
+    read = rig.call("1", "file:///a", method="resources/read").call
+    rig.feed(Answered(read, is_error=False, body=RESULT, ttl_ms=700))
+    rig.wait(0.2)
+    (again,) = rig.request("2", "file:///a", method="resources/read")
+    assert (again.body, again.ttl_ms, again.public) == (RESULT, 500, False)
+    rig.call("3", "file:///a", method="resources/read", session=TWO)  # it is not public
+    rig.wait(1.0)
+    rig.call("4", "file:///a", method="resources/read")
+
+
+def test_a_read_that_says_more_than_the_uri_is_neither_kept_nor_answered_with_what_was_kept() -> None:
+    rig = Rig()
+    more = RawJson(b'{"range":[0,9]}')
+    part = rig.call("1", "file:///a", method="resources/read", rest=more).call
+    rig.feed(Answered(part, is_error=False, body=RESULT, ttl_ms=700))
+    whole = rig.call("2", "file:///a", method="resources/read").call
+    rig.feed(Answered(whole, is_error=False, body=RESULT, ttl_ms=700))
+    rig.call("3", "file:///a", method="resources/read", rest=more)
+    rig.call("4", "file:///a", method="resources/read", given={"q": RESULT})
+    assert len(rig.request("5", "file:///a", method="resources/read")) == 1
+
+
+def test_what_has_changed_is_read_again() -> None:
+    rig = Rig()
+    for number in range(3):
+        read = rig.call(str(number), "file:///a", method="resources/read").call
+        rig.feed(Answered(read, is_error=False, body=RESULT, ttl_ms=700))
+        if number:
+            rig.feed(Updated(A, "file:///a", EMPTY_OBJECT))
+        else:
+            rig.catalog(A, "x")
+
+
+# --- lists and discovery --------------------------------------------------------------------------------
+
+
+def test_a_list_waits_for_catalogs_and_says_how_long_it_holds() -> None:
+    rig = Rig(told=False)
+    assert lists(rig) == [Discover(A), Discover(B)]
+    assert [type(effect) for effect in rig.catalog(A, "x")] == []
+    (reply,) = rig.catalog(B, "y")
+    assert (reply.method, reply.ttl_ms, reply.public) == ("tools/list", HANDSHAKE_TTL_MS, False)
+    assert json.loads(reply.body) == {"tools": [{"name": "a__x"}, {"name": "b__y"}]}
+
+
+def test_a_list_that_changes_without_a_word_does_not_hold() -> None:
+    rig = Rig()
+    rig.catalog(A, "x", features=["tools"])
+    assert only(lists(rig), ReplyStateless).ttl_ms == 0
+    resources = only(lists(rig, R2, family="resources"), ReplyStateless)
+    assert resources.ttl_ms == HANDSHAKE_TTL_MS, "nobody has resources that could change"
+
+
+def test_a_list_of_many_servers_holds_as_long_as_the_least_of_them_says_and_is_public_if_all_are() -> None:
+    rig = Rig()
+    rig.catalog(A, "x", ttl_ms=20_000, public=True)
+    assert not only(lists(rig), ReplyStateless).public
+    rig.catalog(B, "y", ttl_ms=5_000, public=True)
+    rig.wait(2.0)
+    reply = only(lists(rig), ReplyStateless)
+    assert (reply.ttl_ms, reply.public) == (3_000, True)
+
+
+def test_what_somebody_is_given_who_has_shown_a_token_is_for_nobody_else_to_pass_on() -> None:
+    rig = Rig()
+    rig.catalog(A, "x", ttl_ms=20_000, public=True)
+    rig.catalog(B, "y", ttl_ms=20_000, public=True)
+    anybody, ann = SessionId("s8"), SessionId("s9")
+    rig.come(anybody, shared=True, anonymous=True)
+    rig.come(ann, shared=True)
+    for session, is_public in ((anybody, True), (ann, False)):
+        listed = only(rig.feed(ev.AgentListed(session, RawJson(b"@1 1"), None, by=PLAIN)), ReplyStateless)
+        told = only(rig.feed(ev.AgentDiscovered(session, RawJson(b"@2 1"), PLAIN)), Describe)
+        assert (listed.public, told.public) == (is_public, is_public)
+        assert (listed.ttl_ms, told.ttl_ms) == (20_000, 20_000)
+    read = rig.call("@3 1", "file:///a", method="resources/read", session=ann).call
+    (reply,) = rig.feed(Answered(read, is_error=False, body=RESULT, ttl_ms=700, public=True))
+    assert (reply.ttl_ms, reply.public) == (700, False)
+
+
+def test_a_catalog_that_has_run_out_is_served_and_asked_for_again_once() -> None:
+    rig = Rig()
+    rig.catalog(A, "x", ttl_ms=1_000)
+    rig.wait(1.5)
+    assert Discover(A, again=True) in lists(rig)
+    assert Discover(A, again=True) not in lists(rig)
+    rig.catalog(A, "x", ttl_ms=1_000)
+    assert only(lists(rig), ReplyStateless).ttl_ms == 1_000
+    rig.wait(1.0)
+    assert Discover(A, again=True) in lists(rig)
+
+
+def test_a_cursor_that_was_never_given_out_is_refused() -> None:
+    (refused,) = lists(Rig(), cursor="nonsense")
+    assert code_of(refused) == -32602
+
+
+def test_no_bare_notification_reaches_an_agent_of_the_stateless_era() -> None:
+    rig = Rig()
+    lists(rig)
+    assert [e for e in rig.catalog(A, "x", "z") if isinstance(e, SayListChanged)] == []
+
+
+def test_discovery_tells_what_there_is_and_waits_no_longer_than_agents_do() -> None:
+    rig = Rig(told=False)
+    rig.catalog(A, "x", features=["tools"])
+    assert rig.feed(ev.AgentDiscovered(ONE, R1, PLAIN)) == [Discover(B)]
+    (said,) = rig.wait(2.0)
+    assert isinstance(said, Describe)
+    assert "prompts" in said.features, "the other may turn out to have some"
+    assert said.ttl_ms == 0
+    rig.catalog(B, "y", features=["tools"])
+    (said,) = rig.feed(ev.AgentDiscovered(ONE, R1, PLAIN))
+    assert said.features == ("tools", "tools.listChanged")
+
+
+def test_a_cancelled_discovery_gets_no_answer() -> None:
+    rig = Rig(told=False)
+    rig.feed(ev.AgentDiscovered(ONE, R1, PLAIN))
+    assert rig.feed(ev.AgentCancelled(ONE, R1, "")) == []
+    assert rig.wait(20.0) == []
+
+
+# --- log messages ---------------------------------------------------------------------------------------
+
+
+def test_a_call_that_wants_log_messages_gets_those_about_it_of_its_level() -> None:
+    rig = Rig()
+    loud, quiet = rig.call("1", by=Asker(level="warning")), rig.call("2", by=PLAIN)
+    assert rig.feed(Logged(ONE, "error", EMPTY_OBJECT, loud.call)) == [SayLog(ONE, EMPTY_OBJECT, R1)]
+    assert rig.feed(Logged(ONE, "info", EMPTY_OBJECT, loud.call)) == []
+    assert rig.feed(Logged(ONE, "emergency", EMPTY_OBJECT, quiet.call)) == []
+    assert rig.feed(Logged(ONE, "emergency", EMPTY_OBJECT)) == [], "nobody knows which request it is about"
+
+
+def test_a_server_logs_as_long_as_a_call_wants_that() -> None:
+    rig = Rig()
+    first = rig.request("1", by=Asker(level="warning"))
+    assert first[0] == SetLevel(A, "warning"), "before the call"
+    one = only(first, Call)
+    two = only(rig.request("2", by=Asker(level="debug")), Call)
+    assert rig.feed(Answered(one.call, is_error=False, body=RESULT))[:-1] == []
+    assert SetLevel(A, "") in rig.feed(Answered(two.call, is_error=False, body=RESULT))
+
+
+def test_the_level_that_a_session_has_set_stays_when_a_call_ends_that_wanted_more() -> None:
+    rig = Rig()
+    rig.come(TWO)
+    rig.greet(TWO)
+    rig.feed(ev.AgentSetLevel(TWO, R1, "error"))
+    effects = rig.request("1", by=Asker(level="debug"))
+    assert SetLevel(A, "debug") in effects
+    ended = rig.feed(Answered(only(effects, Call).call, is_error=False, body=RESULT))
+    assert SetLevel(A, "error") in ended
+
+
+def test_a_stateless_server_is_told_no_level_for_calls() -> None:
+    rig = Rig()
+    told = Catalog(A, [], "", EMPTY_OBJECT, EMPTY_OBJECT, "", features=FEATURES, era="stateless")
+    rig.feed(told)
+    effects = rig.request("1", "file:///a", method="resources/read", by=Asker(level="debug"))
+    assert not [effect for effect in effects if isinstance(effect, SetLevel)]
+
+
+# --- sessions of many agents ----------------------------------------------------------------------------
+
+
+def test_on_a_shared_session_every_error_is_worded_for_the_stateless_era() -> None:
+    rig = Rig()
+    rig.come(SessionId("s3"), shared=True, anonymous=True)
+    (reply,) = rig.feed(ev.AgentErred(SessionId("s3"), RawJson(b"@1 1"), "too_large", ""))
+    assert isinstance(reply, ReplyStateless)
+
+
+# --- another class --------------------------------------------------------------------------------------
+
+
+@behaviour("lease:never-silently")
+def test_a_session_that_comes_to_be_asked_later_leaves_what_it_held_at_the_plain_pool() -> None:
+    rig = Rig()
+    twin = PoolKey("a:1?")
+    goal = rig.core.sources.sources[SourceId("daemon")].goal
+    rig.feed(replace(goal, twins={A: replace(goal.specs[0], key=twin, asking=True)}))
+    assert rig.call("1", by=PLAIN).key == A
+    effects = rig.request("2", "b__y", by=ASKING)
+    assert SessionRekeyed(ONE, A, twin) in effects
+    assert [each.old for each in effects if isinstance(each, SessionRekeyed)] == [A]
+    kinds = [type(effect) for effect in effects]
+    assert kinds.index(Wanted) < kinds.index(SessionRekeyed), "the supervisor knows the new pool by then"
+    assert not [each for each in rig.request("3", by=PLAIN) if isinstance(each, SessionRekeyed)]

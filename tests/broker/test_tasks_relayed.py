@@ -1,0 +1,271 @@
+"""Tasks of stateless servers: whose they are, where they run, who hears of them. Source: SEP-2663."""
+
+import json
+from typing import Any
+
+from msgspec.structs import replace
+
+from carpool_broker.core import events as ev
+from carpool_broker.core.effects import Acknowledge, Describe, ReplyStateless, RequireInput, SayTask
+from carpool_broker.core.events import Asker, Capabilities
+from carpool_broker.core.tasks import MAX_KEPT_S, MAX_TASKS
+from carpool_protocol.ids import InstanceId, RawJson, SessionId
+from carpool_protocol.messages import (
+    Answered,
+    Call,
+    CancelTask,
+    Catalog,
+    Failed,
+    TaskTold,
+    WatchTasks,
+)
+from tests.behaviours import behaviour
+from tests.broker.stateless_rig import ONE, PLAIN, RESULT, TWO, A, Rig
+
+KNOWS = Asker(Capabilities(form=True), tasks=True)
+HERE, THERE = InstanceId(7), InstanceId(8)
+BODY = RawJson(b'{"taskId":"T","status":"working"}')
+
+
+def rigged(**more: Any) -> Rig:
+    """Server `a` knows of tasks."""
+    rig = Rig(**more)
+    known = rig.core.registry.catalog(A)
+    assert isinstance(known, Catalog)
+    rig.feed(replace(known, era="stateless", tasks=True))
+    return rig
+
+
+def begin(rig: Rig, request: str = "1", *, theirs: str = "T", ttl_ms: int = 60_000, **more: Any) -> str:
+    """A call that became a task; our id of it."""
+    call = rig.call(request, **{"by": KNOWS, **more})
+    instance = HERE
+    told = Answered(call.call, False, BODY, task=theirs, task_ttl_ms=ttl_ms, instance=instance)
+    [reply] = [each for each in rig.feed(told) if isinstance(each, ReplyStateless)]
+    assert reply.begins_task
+    assert reply.body == BODY
+    return reply.task
+
+
+def about(rig: Rig, task: str, request: str = "2", method: str = "tasks/get", **more: Any) -> list[Any]:
+    return rig.request(request, task, **{"by": KNOWS, "method": method, "digest": "", **more})
+
+
+def refused(effects: list[Any]) -> tuple[int, str]:
+    [reply] = effects
+    assert isinstance(reply, ReplyStateless)
+    assert reply.is_error
+    error = json.loads(reply.body)
+    return error["code"], error["message"]
+
+
+def discovered(rig: Rig) -> Describe:
+    [described] = rig.feed(ev.AgentDiscovered(ONE, RawJson(b'"d"'), PLAIN))
+    assert isinstance(described, Describe)
+    return described
+
+
+def listen(
+    rig: Rig, *tasks: str, session: SessionId = ONE, request: str = "9", by: Asker = KNOWS
+) -> list[Any]:
+    return rig.feed(ev.AgentListened(session, RawJson(request.encode()), by, (), (), tasks))
+
+
+# --- who is told of tasks --------------------------------------------------------------------------------
+
+
+@behaviour("tasks:undeclared")
+def test_tasks_are_announced_where_a_server_knows_of_them_and_only_there() -> None:
+    assert not discovered(Rig()).tasks
+    assert discovered(rigged()).tasks
+
+
+@behaviour("tasks:relayed")
+def test_a_call_says_whether_its_agent_knows_of_tasks_and_so_does_what_is_about_one() -> None:
+    rig = rigged()
+    assert rig.call("1", by=KNOWS).tasks
+    assert not rig.call("2", by=PLAIN).tasks
+    assert not rig.call("3", "file:///a", by=KNOWS, method="resources/read").tasks
+    [call] = about(rig, begin(rig, "4"), "5")
+    assert call.tasks
+
+
+@behaviour("tasks:undeclared")
+def test_where_no_server_knows_of_tasks_nothing_about_them_is_served() -> None:
+    for by in (KNOWS, PLAIN):
+        assert refused(about(Rig(), "x", by=by))[0] == -32601
+
+
+@behaviour("tasks:undeclared")
+def test_who_has_not_declared_tasks_reads_what_is_missing() -> None:
+    rig = rigged()
+    task = begin(rig)
+    for effects in (about(rig, task, by=PLAIN), listen(rig, task, by=PLAIN)):
+        [reply] = effects
+        error = json.loads(reply.body)
+        assert error["code"] == -32021
+        assert error["data"] == {
+            "requiredCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+        }
+
+
+def test_a_task_for_a_retry_that_knows_of_none_is_cancelled_and_its_call_is_lost() -> None:
+    rig = rigged()
+    call, said = rig.park("1", by=replace(KNOWS, capabilities=Capabilities(sampling=True)))
+    assert isinstance(said, RequireInput)
+    knows_no_more = Asker(Capabilities(sampling=True))
+    rig.request("2", by=knows_no_more, state=said.state, given={said.inputs[0].key: RESULT})
+    effects = rig.feed(Answered(call, False, BODY, task="T", instance=HERE))
+    assert CancelTask(HERE, "T") in effects
+    assert any(isinstance(each, ReplyStateless) and b"bad_answer" in bytes(each.body) for each in effects)
+
+
+# --- whose they are --------------------------------------------------------------------------------------
+
+
+@behaviour("tasks:relayed")
+def test_what_is_about_a_task_goes_where_it_runs_under_its_servers_id_and_comes_back_under_ours() -> None:
+    rig = rigged()
+    task = begin(rig)
+    assert task != "T"
+    [call] = about(rig, task)
+    assert isinstance(call, Call)
+    assert (call.method, call.target, call.key, call.instance) == ("tasks/get", "T", A, HERE)
+    [reply] = rig.feed(Answered(call.call, False, BODY))
+    assert (reply.task, reply.begins_task, reply.method) == (task, False, "tasks/get")
+
+
+@behaviour("tasks:own-id")
+def test_another_sessions_task_is_nobodys_word_for_word() -> None:
+    rig = rigged()
+    rig.come(TWO)
+    mine, theirs = begin(rig), begin(rig, session=TWO)
+    assert mine != theirs
+    nobodys = refused(about(rig, "0" * 32))
+    assert nobodys[0] == -32602
+    for method in ("tasks/get", "tasks/update", "tasks/cancel"):
+        assert refused(about(rig, theirs, method=method)) == nobodys
+        assert refused(about(rig, mine, method=method, session=TWO)) == nobodys
+    for guess in ("T", "", "1", theirs[:-1], theirs.upper() + "x"):
+        assert refused(about(rig, guess)) == nobodys
+
+
+@behaviour("tasks:own-id")
+def test_ids_tell_nothing_of_each_other_and_another_broker_makes_others() -> None:
+    rig = rigged()
+    ids = {begin(rig, str(n), theirs=f"T{n}") for n in range(20)}
+    assert len(ids) == 20
+    assert all(len(each) == 32 for each in ids)
+
+
+def test_two_tasks_of_one_servers_id_are_two_to_their_agents() -> None:
+    rig = rigged()
+    rig.come(TWO)
+    mine, theirs = begin(rig), begin(rig, session=TWO)
+    listen(rig, mine)
+    listen(rig, theirs, session=TWO)
+    told = rig.feed(TaskTold(HERE, "T", BODY))
+    assert {(each.session, each.task) for each in told} == {(ONE, mine), (TWO, theirs)}
+
+
+def test_a_task_is_there_as_long_as_its_server_keeps_it_and_a_day_at_most() -> None:
+    for ttl_ms, kept_s in ((60_000, 60), (-1, MAX_KEPT_S), (10**14, MAX_KEPT_S)):
+        rig = rigged()
+        task = begin(rig, ttl_ms=ttl_ms)
+        rig.wait(kept_s - 1)
+        assert isinstance(about(rig, task)[0], Call)
+        rig.wait(2)
+        assert refused(about(rig, task, "3"))[0] == -32602
+
+
+def test_a_task_whose_instance_is_gone_is_nobodys_from_then_on() -> None:
+    rig = rigged()
+    task = begin(rig)
+    [call] = about(rig, task)
+    code, text = refused(rig.feed(Failed(call.call, "unknown_task", "no", "")))
+    assert code == -32602
+    assert "a: T" not in text
+    assert refused(about(rig, task)) == refused(about(rig, "never"))
+
+
+def test_with_the_supervisor_all_tasks_are_gone_and_what_waited_to_be_said_of_them_is_answered() -> None:
+    rig = rigged(max_open_calls=1)
+    task = begin(rig)
+    rig.call("1", by=KNOWS)
+    assert about(rig, task, "2") == []
+    effects = rig.feed(ev.SupervisorWent())
+    assert {bytes(each.id) for each in effects if isinstance(each, ReplyStateless)} == {b"1", b"2"}
+    rig.feed(ev.SupervisorCame(1_000_000))
+    assert refused(about(rig, task, "3"))[0] == -32602
+
+
+@behaviour("tasks:end-with-agent")
+def test_the_tasks_of_an_agent_that_leaves_are_cancelled() -> None:
+    rig = rigged()
+    begin(rig)
+    begin(rig, theirs="S")
+    left = rig.feed(ev.AgentLeft(ONE))
+    assert [each for each in left if isinstance(each, CancelTask)] == [
+        CancelTask(HERE, "T"),
+        CancelTask(HERE, "S"),
+    ]
+
+
+@behaviour("tasks:end-with-agent")
+def test_a_task_for_a_call_that_its_agent_has_cancelled_is_cancelled() -> None:
+    rig = rigged()
+    call = rig.call("1", by=KNOWS)
+    rig.feed(ev.AgentCancelled(ONE, RawJson(b"1"), "enough"))
+    assert rig.feed(Answered(call.call, False, BODY, task="T", instance=HERE)) == [CancelTask(HERE, "T")]
+
+
+def test_past_the_bound_no_server_is_told_that_its_agent_knows_of_tasks() -> None:
+    rig = rigged()
+    ids = [begin(rig, theirs=f"T{n}") for n in range(MAX_TASKS)]
+    call = rig.call("1", by=KNOWS)
+    assert not call.tasks
+    rig.feed(Answered(call.call, False, RESULT))
+    [asked] = about(rig, ids[0])
+    assert asked.tasks
+
+
+def test_agents_that_share_a_session_share_its_tasks_and_none_of_them_is_cancelled_while_it_lasts() -> None:
+    rig = rigged()
+    rig.come(TWO, shared=True)
+    task = begin(rig, "@1 1", session=TWO)
+    [call] = about(rig, task, "@2 1", session=TWO)
+    assert call.instance == HERE
+    assert call.session != TWO, "agents of one principal are not one to lanes and attribution"
+
+
+# --- listens ---------------------------------------------------------------------------------------------
+
+
+@behaviour("tasks:listened")
+def test_a_listen_hears_of_its_own_tasks_until_it_ends() -> None:
+    rig = rigged()
+    rig.come(TWO)
+    mine, theirs = begin(rig), begin(rig, session=TWO, theirs="S")
+    [said, watch] = listen(rig, theirs, mine, "never")
+    assert isinstance(said, Acknowledge)
+    assert said.tasks == (mine,)
+    assert watch == WatchTasks(HERE, ["T"])
+    assert rig.feed(TaskTold(HERE, "T", BODY)) == [SayTask(ONE, mine, BODY, RawJson(b"9"))]
+    assert rig.feed(TaskTold(HERE, "S", BODY)) == []
+    assert rig.feed(TaskTold(THERE, "T", BODY)) == []
+    assert listen(rig, theirs, session=TWO)[1] == WatchTasks(HERE, ["S", "T"])
+    assert rig.feed(ev.AgentCancelled(ONE, RawJson(b"9"), "")) == [WatchTasks(HERE, ["S"])]
+    assert rig.feed(TaskTold(HERE, "T", BODY)) == []
+
+
+def test_a_task_that_is_over_is_watched_no_more() -> None:
+    rig = rigged()
+    listen(rig, begin(rig, ttl_ms=1000))
+    assert rig.wait(2) == [WatchTasks(HERE, [])]
+
+
+def test_a_listen_for_tasks_where_there_are_none_hears_of_none() -> None:
+    for by in (KNOWS, PLAIN):
+        [said] = listen(Rig(), "x", by=by)
+        assert isinstance(said, Acknowledge)
+        assert said.tasks == ()

@@ -1,0 +1,230 @@
+"""The supervisor of the simulated world, as thin as a shell can be, and the ground its instances stand on.
+
+Owns one method per effect. Broken promises of shells' contracts are a `Violation`.
+
+Knows nothing of: what happens when, agents.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from carpool_protocol.ids import Epoch, InstanceId, PoolKey
+from carpool_protocol.journal import Journal
+from carpool_protocol.machine import Ticked
+from carpool_protocol.messages import (
+    AnyMessage,
+    Call,
+    Failed,
+    Message,
+    Mode,
+    PoolSpec,
+    Wanted,
+)
+from carpool_protocol.peer import BROKER, LinkEvent, Peer, PeerDown, PeerRefused, PeerUp
+from carpool_supervisor.core import effects as sf
+from carpool_supervisor.core import events as sv
+from carpool_supervisor.core.sharing import Evidence
+from carpool_supervisor.core.supervisor import SupervisorCore
+from carpool_supervisor.core.trace import LIFE_BYTES
+from tests.kit.world_asks import AskBook, Violation
+from tests.kit.world_servers import SimInstance
+from tests.kit.world_sharing import SharingBook
+from tests.kit.world_sides import WINDOW_BYTES, Stage, hello
+from tests.kit.world_traits import Traits
+
+
+class SupervisorSide:
+    """The supervisor's shell, as thin as it can be. Also the ground on which its instances stand."""
+
+    def __init__(self, world: Stage, before: SharingBook | None = None) -> None:
+        self.world = world
+        self.rng = world.rng
+        self.alive = True
+        self.life = world.rng.randbytes(LIFE_BYTES)
+        self.core = SupervisorCore(self.life)
+        self.asks: AskBook = world.book.asks
+        self.sharing = SharingBook(before)
+        self.peer = Peer(hello("main", world), BROKER, world.now, window_bytes=WINDOW_BYTES)
+        self._broker = Epoch("")
+        self.journal = Journal(1_000_000) if world.journal else None
+        self.instances: dict[InstanceId, SimInstance] = {}
+        self._specs: dict[PoolKey, PoolSpec] = {}
+        self._queue: deque[sv.AnyEvent] = deque()
+        self._busy = False
+
+    def feed(self, event: sv.AnyEvent) -> None:
+        """One event; what its effects cause waits its turn, as in the pump."""
+        self._queue.append(event)
+        if self._busy or not self.alive:
+            return
+        self._busy = True
+        while self._queue:
+            event = self._queue.popleft()
+            self._perform(event, self.core.handle(event, self.world.now))
+        self._busy = False
+
+    def next_deadline(self) -> float | None:
+        """Of the core and of the link."""
+        if not self.alive:
+            return None
+        return min(
+            (at for at in (self.core.next_deadline(), self.peer.next_deadline()) if at is not None),
+            default=None,
+        )
+
+    def tick(self) -> None:
+        """Time has passed."""
+        if not self.alive:
+            return
+        self.peer.tick(self.world.now)
+        due = self.core.next_deadline()
+        if due is not None and due <= self.world.now:
+            self._busy = True
+            self._perform(Ticked(), self.core.tick(self.world.now))
+            self._busy = False
+            if self._queue:
+                self.feed(self._queue.popleft())
+
+    def _perform(self, event: Struct, effects: list[sf.AnyEffect]) -> None:
+        if self.journal is not None:
+            self.journal.record(self.world.now, event, effects)
+        self.world.look(self.core)
+        if isinstance(event, (Wanted, sv.PoolKnown, sv.InstanceGreeted, sv.CatalogRead)):
+            self._look_at_modes()
+        for effect in effects:
+            if isinstance(effect, Message):
+                self.peer.send(effect)
+                if isinstance(effect, Failed):
+                    self.sharing.failed(effect)
+            elif isinstance(effect, sf.Spawn):
+                self._spawn(effect)
+            elif isinstance(effect, sf.Observe):
+                self._observe(effect)
+            elif not isinstance(effect, (sf.Note, sf.ObserveEra)):
+                self._do(self.instances[effect.instance], effect)
+
+    def _do(self, instance: SimInstance, effect: sf.OwnEffect) -> None:  # noqa: C901 - an arm per effect
+        match effect:
+            case sf.WriteCall():
+                self.world.book.hand_over(effect.call)
+                self.sharing.placed(instance, effect.call, self._mode(instance))
+                instance.write(effect.wire, effect.call)
+            case sf.WriteCancel():
+                instance.cancel(effect.wire)
+            case sf.Probe():
+                instance.probe()
+            case sf.CloseStdin():
+                instance.close_stdin()
+            case sf.SignalGroup():
+                instance.signal(effect.signal)
+            case sf.Forget():
+                if instance.alive:
+                    raise Violation(f"instance {instance.id} is forgotten while it runs")
+                del self.instances[instance.id]
+            case sf.WriteAskAnswer():
+                instance.ask_answered(effect.id, effect.is_error, effect.body)
+            case sf.WriteAskProgress():
+                instance.ask_progressed(effect.token, effect.params)
+            case sf.WriteLevel():
+                instance.level = effect.level
+            case sf.WriteWatch():
+                instance.watch(effect.add, effect.drop)
+            case sf.WriteAgain():
+                self.sharing.said_again(instance, effect.wire, self._mode(instance))
+                instance.again(effect.wire)
+            case sf.Relist():
+                instance.relist()
+            case sf.GreetOtherwise() | sf.KeepLog():
+                pass
+            case _:
+                raise Violation(f"{type(effect).__name__} is not for an instance that runs in here")
+
+    def _mode(self, instance: SimInstance) -> Mode:
+        return self.core.roster.instances[instance.id].pool.mode
+
+    def _observe(self, seen: sf.Observe) -> None:
+        """Evidence is kept for good, and what is known told again."""
+        known = self.world.evidence.setdefault(seen.key, {})
+        known[seen.kind] = Evidence(kind=seen.kind, first="then", last="now", detail=seen.detail)
+        self.later(self.rng.uniform(0.0, 0.1), lambda: self._tell(seen.key))
+
+    def _tell(self, key: PoolKey) -> None:
+        self.feed(sv.PoolKnown(key, None, tuple(self.world.evidence[key].values())))
+
+    def _look_at_modes(self) -> None:
+        pools = self.core.pools
+        for key, pool in pools.items():
+            wanted = pool.policy.sharing
+            if wanted not in ("auto", pool.mode):
+                raise Violation(f"{key} is shared as {pool.mode}, not {wanted}")
+        self.sharing.modes(
+            {key: pool.mode for key, pool in pools.items()},
+            {key: pool.server for key, pool in pools.items()},
+            {each for key, pool in pools.items() if pool.wanted for each in (key, *pool.older)},
+        )
+
+    def _spawn(self, effect: sf.Spawn) -> None:
+        world = self.world
+        spec = self._specs.get(effect.key)
+        sure = spec is None or spec.era in ("handshake", "stateless")
+        instance = SimInstance(self, effect.instance, effect.key, effect.era, sure=sure)
+        self.instances[effect.instance] = instance
+        if spec is None:
+            instance.alive = False
+            self.feed(sv.SpawnFailed(effect.instance, "its configuration is gone", 0.5))
+            return
+        after = spec.start_after
+        if any(other.key == after for other in world.living()):
+            raise Violation(f"{effect.key} starts although {after} still runs")
+        if len(world.living()) > world.max_processes + 1:
+            raise Violation(f"{len(world.living())} processes run")
+
+    def heard(self, messages: list[LinkEvent]) -> None:
+        """From the link."""
+        for message in messages:
+            match message:
+                case PeerUp():
+                    same = message.hello.epoch == self._broker
+                    self.feed(sv.BrokerCame(same=same))
+                    self._broker = message.hello.epoch
+                    if same:
+                        self.sharing.cut()
+                case PeerDown() | PeerRefused():
+                    pass
+                case Wanted():
+                    new = [s.key for s in message.pools if s.key not in self._specs]
+                    self._specs = {spec.key: spec for spec in message.pools}
+                    self.feed(message)
+                    for key in new:
+                        if key in self.world.evidence:
+                            self._tell(key)
+                case _:
+                    self._feed_message(message)
+
+    def _feed_message(self, message: AnyMessage) -> None:
+        if isinstance(message, Call):
+            self.sharing.came(message)
+        if isinstance(message, sv.LinkEvent):
+            self.feed(message)
+
+    # --- as ground ---------------------------------------------------------------------------------------
+
+    def later(self, delay_s: float, act: Callable[[], None]) -> None:
+        """See `Ground`."""
+        self.world.later(delay_s, lambda: act() if self.alive else None)
+
+    @property
+    def now(self) -> float:
+        """See `Ground`."""
+        return self.world.now
+
+    def executed(self, instance: SimInstance, call: Call) -> None:
+        """See `Ground`."""
+        self.world.book.execute(call, public=self.traits(instance.key).public)
+        self.sharing.executed(instance, call, self._mode(instance))
+
+    def traits(self, key: PoolKey) -> Traits:
+        """See `Ground`."""
+        return self.world.traits(key)

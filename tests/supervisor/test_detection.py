@@ -1,0 +1,425 @@
+"""Which era a server speaks: found out by its answers, its silence and its end."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from carpool_protocol.ids import EMPTY_OBJECT, InstanceId, PoolKey, RawJson, ServerName
+from carpool_protocol.messages import Catalog, Discover, Era, EraWish, Policy, PoolSpec, Wanted
+from carpool_supervisor import era_verdicts
+from carpool_supervisor.core import events as ev
+from carpool_supervisor.core.effects import GreetOtherwise, Note, ObserveEra, Relist, Spawn
+from carpool_supervisor.core.eras import PATIENCE_S
+from carpool_supervisor.core.supervisor import SupervisorCore
+from carpool_supervisor.era.adapter import Adapter
+from carpool_supervisor.era.detection import Detection
+from carpool_supervisor.era.handshake import Handshake
+from carpool_supervisor.era.stateless import Stateless
+from carpool_supervisor.era_verdicts import NOTHING_KNOWN, EraVerdicts, Verdict, era_of, with_sighting
+from tests.behaviours import behaviour
+
+ME: Final = InstanceId(1)
+KEY: Final = PoolKey("s:1")
+OLD: Final = "2025-11-25"
+NEW: Final = "2026-07-28"
+
+Json = dict[str, Any]
+
+
+def make(era: Era) -> Adapter:
+    return Stateless(ME, KEY, "1.0") if era == "stateless" else Handshake(ME, KEY, "1.0")
+
+
+class Dialogue:
+    """A detection and a server on the other end of one pipe."""
+
+    def __init__(self, first: Era, server: Callable[[Json], Json | None]) -> None:
+        self.detection = Detection(ME, make, first)
+        self.server = server
+        self.heard: list[str] = []
+        self.events: list[Any] = []
+        self.write(self.detection.spoken.greet())
+
+    def write(self, *lines: bytes) -> None:
+        todo = [each for line in lines for each in line.splitlines()]
+        while todo:
+            request = json.loads(todo.pop(0))
+            self.heard.append(request["method"])
+            answer = self.server(request)
+            if answer is not None and "id" in request:
+                line = json.dumps({"jsonrpc": "2.0", "id": request["id"], **answer}).encode()
+                events, out = self.detection.take([line])
+                self.events += events
+                todo += [each for line in out for each in line.splitlines()]
+
+    def seen(self, *kinds: type) -> list[Any]:
+        return [each for each in self.events if isinstance(each, kinds)]
+
+
+def error(code: int, **data: Any) -> Json:
+    return {"error": {"code": code, "message": "no", **({"data": data} if data else {})}}
+
+
+def old_server(request: Json, refusal: Json | None = None) -> Json | None:
+    if request["method"] == "initialize":
+        return {"result": {"protocolVersion": OLD, "capabilities": {}, "serverInfo": {"name": "x"}}}
+    return refusal if refusal is not None else error(-32601)
+
+
+def new_server(request: Json, refusal: Json | None = None) -> Json | None:
+    if request["method"] == "server/discover":
+        return {"result": {"resultType": "complete", "supportedVersions": [NEW], "capabilities": {}}}
+    return refusal if refusal is not None else error(-32601)
+
+
+def both(request: Json) -> Json | None:
+    return (old_server if request["method"] == "initialize" else new_server)(request)
+
+
+# --- answers ---------------------------------------------------------------------------------------------
+
+
+@behaviour("eras:found-out")
+def test_a_server_that_answers_the_first_greeting_hears_of_no_other() -> None:
+    for first, method in (("handshake", "initialize"), ("stateless", "server/discover")):
+        talk = Dialogue(first, both)  # type: ignore[arg-type]  # both words are eras
+        assert talk.heard[0] == method
+        assert not {"initialize", "server/discover"} & set(talk.heard[1:])
+        [greeted] = talk.seen(ev.InstanceGreeted)
+        assert greeted.catalog.era == first
+        assert talk.detection.over
+
+
+@behaviour("eras:found-out")
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        error(-32601),
+        error(-32600),
+        error(-32602),
+        error(-32022, supported=[NEW], requested=OLD),
+        {"result": {"protocolVersion": NEW, "capabilities": {}, "serverInfo": {}}},
+    ],
+)
+def test_a_server_that_refuses_initialize_as_one_of_the_newer_era_does_is_greeted_in_that(
+    refusal: Json,
+) -> None:
+    talk = Dialogue("handshake", lambda request: new_server(request, refusal))
+    assert talk.heard[:2] == ["initialize", "server/discover"]
+    assert [type(each) for each in talk.events] == [ev.EraRefused, ev.InstanceGreeted]
+    assert talk.events[0].era == "handshake"
+    assert "initialize" in talk.events[0].text
+    assert isinstance(talk.detection.spoken, Stateless)
+
+
+@behaviour("eras:found-out")
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        error(-32602),  # mcp 1.29
+        error(-32601),  # the TypeScript SDK
+        error(-32000),
+        error(0),
+        error(-32022, supported=[OLD]),
+        error(-32022),
+        {"result": {}},
+        {"result": {"supportedVersions": [OLD]}},
+        {"error": 5},
+    ],
+)
+def test_a_server_that_refuses_discover_is_initialized_on_the_same_pipe(refusal: Json) -> None:
+    talk = Dialogue("stateless", lambda request: old_server(request, refusal))
+    assert talk.heard[:3] == ["server/discover", "initialize", "notifications/initialized"]
+    assert [type(each) for each in talk.events] == [ev.EraRefused, ev.InstanceGreeted]
+    assert isinstance(talk.detection.spoken, Handshake)
+
+
+def test_a_server_of_an_era_to_come_is_not_taken_for_an_old_one() -> None:
+    talk = Dialogue("stateless", lambda _: error(-32022, supported=["2031-01-01"]))
+    assert talk.heard == ["server/discover"]
+    [failed] = talk.seen(ev.GreetingFailed)
+    assert "era" not in failed.text
+
+
+def test_an_error_of_the_servers_own_says_nothing_about_its_era() -> None:
+    talk = Dialogue("handshake", lambda _: error(-32603))
+    assert talk.heard == ["initialize"]
+    assert len(talk.seen(ev.GreetingFailed)) == 1
+
+
+def test_a_server_that_refuses_both_is_told_of_with_both_refusals_and_asked_no_more() -> None:
+    talk = Dialogue("handshake", lambda _: error(-32601))
+    assert talk.heard == ["initialize", "server/discover", "initialize"]
+    [failed] = talk.seen(ev.GreetingFailed)
+    assert failed.text == "refused initialize: no (-32601); refused server/discover: no (-32601)"
+
+
+# --- silence ---------------------------------------------------------------------------------------------
+
+
+@behaviour("eras:found-out")
+def test_a_silent_server_gets_the_other_greeting_and_its_late_refusal_says_nothing() -> None:
+    talk = Dialogue("stateless", lambda request: None)
+    talk.server = old_server
+    talk.write(talk.detection.otherwise())
+    assert talk.detection.otherwise() == b"", "said once"
+    talk.events += talk.detection.take([b'{"jsonrpc":"2.0","id":"carpool-discover-1","error":{"code":-1}}'])[
+        0
+    ]
+    assert [type(each) for each in talk.events] == [ev.InstanceGreeted]
+    assert isinstance(talk.detection.spoken, Handshake)
+
+
+@behaviour("eras:found-out")
+def test_a_late_discover_that_locked_the_server_to_its_era_is_asked_once_more() -> None:
+    talk = Dialogue("stateless", lambda request: None)
+    talk.server = lambda request: new_server(request, error(-32022, supported=[NEW]))
+    talk.write(talk.detection.otherwise())
+    assert talk.heard[:3] == ["server/discover", "initialize", "server/discover"]
+    assert len(talk.seen(ev.InstanceGreeted)) == 1
+    assert isinstance(talk.detection.spoken, Stateless)
+
+
+def test_what_comes_in_one_burst_with_the_greeting_is_read_by_who_speaks_then() -> None:
+    detection = Detection(ME, make, "stateless")
+    detection.spoken.greet()
+    refused = b'{"jsonrpc":"2.0","id":"carpool-discover-1","error":{"code":-32601,"message":"no"}}'
+    result = {"protocolVersion": OLD, "capabilities": {}, "serverInfo": {}}
+    greeted = json.dumps({"jsonrpc": "2.0", "id": "carpool-initialize-1", "result": result}).encode()
+    ping = b'{"jsonrpc":"2.0","id":7,"method":"ping"}'
+    events, out = detection.take([refused, greeted, ping])
+    assert [type(each) for each in events] == [ev.EraRefused, ev.InstanceGreeted]
+    assert b'"id":7,"result"' in out[-1]
+
+
+# --- the core --------------------------------------------------------------------------------------------
+
+
+class House:
+    """A supervisor core with one server whose era is to be found out."""
+
+    def __init__(self, wish: EraWish = "newest", *, known: Era | None = None) -> None:
+        self.core = SupervisorCore(b"l" * 16)
+        self.now = 0.0
+        self.do(ev.BrokerCame())
+        policy = Policy(first_delay_s=5.0, probe_s=10_000.0)
+        self.spec = PoolSpec(
+            key=KEY, server=ServerName("s"), argv=["s"], env={}, cwd="/", policy=policy, era=wish
+        )
+        self.do(Wanted([self.spec]))
+        self.do(ev.PoolKnown(KEY, None, (), known))
+        self.spawns = [each for each in self.do(Discover(KEY)) if isinstance(each, Spawn)]
+
+    def do(self, event: ev.AnyEvent) -> list[Any]:
+        effects = self.core.handle(event, self.now)
+        self.core.check()
+        return effects
+
+    def tick(self, now: float) -> list[Any]:
+        self.now = now
+        effects = self.core.tick(now)
+        self.core.check()
+        return effects
+
+    def greeted(self, number: int, era: Era, **fields: Any) -> list[Any]:
+        catalog = Catalog(KEY, [], "", RawJson(b'{"name":"x"}'), EMPTY_OBJECT, OLD, era=era, **fields)
+        return self.do(ev.InstanceGreeted(InstanceId(number), catalog))
+
+    def exit(self, number: int) -> list[Any]:
+        return self.do(ev.InstanceExited(InstanceId(number), "ended with exit code 1", (), "", 0.5))
+
+
+@pytest.mark.parametrize(
+    ("wish", "known", "first"),
+    [
+        ("auto", None, "handshake"),
+        ("auto", "stateless", "stateless"),
+        ("auto", "handshake", "handshake"),
+        ("newest", None, "stateless"),
+        ("newest", "handshake", "handshake"),
+        ("stateless", "handshake", "stateless"),
+        ("handshake", "stateless", "handshake"),
+    ],
+)
+def test_what_is_configured_and_what_is_known_say_which_greeting_comes_first(
+    wish: EraWish, known: Era | None, first: Era
+) -> None:
+    assert [each.era for each in House(wish, known=known).spawns] == [first]
+
+
+@behaviour("eras:found-out")
+def test_an_end_of_the_first_question_is_no_failure_and_the_next_start_comes_at_once() -> None:
+    house = House()
+    house.do(ev.InstanceSpawned(InstanceId(1), 100))
+    effects = house.exit(1)
+    assert [(each.instance, each.era) for each in effects if isinstance(each, Spawn)] == [(2, "handshake")]
+    [pool] = house.core.report()
+    assert (pool.restarts, pool.last_error) == (0, "")
+    assert [each.level for each in effects if isinstance(each, Note)] == ["info"]
+    house.do(ev.InstanceSpawned(InstanceId(2), 101))
+    effects = house.greeted(2, "handshake")
+    [seen] = [each for each in effects if isinstance(each, ObserveEra)]
+    assert (seen.era, seen.why) == ("handshake", "ended when it was asked server/discover")
+
+
+def test_a_server_that_ends_of_the_second_question_too_has_failed() -> None:
+    house = House()
+    house.do(ev.InstanceSpawned(InstanceId(1), 100))
+    house.exit(1)
+    house.do(ev.InstanceSpawned(InstanceId(2), 100))
+    effects = house.exit(2)
+    assert not [each for each in effects if isinstance(each, Spawn)], "there is a pause now"
+    assert "before it had greeted" in house.core.report()[0].last_error
+
+
+def test_an_end_after_an_answer_is_a_failure() -> None:
+    house = House()
+    house.do(ev.InstanceSpawned(ME, 100))
+    house.do(ev.EraRefused(ME, "stateless", "refused server/discover: no (-1)"))
+    house.exit(1)
+    assert "before it had greeted" in house.core.report()[0].last_error
+
+
+@behaviour("eras:found-out")
+def test_a_silent_server_is_waited_for_a_while_and_then_greeted_otherwise_once() -> None:
+    house = House()
+    house.do(ev.InstanceSpawned(ME, 100))
+    assert GreetOtherwise(ME) not in house.tick(PATIENCE_S - 1)
+    assert GreetOtherwise(ME) in house.tick(PATIENCE_S + 1)
+    assert GreetOtherwise(ME) not in house.tick(3 * PATIENCE_S)
+    [seen] = [each for each in house.greeted(1, "handshake") if isinstance(each, ObserveEra)]
+    assert "said nothing" in seen.why
+
+
+@pytest.mark.parametrize("wish", ["auto", "handshake", "stateless"])
+def test_nobody_else_is_hurried(wish: EraWish) -> None:
+    house = House(wish)
+    house.do(ev.InstanceSpawned(ME, 100))
+    assert GreetOtherwise(ME) not in house.tick(PATIENCE_S + 1)
+
+
+def test_the_era_that_was_found_out_is_shown_and_said_with_the_catalog() -> None:
+    house = House("auto")
+    house.do(ev.InstanceSpawned(ME, 100))
+    house.do(ev.EraRefused(ME, "handshake", "refused initialize: no (-32022)"))
+    effects = house.greeted(1, "stateless")
+    [seen] = [each for each in effects if isinstance(each, ObserveEra)]
+    assert (seen.era, seen.why) == ("stateless", "refused initialize: no (-32022)")
+    assert [each.era for each in effects if isinstance(each, Catalog)] == ["stateless"]
+    assert [each.era for each in house.core.report()[0].instances] == ["stateless"]
+
+
+# --- a catalog that is not current any more --------------------------------------------------------------
+
+
+@behaviour("eras:hints")
+def test_lists_are_read_again_by_an_instance_that_runs_and_told_even_if_they_are_the_same() -> None:
+    house = House("auto")
+    house.do(ev.InstanceSpawned(ME, 100))
+    house.greeted(1, "stateless", ttl_ms=5)
+    assert Relist(ME) not in house.do(Discover(KEY))
+    assert Relist(ME) in house.do(Discover(KEY, again=True))
+    assert Relist(ME) not in house.do(Discover(KEY, again=True)), "they are being read"
+    same = Catalog(KEY, [], "", RawJson(b'{"name":"x"}'), EMPTY_OBJECT, OLD, era="stateless", ttl_ms=5)
+    assert [each.ttl_ms for each in house.do(ev.CatalogRead(ME, same)) if isinstance(each, Catalog)] == [5]
+    assert not [each for each in house.do(ev.CatalogRead(ME, same)) if isinstance(each, Catalog)]
+
+
+def test_to_read_lists_again_starts_nothing() -> None:
+    house = House("auto")
+    house.do(ev.InstanceSpawned(ME, 100))
+    house.greeted(1, "handshake")
+    house.core.pools[KEY].target = 0
+    house.exit(1)
+    house.tick(1.0)
+    effects = house.do(Discover(KEY, again=True))
+    assert not [each for each in effects if isinstance(each, (Spawn, Relist))]
+
+
+@pytest.mark.parametrize("era", ["handshake", "stateless"])
+def test_each_era_reads_its_lists_again_from_the_first_page(era: Era) -> None:
+    adapter = make(era)
+    first = json.loads(adapter.greet())
+    result: Json = {"protocolVersion": OLD, "supportedVersions": [NEW], "capabilities": {"tools": {}}}
+    todo = adapter.take([json.dumps({"jsonrpc": "2.0", "id": first["id"], "result": result}).encode()])[1]
+    for hint in (7000, 3000):
+        [asked] = [each for each in map(json.loads, todo) if each["method"] == "tools/list"]
+        page: Json = {"resultType": "complete", "tools": [], "ttlMs": hint, "cacheScope": "public"}
+        line = json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": page}).encode()
+        [event] = adapter.take([line])[0]
+        assert isinstance(event, (ev.InstanceGreeted, ev.CatalogRead))
+        told = (event.catalog.ttl_ms, event.catalog.public, event.catalog.era)
+        assert told == ((hint, True, era) if era == "stateless" else (-1, False, era))
+        todo = adapter.relist().splitlines()
+        assert adapter.relist() == b"", "they are being read"
+
+
+# --- what is remembered ----------------------------------------------------------------------------------
+
+DAY: Final = "2026-11-22T00:00:00.000Z"
+
+
+def seen(era: Era, why: str = "refused", server: str = "x 1", at: str = DAY) -> Verdict:
+    return Verdict(era, why, server, at)
+
+
+@behaviour("eras:found-out")
+@pytest.mark.parametrize(
+    ("era", "now", "known"),
+    [
+        ("handshake", "2026-11-28T23:00:00.000Z", "handshake"),
+        ("handshake", "2026-11-29T01:00:00.000Z", None),
+        ("handshake", "2026-11-21T00:00:00.000Z", None),
+        ("handshake", "yesterday", None),
+        ("stateless", "2027-11-29T00:00:00.000Z", "stateless"),
+    ],
+)
+def test_that_a_server_is_old_is_known_for_a_week(era: Era, now: str, known: Era | None) -> None:
+    assert era_of(with_sighting(NOTHING_KNOWN, "s", seen(era)), "s", now) == known
+
+
+@behaviour("eras:found-out")
+def test_a_verdict_is_gone_with_the_version_that_it_was_about() -> None:
+    known = with_sighting(NOTHING_KNOWN, "s", seen("handshake"))
+    assert with_sighting(known, "s", seen("handshake", why="")) is known
+    other = with_sighting(known, "s", seen("handshake", why="", server="x 2"))
+    assert era_of(other, "s", DAY) is None
+    assert era_of(with_sighting(other, "s", seen("stateless", server="x 2")), "s", DAY) == "stateless"
+
+
+def test_a_server_that_answered_at_once_leaves_no_verdict() -> None:
+    assert with_sighting(NOTHING_KNOWN, "s", seen("handshake", why="")) is NOTHING_KNOWN
+
+
+@behaviour("eras:found-out")
+def test_verdicts_survive_on_disk_and_the_later_sighting_wins(tmp_path: Path) -> None:
+    path = era_verdicts.eras_file(str(tmp_path / "state"))
+    assert era_verdicts.load(path) == (NOTHING_KNOWN, "")
+    known = with_sighting(NOTHING_KNOWN, "s", seen("handshake"))
+    assert era_verdicts.save(path, known) == (known, "")
+    later = with_sighting(NOTHING_KNOWN, "s", seen("stateless", at="2026-11-23T00:00:00.000Z"))
+    assert era_verdicts.save(path, later) == (later, "")
+    assert era_verdicts.save(path, known) == (later, "")
+    assert Path(path).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b'{"version":2}', b"\xff", b"[" * 5000])
+def test_a_broken_file_is_set_aside_and_said(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "eras.json"
+    path.write_bytes(data)
+    found, said = era_verdicts.load(str(path))
+    assert found is NOTHING_KNOWN
+    assert "found out again" in said
+    assert not path.exists()
+    assert (tmp_path / "eras.json.aside-1").read_bytes() == data
+
+
+def test_the_file_is_bounded() -> None:
+    known: EraVerdicts = NOTHING_KNOWN
+    for number in range(era_verdicts.MAX_SERVERS + 1):
+        known = with_sighting(known, f"s{number}", seen("handshake", at=f"{number:08}"))
+    assert len(known.servers) == era_verdicts.MAX_SERVERS
+    assert "s0" not in known.servers

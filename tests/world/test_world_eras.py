@@ -1,0 +1,165 @@
+"""Agents of the stateless era in the simulated world: special weather by hand.
+
+The kit raises what reaches the wrong agent or comes twice, so these tests mostly count.
+"""
+
+import pytest
+from msgspec.structs import replace
+
+from carpool_broker.core.events import Asker, Capabilities
+from tests.behaviours import behaviour
+from tests.kit.world import POLICY, SOURCES, SimServer, World
+from tests.kit.world_agents import CAPABILITIES
+from tests.kit.world_parties import Party
+from tests.kit.world_sides import BOUNDS
+from tests.kit.world_traits import Traits
+
+ROOMY = replace(POLICY, max_in_flight=64, max_waiting_calls=64, wait_s=60.0, max_total_s=60.0, timeout_s=9.0)
+ABLE = Asker(Capabilities(sampling=True, sampling_tools=True, form=True, url=True, roots=True), "sim")
+OLD = Traits(asks=1.0, waits=True, echo="exact", answer_s=0.5)
+NEW = Traits(asks=1.0, speaks="stateless", answer_s=0.5)
+
+
+def quiet(traits: Traits, **policy: object) -> World:
+    """One server, and nothing goes wrong by itself."""
+    era = "stateless" if traits.speaks == "stateless" else "handshake"
+    server = SimServer(name="s", traits=traits, era=era, policy=replace(ROOMY, **policy))  # type: ignore[arg-type]
+    world = World(1, [server])
+    world.calm = True
+    return world
+
+
+def come(world: World, count: int = 1) -> Party:
+    """Agents who can be asked everything, and a server that runs."""
+    party = world.party(count=count, asker=ABLE)
+    world.broker.feed(party.list_tools(world.now))
+    world.run(3)
+    assert party.tools == ["s__t0", "s__t1"]
+    return party
+
+
+@behaviour("eras:every-mix", "eras:rounds", "calls:isolation", "asks:own-agent")
+@pytest.mark.parametrize("traits", [OLD, NEW])
+def test_agents_of_both_eras_on_one_instance_are_each_asked_their_own(traits: Traits) -> None:
+    world = quiet(traits, sharing="concurrent", max_instances=1)
+    party, others = come(world, 4), [world.agent(capabilities=CAPABILITIES[-1]) for _ in range(4)]
+    world.run(1)
+    for agent in others:
+        world.call(agent, "s__t0")
+        world.call(party, "s__t0")
+        world.call(party, "s__t1")
+    world.run(4)
+    assert len(world.living()) == 1
+    world.run(16)
+    assert world.book.eras["parked"] >= 8
+    assert world.book.asks.outcomes["shown"] >= 4
+    assert world.book.outcomes.get("ok", 0) + world.book.outcomes.get("error", 0) == 13
+    assert not party.open
+
+
+@behaviour("eras:tokens")
+def test_tokens_are_refused_a_second_time_and_to_another_session_and_harm_nobody() -> None:
+    world = quiet(NEW)
+    party, thief = come(world), world.party(asker=ABLE)
+    world.wanted = lambda *_: None  # type: ignore[method-assign]
+    world.call(party, "s__t0")
+    world.run(1)
+    [token] = party.tokens
+    for _ in range(5):
+        world.broker.feed(thief.misuse(token, world.now))
+    assert world.book.eras["refused"] == 5
+    world.broker.feed(party.retry(token, world.now))
+    world.broker.feed(party.retry(token, world.now))
+    assert world.book.eras["refused"] == 6
+    assert len(party.open) == 1
+
+
+@behaviour("eras:parked-ends")
+def test_a_call_that_nobody_comes_back_for_ends_everywhere_in_time() -> None:
+    world = quiet(NEW, sharing="serial", ask_timeout_s=50.0)
+    party = come(world)
+    world.wanted = lambda *_: None  # type: ignore[method-assign]
+    world.call(party, "s__t0")
+    world.run(1)
+    assert world.broker.core.ledger.calls
+    world.run(BOUNDS.park_s)
+    assert not world.broker.core.ledger.calls
+    world.broker.feed(party.retry(party.tokens[0], world.now))
+    assert world.book.eras["expired"] == 1
+    world.run(1)
+    assert not world.supervisor.core.desk.calls
+    assert not world.living()[0].asker.open
+
+
+@behaviour("eras:parked-ends")
+def test_who_comes_back_after_the_supervisor_died_is_told_so_and_nothing_runs_twice() -> None:
+    world = quiet(NEW)
+    party = come(world)
+    world.wanted = lambda *_: None  # type: ignore[method-assign]
+    world.call(party, "s__t0")
+    world.run(1)
+    world.kill_supervisor(0.5)
+    world.broker.feed(party.retry(party.tokens[0], world.now))
+    assert world.book.outcomes == {"ok": 1, "link_broken": 1}
+    world.run(5)
+    assert not world.broker.core.ledger.calls
+
+
+@behaviour("eras:listens")
+def test_whoever_listens_hears_of_each_change_once_per_listen_and_nothing_after_its_end() -> None:
+    world = quiet(Traits(speaks="stateless", updates=1.0))
+    party = come(world, 2)
+    for _ in range(3):
+        world.broker.feed(party.listen(("sim://s/r",), world.now))
+    assert world.book.eras["listens"] == 3
+    world.calm = False
+    world.call(party, "s__t0")
+    world.run(2)
+    assert world.book.eras["updated"] == 3
+    event = party.cancel(listens=True)
+    assert event is not None
+    world.broker.feed(event)
+    world.call(party, "s__t0")
+    world.run(2)
+    assert world.book.eras["updated"] == 5
+    world.leave(party)
+    world.run(1)
+    assert not world.living()[0].watched
+
+
+@behaviour("lease:never-silently", "eras:match")
+def test_a_lease_in_the_pool_of_one_era_is_told_as_lost_when_one_pool_turns_out_to_do_for_both() -> None:
+    policy = replace(ROOMY, sharing="session", spares=0)
+    world = World(1, [SimServer(name="s", traits=Traits(speaks="stateless"), era="newest", policy=policy)])
+    world.calm = True
+    party = world.party(asker=ABLE)
+    world.call(party, "s__t0")
+    world.run(4)
+    assert [each.key for each in world.living() if each.served] == ["s:0:newest"]
+    world.broker.feed(world.agent().list_tools(world.now))
+    world.run(4)
+    for _ in range(2):
+        world.call(party, "s__t0")
+        world.run(4)
+    scope = world.broker.core.sources.scope(SOURCES[0], asking=True, stateless=True)
+    assert [entry.key for entry in scope.servers] == ["s:0"]
+    assert world.book.outcomes == {"ok": 3, "state_lost": 1}
+
+
+@behaviour("lease:reload", "eras:match")
+def test_a_lease_of_either_pool_that_one_takes_the_place_of_is_told_as_lost() -> None:
+    policy = replace(ROOMY, sharing="session", spares=0)
+    world = World(1, [SimServer(name="s", traits=Traits(speaks="both"), twins=True, policy=policy)])
+    world.calm = True
+    plain, able = world.party(asker=Asker()), world.party(asker=ABLE)
+    for party in (plain, able):
+        world.call(party, "s__t0")
+        world.run(4)
+    assert world.book.outcomes == {"ok": 2}
+    world.servers["s"].version, world.servers["s"].era = 1, "newest"
+    world.read_config()
+    world.run(30)
+    for party in (plain, able):
+        world.call(party, "s__t0")
+        world.run(4)
+    assert world.book.outcomes == {"ok": 2, "state_lost": 2}

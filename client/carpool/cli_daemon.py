@@ -67,7 +67,7 @@ def restart(servers: tuple[str, ...], everything: bool, as_json: bool) -> None:
     held = lock.holder(place.directory)
     end_daemon(place, DOWN_S)
     # The same configuration as before.
-    code, text = bring_up(place, held.config if held else "")
+    code, text = bring_up(place, held.config if held else "", http=held.http if held else None)
     if code:
         fail(text, code if code == EXIT_USAGE else EXIT_FAILED)
     if as_json:
@@ -124,7 +124,11 @@ def _say_left(place: Place) -> None:
         listed = "\n".join(f"  {pid}  {display.one_line(command)}" for pid, command in left)
         fail(f"these processes are left; `carpool up` ends them when it starts:\n{listed}")
     if not left and lock.holder(place.directory) is None:
-        for path in (paths.agents_socket(place.directory), paths.link_socket(place.directory)):
+        for path in (
+            paths.agents_socket(place.directory),
+            paths.link_socket(place.directory),
+            paths.door_file(place.directory),
+        ):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)  # of a launcher that was killed
 

@@ -11,6 +11,7 @@ import click
 from carpool import display
 from carpool.cli import ask, fail, fail_at, json_option, open_door, print_json, the_place
 from carpool.door import Door, DoorError
+from carpool.door_watch import told_url
 
 Facts = dict[str, Any]
 
@@ -50,7 +51,8 @@ def status(as_json: bool) -> None:
     if as_json:
         print_json(facts)
     else:
-        click.echo(status_page(facts))
+        url = told_url(the_place().directory)
+        click.echo(status_page(facts) + (f"\n\nMCP over HTTP: {url}" if url else ""))
 
 
 @click.command()
@@ -181,9 +183,9 @@ def status_page(facts: Facts) -> str:
             "\n".join(["last errors (`carpool logs SERVER` has more):", *(f"  {e}" for e in errors)])
         )
     sessions = facts.get("sessions") or []
-    keys = ("id", "agent", "pid", "era", "profile", "in_flight")
+    keys = ("id", "agent", "pid", "carrier", "era", "profile", "in_flight")
     rows = [[_or_dash(session.get(key)) for key in keys] for session in sessions]
-    heads = ["SESSION", "AGENT", "PID", "ERA", "PROFILE", "IN FLIGHT"]
+    heads = ["SESSION", "AGENT", "PID", "VIA", "ERA", "PROFILE", "IN FLIGHT"]
     parts.append(display.columns(heads, rows, right={"PID", "IN FLIGHT"}) or "no agents are attached")
     sums = (
         f"{_count(totals.get('instances', 0), 'server process', 'es')} for "

@@ -1,8 +1,8 @@
 """The launcher (`carpool up`): starts the broker and the supervisor, and keeps them up until told to stop.
 
-Owns the lock of the runtime directory, both processes' lives and the removal of the
-sockets. Invariants: one launcher per runtime directory; no new supervisor before what
-the old one left is gone (rule 2); nothing of ours runs when it ends.
+And the HTTP door where one is wanted, without which the others do as well. Owns the lock of the runtime
+directory, all these processes' lives and the removal of the sockets. Invariants: one launcher per runtime
+directory; no new supervisor before what the old one left is gone (rule 2); nothing of ours runs when it ends.
 
 Standard library only, no event loop: it sleeps in `select` until a lifeline speaks, a
 signal comes or a second has passed. Refuses to know sessions, servers and the link.
@@ -19,6 +19,7 @@ import time
 
 from carpool import adoption
 from carpool.daemon_child import DaemonChild
+from carpool.door_watch import EXIT_CONFIG, EXIT_TAKEN, EXIT_UNWANTED, DoorWatch
 from carpool.vigil import SILENT_S, Vigil
 from carpool_protocol import paths
 
@@ -27,6 +28,8 @@ STOP_S = 15.0
 """From `stop` to SIGKILL."""
 CLEAR_S = 10.0
 """The longest wait for what a dead supervisor left, before the sweep ends it."""
+DOOR_S = 10.0
+"""Whoever starts carpool waits so long for a door that is wanted."""
 START_DEATHS = 3
 """Deaths before anything was ever ready, after which starting is given up."""
 _TICK_S = 1.0
@@ -58,6 +61,7 @@ class Launcher:
         *,
         supervisors: int = 1,
         ready_fd: int = -1,
+        http: str = "",
         silent_s: float = SILENT_S,
     ) -> None:
         self._directory = directory
@@ -84,7 +88,18 @@ class Launcher:
                 paths.daemon_log(logs, f"supervisor-{name}"),
             )
             self._supervisors.append(Keep(child, Vigil(silent_s)))
-        self._all = [self._broker, *self._supervisors]
+        door = DaemonChild(
+            "http",
+            "carpool.http",
+            [*at, *(["--config", config] if config else []), *(["--listen", http] if http else [])],
+            paths.daemon_log(logs, "http"),
+        )
+        self._door = Keep(door, Vigil(silent_s))
+        self._door.start_at = None
+        self._door_watch = DoorWatch(http, config, environ)
+        self._door_by = 0.0
+        self._door_note = ""
+        self._all = [self._broker, *self._supervisors, self._door]
         self._was_ready = False
         self._stop_by: float | None = None
         """Set once it is stopping; then the time at which it stops being polite."""
@@ -108,6 +123,8 @@ class Launcher:
                 for keep in self._all:
                     keep.vigil.heard(now)
             then = now
+            if not self._door.child.pid and self._stop_by is None and self._door_watch.due():
+                self._door.start_at = now
             for keep in self._all:
                 self._look_after(keep, now)
             if self._stop_by is not None and not any(keep.child.pid for keep in self._all):
@@ -144,6 +161,9 @@ class Launcher:
             self._unclean |= status != 0
             return
         delay_s = keep.vigil.died(now)
+        if keep is self._door:
+            self._mourn_door(status, now + delay_s)
+            return
         keep.start_at = now + delay_s
         say(f"{child.name} ended with {_spelled(status)}; starting it again in {delay_s:.1f} s")
         if keep is not self._broker:
@@ -155,6 +175,19 @@ class Launcher:
             self._give_up(EXIT_USAGE, child.last_words() or f"{child.name} refuses to start")
         elif keep.vigil.deaths >= START_DEATHS:
             self._give_up(EXIT_FAILED, f"{child.name} does not start:\n{child.last_words()}")
+
+    def _mourn_door(self, status: int, start_at: float) -> None:
+        """The others live on; where starting it again would not help, a changed configuration may."""
+        again = self._door_watch.again(status)
+        self._door.start_at = start_at if again else None
+        expected = status in {0, EXIT_CONFIG, EXIT_UNWANTED, EXIT_TAKEN}
+        if not expected:
+            say(f"http ended with {_spelled(status)}; starting it again")
+        if status in {EXIT_CONFIG, EXIT_TAKEN}:
+            note = self._door_watch.news(self._door.child.last_words())
+            if note:
+                self._door_note = note
+                say(note)
 
     def _start_again(self, keep: Keep, now: float) -> None:
         if keep.clear_by is not None:
@@ -179,10 +212,17 @@ class Launcher:
         """Say once that sessions are taken: the broker is ready and its socket accepts."""
         if self._was_ready or not self._broker.child.ready:
             return
-        if accepts(self._directory):
-            self._was_ready = True
-            say(f"ready in {self._directory}")
-            self._tell_starter("ready")
+        if not accepts(self._directory):
+            return
+        door = self._door
+        now = time.monotonic()
+        self._door_by = self._door_by or now + DOOR_S
+        opening = (door.child.pid or door.start_at is not None) and not door.child.ready
+        if opening and not self._door_note and now < self._door_by:
+            return
+        self._was_ready = True
+        say(f"ready in {self._directory}")
+        self._tell_starter(f"ready\n{self._door_note}")
 
     def _give_up(self, code: int, text: str) -> None:
         say(text)
@@ -264,7 +304,11 @@ class Launcher:
             say(f"the sweep did not finish ({type(error).__name__})")
 
     def _remove_sockets(self) -> None:
-        for path in (paths.agents_socket(self._directory), paths.link_socket(self._directory)):
+        for path in (
+            paths.agents_socket(self._directory),
+            paths.link_socket(self._directory),
+            paths.door_file(self._directory),
+        ):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
@@ -303,7 +347,7 @@ def _spelled(status: int) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """`carpool up [--detach] [--config FILE]`. The exit code: 0, 1 failed, 2 usage, config, already up."""
+    """`carpool up …` (see `up.USAGE`). The exit code: 0, 1 failed, 2 usage, config, already up."""
     from carpool.up import up
 
     return up(arguments)

@@ -1,7 +1,7 @@
 """The single-instance lock of a runtime directory, and who holds it.
 
 Owns the lock file: locked (flock) by the launcher for its whole life, its text
-says `pid=…` and `config=…` for people and for `carpool down`. The lock is the truth,
+says `pid=…`, `config=…` and `http=…` for people and for `carpool down`. The lock is the truth,
 the text only its description: a pid is believed only while the lock is held.
 
 Standard library only: the launcher stays small.
@@ -18,14 +18,17 @@ _TRIES, _PAUSE_S = 10, 0.02
 
 
 class Holder:
-    """The launcher that runs here: its pid and the configuration it was given (empty: the default one)."""
+    """The launcher that runs here: its pid, and the configuration (empty: the default one) and the address
+    of an HTTP door (empty: that of the configuration) it was given.
+    """
 
-    def __init__(self, pid: int, config: str) -> None:
+    def __init__(self, pid: int, config: str, http: str = "") -> None:
         self.pid = pid
         self.config = config
+        self.http = http
 
 
-def take(directory: str, config: str) -> int | None:
+def take(directory: str, config: str, http: str = "") -> int | None:
     """Lock `directory` for this process: the descriptor that holds the lock; `None`: another has it."""
     fd = os.open(paths.lock_file(directory), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     for _ in range(_TRIES):
@@ -35,7 +38,8 @@ def take(directory: str, config: str) -> int | None:
             time.sleep(_PAUSE_S)
         else:
             os.ftruncate(fd, 0)
-            os.pwrite(fd, f"pid={os.getpid()}\nconfig={config}\n".encode("utf-8", "surrogateescape"), 0)
+            text = f"pid={os.getpid()}\nconfig={config}\nhttp={http}\n"
+            os.pwrite(fd, text.encode("utf-8", "surrogateescape"), 0)
             return fd
     os.close(fd)
     return None
@@ -72,4 +76,5 @@ def _read(fd: int) -> Holder:
     text = os.pread(fd, 8192, 0).decode("utf-8", "surrogateescape")
     values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     pid = values.get("pid", "")
-    return Holder(int(pid) if pid.isdecimal() else 0, values.get("config", ""))
+    number = int(pid) if pid.isdecimal() else 0
+    return Holder(number, values.get("config", ""), values.get("http", ""))

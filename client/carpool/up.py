@@ -13,6 +13,7 @@ import time
 
 from carpool import lock
 from carpool.daemon_child import rotate
+from carpool.door_watch import told_url
 from carpool.launcher import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Launcher, accepts
 from carpool_protocol import paths
 
@@ -21,11 +22,12 @@ START_S = 60.0
 _POLL_S = 0.05
 _OUR_PACKAGES = ("carpool", "carpool_protocol", "carpool_broker", "carpool_supervisor")
 
-USAGE = """usage: carpool up [--detach] [--config FILE]
+USAGE = """usage: carpool up [--detach] [--config FILE] [--http HOST:PORT]
 
 Run carpool for this runtime directory until Ctrl-C or `carpool down`.
 --detach  start it in the background and return when sessions are taken
 --config  use this file instead of the user's carpool.json
+--http    open the HTTP door there, above the configuration's `http`; also CARPOOL_HTTP
 """
 
 
@@ -52,18 +54,22 @@ def up(arguments: list[str]) -> int:
     if place.note:
         _say(place.note)
     config = wished_config(values.get("--config", ""))
+    http = values.get("--http", "")
     if "--stay" in values:
-        return _stay(place, config, int(values.get("--ready-fd", "-1")))
+        return _stay(place, config, int(values.get("--ready-fd", "-1")), http)
+    http = http or os.environ.get("CARPOOL_HTTP", "")
     if "--detach" not in values:
         # A new program: in the daemon's environment, and without what finding that out took.
         command = [sys.executable, "-m", "carpool.launcher", "--stay"]
         command += ["--config", config] if config else []
+        command += ["--http", http] if http else []
         os.execve(sys.executable, command, daemon_environment(place.directory))  # noqa: S606 - no shell wanted
-    code, text = bring_up(place, config)
+    code, text = bring_up(place, config, http=http)
     if text:
         _say(text)
     elif code == EXIT_OK and "--quiet" not in values:
-        sys.stdout.write(f"carpool is up in {place.directory}\n")
+        url = told_url(place.directory)
+        sys.stdout.write(f"carpool is up in {place.directory}{f', MCP is spoken at {url}' if url else ''}\n")
     return code
 
 
@@ -76,14 +82,21 @@ def wished_config(option: str = "") -> str:
     return os.path.abspath(os.path.expanduser(config)) if config else ""
 
 
-def bring_up(place: Place, config: str = "", wait_s: float = START_S) -> tuple[int, str]:
-    """Have carpool run in the background: (0, "") when sessions are taken, else a code and the reason."""
+def bring_up(
+    place: Place, config: str = "", wait_s: float = START_S, http: str | None = None
+) -> tuple[int, str]:
+    """Have carpool run in the background: (0, "") when sessions are taken, else a code and the reason.
+
+    With code 0 a text is a warning. `http`: where its HTTP door is to be; None: as CARPOOL_HTTP says.
+    """
+    if http is None:
+        http = os.environ.get("CARPOOL_HTTP", "")
     deadline = time.monotonic() + wait_s
     while True:
         if accepts(place.directory):
-            return EXIT_OK, _other_config(place, config)
+            return EXIT_OK, _other_config(place, config, http)
         if lock.holder(place.directory) is None:
-            code, text = _start(place, config, deadline)
+            code, text = _start(place, config, http, deadline)
             if code is not None:
                 return code, text
         if time.monotonic() >= deadline:
@@ -109,9 +122,9 @@ def daemon_environment(directory: str) -> dict[str, str]:
     return environ
 
 
-def _stay(place: Place, config: str, ready_fd: int) -> int:
+def _stay(place: Place, config: str, ready_fd: int, http: str) -> int:
     """Be the launcher, in the environment that `daemon_environment` made."""
-    held = lock.take(place.directory, config)
+    held = lock.take(place.directory, config, http)
     if held is None:
         holder = lock.holder(place.directory)
         who = f"pid {holder.pid}" if holder and holder.pid else "another process"
@@ -120,12 +133,12 @@ def _stay(place: Place, config: str, ready_fd: int) -> int:
     try:
         environ = dict(os.environ)
         environ[paths.DAEMON_MARK] = paths.runtime_id(place.directory)
-        return Launcher(place.directory, config, environ, ready_fd=ready_fd).run()
+        return Launcher(place.directory, config, environ, ready_fd=ready_fd, http=http).run()
     finally:
         lock.release(held)
 
 
-def _start(place: Place, config: str, deadline: float) -> tuple[int | None, str]:
+def _start(place: Place, config: str, http: str, deadline: float) -> tuple[int | None, str]:
     """Start a launcher and hear how it went. Code `None`: another one was quicker."""
     os.makedirs(place.logs, mode=0o700, exist_ok=True)
     log_path = paths.daemon_log(place.logs, "launcher")
@@ -135,7 +148,7 @@ def _start(place: Place, config: str, deadline: float) -> tuple[int | None, str]
         with open(log_path, "ab") as log:
             command = [sys.executable, "-m", "carpool.launcher", "--stay", "--ready-fd", str(tell)]
             process = subprocess.Popen(
-                [*command, *(["--config", config] if config else [])],
+                [*command, *(["--config", config] if config else []), *(["--http", http] if http else [])],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -154,7 +167,7 @@ def _start(place: Place, config: str, deadline: float) -> tuple[int | None, str]
     first, _, text = said.partition("\n")
     if first == "ready":
         process.returncode = 0  # it lives on; nobody waits for it here
-        return EXIT_OK, ""
+        return EXIT_OK, text
     if first.startswith("failed "):
         process.wait()
         return int(first[7:]), text
@@ -187,8 +200,10 @@ def _tail(path: str) -> str:
         return ""
 
 
-def _other_config(place: Place, config: str) -> str:
+def _other_config(place: Place, config: str, http: str) -> str:
     holder = lock.holder(place.directory)
+    if holder is not None and http and holder.http != http:
+        return "carpool already runs without that HTTP door; `carpool down` first to open it"
     if not config or holder is None or holder.config == config:
         return ""
     return (
@@ -210,7 +225,7 @@ def _parse(arguments: list[str]) -> tuple[dict[str, str], str]:
             return {"--help": ""}, ""
         if name in {"--detach", "--quiet", "--stay"} and not equals:
             values[name] = ""
-        elif name in {"--config", "--ready-fd"}:
+        elif name in {"--config", "--ready-fd", "--http"}:
             if not equals and not rest:
                 return values, f"{name} needs a value"
             values[name] = value if equals else rest.pop(0)

@@ -8,6 +8,8 @@ import { createRequire } from "node:module";
 const require = createRequire(process.env.CARPOOL_PEERS + "/");
 const { Client } = require("@modelcontextprotocol/sdk/client/index.js");
 const { StdioClientTransport } = require("@modelcontextprotocol/sdk/client/stdio.js");
+const { StreamableHTTPClientTransport } = require("@modelcontextprotocol/sdk/client/streamableHttp.js");
+const { SSEClientTransport } = require("@modelcontextprotocol/sdk/client/sse.js");
 const types = require("@modelcontextprotocol/sdk/types.js");
 
 const PATIENCE_MS = 5000;
@@ -91,15 +93,15 @@ async function take(todo) {
   return step;
 }
 
-const transport = new StdioClientTransport({
-  command: plan.command,
-  args: plan.args,
-  env: plan.env,
-  stderr: "inherit",
-});
+const { command, args, env } = plan;
+const Way = plan.transport === "sse" ? SSEClientTransport : StreamableHTTPClientTransport;
+const transport = plan.url
+  ? new Way(new URL(plan.url))
+  : new StdioClientTransport({ command, args, env, stderr: "inherit" });
 await client.connect(transport);
 const init = { capabilities: client.getServerCapabilities(), instructions: client.getInstructions() };
 const steps = [];
 for (const todo of plan.steps) steps.push(await take(todo));
 process.stdout.write(JSON.stringify({ init, steps }) + "\n");
+if (plan.url && plan.transport !== "sse") await transport.terminateSession();
 await client.close();

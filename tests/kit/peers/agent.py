@@ -6,6 +6,11 @@
 progress notifications after which the call is given up). Prints one JSON object `{init, steps}`; of each step
 `answer` or `error`, and the `asks`, `progress` and `notices` that came during it. What it says to an ask names
 the agent and what it was asked: an ask that came to the wrong one shows.
+
+With `url` it goes there over HTTP instead, and with `transport: "sse"` the way of 2024-11-05.
+
+With `mode` (2.x only; `legacy`, `auto` or a version of the stateless era) it is the SDK's `Client` of that mode,
+and `init` is `{version, capabilities}`.
 """
 
 import json
@@ -99,7 +104,7 @@ async def do(session, method, params, told):
             kind = {"ref/prompt": types.PromptReference, "ref/resource": types.ResourceTemplateReference}
             ref = kind[params["ref"]["type"]].model_validate(params["ref"])
             context = params.get("context", {}).get("arguments")
-            return await session.complete(ref, params["argument"], context)
+            return await session.complete(ref, params["argument"], context_arguments=context)
         case "logging/setLevel":
             return await session.set_logging_level(params["level"])
         case "ping":
@@ -143,22 +148,38 @@ def fault(error):
     return {"raised": f"{type(error).__name__}: {error}"}
 
 
+def over(url):
+    if plan.get("transport") == "sse":
+        from mcp.client.sse import sse_client
+
+        return sse_client(url)
+    from mcp.client.streamable_http import streamable_http_client
+
+    return streamable_http_client(url)
+
+
 async def main():
-    started = StdioServerParameters(command=plan["command"], args=plan["args"], env=plan["env"])
+    url = plan.get("url", "")
+    started = url or StdioServerParameters(command=plan["command"], args=plan["args"], env=plan["env"])
     fresh()
     rest = {"list_roots_callback": listed_roots} if "roots" in plan else {}
+    rest |= {
+        "sampling_callback": sampling,
+        "elicitation_callback": elicitation,
+        "message_handler": heard,
+        "client_info": types.Implementation(name=plan["name"], version="1"),
+        "sampling_capabilities": types.SamplingCapability(tools=types.SamplingToolsCapability()),
+    }
+    if "mode" in plan:
+        from mcp import Client
+
+        async with Client(started, mode=plan["mode"], **rest) as client:
+            told = {"version": client.protocol_version, "capabilities": say(client.server_capabilities)}
+            print(json.dumps({"init": told, "steps": [await take(client, todo) for todo in plan["steps"]]}))
+        return
     async with (
-        stdio_client(started, errlog=sys.stderr) as (reads, writes),
-        ClientSession(
-            reads,
-            writes,
-            sampling_callback=sampling,
-            elicitation_callback=elicitation,
-            message_handler=heard,
-            client_info=types.Implementation(name=plan["name"], version="1"),
-            sampling_capabilities=types.SamplingCapability(tools=types.SamplingToolsCapability()),
-            **rest,
-        ) as session,
+        over(url) if url else stdio_client(started, errlog=sys.stderr) as (reads, writes, *_),
+        ClientSession(reads, writes, **rest) as session,
     ):
         init = say(await session.initialize())
         print(json.dumps({"init": init, "steps": [await take(session, todo) for todo in plan["steps"]]}))

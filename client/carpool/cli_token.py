@@ -1,0 +1,29 @@
+"""The verb `token`: a fresh bearer token for the HTTP door, and its hash for the configuration.
+
+The token is shown once and kept nowhere; the configuration holds only its SHA-256.
+"""
+
+import secrets
+
+import click
+
+from carpool.cli import json_option, print_json
+from carpool.http.gate import hash_of
+
+TOKEN_BYTES = 32
+
+
+@click.command()
+@click.argument("name")
+@json_option
+def token(name: str, as_json: bool) -> None:
+    """Make a bearer token for agents that come over HTTP as NAME."""
+    if not name.isprintable() or not 0 < len(name) <= 64:
+        raise click.UsageError("a name has 1 to 64 printable characters")
+    fresh = secrets.token_urlsafe(TOKEN_BYTES)
+    if as_json:
+        print_json({"name": name, "token": fresh, "hash": hash_of(fresh)})
+        return
+    quoted = name.replace("\\", "\\\\").replace('"', '\\"')
+    click.echo(f"token, for the agent (`Authorization: Bearer …`; shown only now):\n\n  {fresh}\n")
+    click.echo(f'for carpool.json:\n\n  "http": {{ "tokens": {{ "{quoted}": "{hash_of(fresh)}" }} }}')

@@ -1,0 +1,264 @@
+"""The books of what is open: streams, exchanges and HTTP requests; their opening, writing and closing.
+
+Owns the records and what holds between them: each HTTP request is answered once, and through the exchange or
+stream it waits for; a message goes to one stream of events (MCP, basic/transports); what is closed is
+forgotten everywhere. `table` says when any of this happens.
+
+Knows nothing of: frames that come, sockets, clocks, paths and headers.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from carpool.http.effects import Begin, Effect, End, Rules, Tell, Write, event, refusal
+from carpool.http.message import INTERNAL_ERROR, PRIMING_VERSION, Said, error_line
+from carpool.http.open_streams import Dialogue, Endpoint, Exchange, Stream, StreamSort
+from carpool.http.replay import Replay
+from carpool_protocol.streams import Close, Open, frame_line, word_line
+
+NO_BUFFERING: Final = (("X-Accel-Buffering", "no"),)
+
+
+class Books:
+    """All that is open. Methods append to `out`, which whoever called takes."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.out: list[Effect] = []
+        self.sessions: dict[str, Stream] = {}
+        """By `Mcp-Session-Id`, or the session of a 2024-11-05 stream."""
+        self.session_count = 0
+        self._streams: dict[int, Stream] = {}
+        self._shared: dict[tuple[StreamSort, Endpoint], Stream] = {}
+        self._clients: dict[int, Exchange | Stream] = {}
+        """HTTP requests that are open: a POST's exchange, or the stream that a GET listens to."""
+        self._open: dict[str, int] = {}
+        """Counted requests by principal."""
+        self._held: dict[int, str] = {}
+        """HTTP requests that wait before they go to the broker, and their principals."""
+        self._replay = Replay()
+        self._last_s = 0
+        self._last_x = 0
+        self._commented = 0.0
+
+    def number(self) -> int:
+        """The next HTTP request's number, or that of a question of our own."""
+        self._last_x += 1
+        return self._last_x
+
+    def crowded(self, principal: str) -> bool:
+        """Whether this principal has as many requests open as it may."""
+        return self._open.get(principal, 0) >= self.rules.max_open
+
+    # --- opening ---
+
+    def open_stream(self, sort: StreamSort, endpoint: Endpoint, now: float) -> Stream:
+        """A new session of the broker. Messages may follow at once."""
+        self._last_s += 1
+        stream = self._streams[self._last_s] = Stream(self._last_s, sort, endpoint, now)
+        self.session_count += sort in {"session", "sse"}
+        principal, server, profile = endpoint
+        shared = sort == "shared"
+        word = Open(
+            kind=stream.kind,
+            principal=principal,
+            server=server,
+            profile=profile,
+            agent="http",
+            max_open_calls=self.rules.max_open if shared else 0,
+        )
+        self.out.append(Tell(word_line(stream.s, word)))
+        return stream
+
+    def shared(self, sort: StreamSort, endpoint: Endpoint, now: float) -> Stream:
+        """The one stream of this sort and endpoint, opened where there is none."""
+        stream = self._shared.get((sort, endpoint))
+        if stream is None:
+            stream = self._shared[sort, endpoint] = self.open_stream(sort, endpoint, now)
+        return stream
+
+    def open_exchange(
+        self, x: int, stream: Stream, requests: list[tuple[bytes, bytes]], method: str, now: float
+    ) -> Exchange:
+        """A client's requests (id and line each) go to the broker; `x` is answered when they are."""
+        exchange = Exchange(x, stream, [ident for ident, _ in requests], now)
+        exchange.method = method
+        stream.exchanges[x] = self._clients[x] = exchange
+        stream.used = now
+        if method != "subscriptions/listen":
+            exchange.counted = True
+            self._count(stream.endpoint[0], 1)
+        for _, line in requests:
+            self.out.append(Tell(frame_line(stream.s, line, x)))
+        return exchange
+
+    def inquire(
+        self,
+        x: int,
+        stream: Stream,
+        dialogue: Dialogue,
+        then: Callable[[Any, float], None],
+        now: float,
+        *,
+        method: str = "",
+    ) -> None:
+        """A question of our own; `then` gets what it found, or `None`. `x`: that of whoever wants it."""
+        exchange = Exchange(x, stream, [b""], now)
+        exchange.method = method
+        exchange.dialogue, exchange.then = dialogue, then
+        stream.exchanges[x] = self._clients[x] = exchange
+        stream.used = now
+        self.tell(stream, next(dialogue), x)
+
+    def tell(self, stream: Stream, line: bytes, x: int = 0) -> None:
+        """A message for the broker, of exchange `x` (0: of none)."""
+        self.out.append(Tell(frame_line(stream.s, line, x)))
+
+    def open_old(self, x: int, endpoint: Endpoint, now: float) -> None:
+        """A session of the transport of 2024-11-05: `x` hears all of it, once it is open."""
+        stream = self.open_stream("sse", endpoint, now)
+        stream.get = x
+        self._clients[x] = stream
+
+    def hold(self, x: int, stream: Stream) -> None:
+        """A request waits here, and nothing of it is at the broker yet."""
+        self._held[x] = stream.endpoint[0]
+        self._count(stream.endpoint[0], 1)
+
+    def release(self, x: int) -> bool:
+        """It goes on. False: its client has gone."""
+        principal = self._held.pop(x, None)
+        if principal is not None:
+            self._count(principal, -1)
+        return principal is not None
+
+    def has(self, stream: Stream) -> bool:
+        """Whether the stream is open."""
+        return stream.s in self._streams
+
+    def shared_streams(self) -> list[Stream]:
+        """The open streams that many agents share."""
+        return list(self._shared.values())
+
+    # --- events ---
+
+    def begin(self, exchange: Exchange) -> None:
+        """Answer with a stream of events, if it is not one already."""
+        if exchange.begun:
+            return
+        exchange.begun = True
+        self._begin(exchange.sink, exchange.stream, (exchange.x, 0))
+        for message in exchange.answers:
+            self._event(exchange, message)
+        exchange.answers = []
+
+    def _begin(self, x: int, stream: Stream, primed: tuple[int, int] | None) -> None:
+        headers = NO_BUFFERING
+        self.out.append(Begin(x, headers))
+        if primed is not None and stream.version >= PRIMING_VERSION and stream.sort == "session":
+            self.out.append(Write(x, b"id: %d-%d\ndata: \n\n" % primed))
+
+    def _event(self, exchange: Exchange, message: bytes) -> None:
+        if exchange.stream.sort == "session":
+            exchange.number += 1
+            data = event(message, b"%d-%d" % (exchange.x, exchange.number))
+            self._replay.keep(exchange.stream.s, exchange.x, exchange.number, data)
+        else:
+            data = event(message)
+        if exchange.sink:
+            self.out.append(Write(exchange.sink, data))
+
+    def _plain_only(self, exchange: Exchange) -> bool:
+        return self.rules.json_response and exchange.method != "subscriptions/listen"
+
+    def _refuse_ask(self, stream: Stream, said: Said) -> None:
+        if said.asks:
+            text = "the agent cannot be asked here: no stream of events is open to it"
+            self.tell(stream, error_line(said.id, INTERNAL_ERROR, text))
+
+    # --- ends ---
+
+    def close(
+        self, stream: Stream, status: int, code: int, text: str, now: float, *, tell: bool = True
+    ) -> None:
+        """End a stream; what waits on it is answered with this error."""
+        if self._streams.pop(stream.s, None) is None:
+            return
+        self.sessions.pop(stream.session, None)
+        self.session_count -= stream.sort in {"session", "sse"}
+        if self._shared.get((stream.sort, stream.endpoint)) is stream:
+            del self._shared[stream.sort, stream.endpoint]
+        if stream.schemas is not None:
+            parked, stream.schemas.parked = stream.schemas.parked, []
+            for _, x, _ in parked:
+                if self.release(x):
+                    self.out.append(refusal(x, status, code, text))
+        for exchange in list(stream.exchanges.values()):
+            self._break(exchange, status, code, text, now)
+        if stream.get:
+            if stream.sort == "sse" and not stream.session:
+                self._clients.pop(stream.get, None)
+                self.out.append(refusal(stream.get, status, code, text))
+            else:
+                self._end(stream.get)
+            stream.get = 0
+        self._replay.forget(stream.s)
+        if tell:
+            self.out.append(Tell(word_line(stream.s, Close())))
+
+    def _break(self, exchange: Exchange, status: int, code: int, text: str, now: float) -> None:
+        if exchange.dialogue is not None:
+            self._settle(exchange, None, now)
+            return
+        self._forget(exchange)
+        if not exchange.sink:
+            return
+        if exchange.begun:
+            for ident in exchange.ids[-exchange.left :]:
+                self.out.append(Write(exchange.sink, event(error_line(ident, code, text))))
+            self.out.append(End(exchange.sink))
+        else:
+            self.out.append(refusal(exchange.sink, status, code, text, exchange.ids[0]))
+
+    def _settle(self, exchange: Exchange, found: Any, now: float) -> None:
+        self._forget(exchange)
+        if exchange.then is not None:
+            exchange.then(found, now)
+
+    def _forget(self, exchange: Exchange) -> None:
+        exchange.stream.exchanges.pop(exchange.x, None)
+        self._clients.pop(exchange.sink, None)
+        if exchange.counted:
+            exchange.counted = False
+            self._count(exchange.stream.endpoint[0], -1)
+
+    def _count(self, principal: str, more: int) -> None:
+        now_open = self._open.get(principal, 0) + more
+        if now_open:
+            self._open[principal] = now_open
+        else:
+            del self._open[principal]
+
+    def _end(self, x: int) -> None:
+        self._clients.pop(x, None)
+        self.out.append(End(x))
+
+    def check(self) -> None:
+        """Assert what always holds."""
+        self._replay.check()
+        for stream in self._streams.values():
+            assert all(exchange.stream is stream for exchange in stream.exchanges.values())
+            assert not stream.get or self._clients[stream.get] is stream
+        for x, client in self._clients.items():
+            if isinstance(client, Exchange):
+                assert client.sink == x, "a request is answered through its sink"
+                assert client.stream.exchanges[client.x] is client
+        counted: dict[str, int] = {}
+        for principal in self._held.values():
+            counted[principal] = counted.get(principal, 0) + 1
+        for stream in self._streams.values():
+            for exchange in stream.exchanges.values():
+                if exchange.counted:
+                    counted[stream.endpoint[0]] = counted.get(stream.endpoint[0], 0) + 1
+        assert counted == self._open
+        assert self.session_count == sum(each.sort in {"session", "sse"} for each in self._streams.values())

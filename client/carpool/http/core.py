@@ -1,0 +1,383 @@
+"""What the door does with a request: the order of the checks, the routes, and the two eras.
+
+Pure: requests, lines of the broker and the time come in, effects go out. The order of the checks is that of
+MCP's transports (2025-11-25 and 2026-07-28) and of the conformance suite: where it comes from, who it is, how
+it is written, which era, which session, what it says.
+
+Which era a POST is of: that of its body where `params._meta` names a version, else that of its header
+`MCP-Protocol-Version`; a header that no handshake-era version is, is taken for the stateless era.
+
+Knows nothing of: sockets, frames, how answers become streams (`table`).
+"""
+
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote
+
+from carpool.http import inquiries
+from carpool.http.calls import Calls
+from carpool.http.effects import SSE, Effect, Request, Respond, Rules, refusal
+from carpool.http.gate import Gate
+from carpool.http.header_rules import VERSION_HEADER, standard_mismatch
+from carpool.http.message import (
+    BATCH_VERSION,
+    HANDSHAKE_VERSIONS,
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    SESSION_NOT_FOUND,
+    STATELESS_VERSIONS,
+    BadBody,
+    Envelope,
+    Message,
+    envelope_of,
+    read_body,
+    texts_of,
+)
+from carpool.http.negotiation import accepts, is_json
+from carpool.http.open_streams import Endpoint, Stream
+from carpool.http.pages import AWAY, Pages
+from carpool.http.table import Table
+from carpool_protocol.names import check_server_name
+from carpool_protocol.streams import MESSAGE_CAP_BYTES, on_one_line
+
+HEALTH: Final = "/health"
+STRANGER: Final = "\0"
+"""Who shows no token where one is needed, which no name of a token is."""
+_NO_SESSION: Final = "Bad Request: Mcp-Session-Id is missing; initialize first, its answer has the id"
+_NO_META: Final = (
+    "Invalid params: params._meta must have io.modelcontextprotocol/protocolVersion (text) and "
+    "io.modelcontextprotocol/clientCapabilities (an object)"
+)
+
+
+class Core:
+    """The door's decisions. Every method returns the effects, in order."""
+
+    def __init__(self, rules: Rules, gate: Gate) -> None:
+        self.rules = rules
+        self.gate = gate
+        self._table = Table(rules)
+        self._calls = Calls(self._table)
+        self._pages = Pages(self._table)
+        self._linked = False
+
+    def number(self) -> int:
+        """For the next HTTP request."""
+        return self._table.number()
+
+    @property
+    def sessions(self) -> int:
+        """How many handshake-era sessions are open."""
+        return self._table.session_count
+
+    def linked(self) -> list[Effect]:
+        """The broker takes frames."""
+        self._linked = True
+        return []
+
+    def lost(self, now: float) -> list[Effect]:
+        """The broker is gone."""
+        self._linked = False
+        self._table.lost(now)
+        return self._taken()
+
+    def said(self, line: bytes, now: float) -> list[Effect] | None:
+        """A line of the broker, without its end. None: it is no frame."""
+        return self._taken() if self._table.said(line, now) else None
+
+    def let_in_by(self, gate: Gate, now: float) -> list[Effect]:
+        """Another gate from now on. What those have open who may not come in any more is ended."""
+        before, self.gate = self.gate, gate
+        self._table.evict(lambda who: gate.key_of(who) == before.key_of(who), now)
+        return self._taken()
+
+    def turned_away(self, path: str, headers: dict[str, str]) -> Respond | None:
+        """The answer to a client that would be refused whatever it sends."""
+        who = self._who(0, path, headers)
+        return who if isinstance(who, Respond) else None
+
+    def gone(self, x: int, now: float) -> list[Effect]:
+        """The client of a request hung up before its answer was complete."""
+        self._table.gone(x, now)
+        return self._taken()
+
+    def tick(self, now: float) -> list[Effect]:
+        """To be called about every second."""
+        self._table.tick(now)
+        self._calls.tick(now)
+        return self._taken()
+
+    def asked(self, x: int, request: Request, now: float) -> list[Effect]:
+        """An HTTP request, whole and within the limits."""
+        answer = self._asked(x, request, now)
+        if answer is not None:
+            self._table.out.append(answer)
+        return self._taken()
+
+    def check(self) -> None:
+        """Assert what always holds."""
+        self._table.check()
+
+    def _taken(self) -> list[Effect]:
+        out, self._table.out = self._table.out, []
+        return out
+
+    # --- routes ---
+
+    def _who(self, x: int, path: str, headers: dict[str, str]) -> str | Respond:
+        """Whose request this is."""
+        if not self.gate.host_allowed(headers.get("host")):
+            text = "this door does not answer to that Host; see `http.hosts` in docs/settings.md"
+            return refusal(x, 421, INVALID_REQUEST, text)
+        if not self.gate.origin_allowed(headers.get("origin")):
+            text = "pages of that Origin may not ask here; see `http.origins` in docs/settings.md"
+            return refusal(x, 403, INVALID_REQUEST, text)
+        principal = self.gate.principal(headers.get("authorization"))
+        if principal is None and path != HEALTH:
+            text = "a bearer token that this door knows is needed; `carpool token NAME` makes one"
+            return refusal(x, 401, INVALID_REQUEST, text, WWW_Authenticate='Bearer realm="carpool"')
+        return STRANGER if principal is None else principal
+
+    def _asked(self, x: int, request: Request, now: float) -> Respond | None:
+        path = request.path
+        principal = self._who(x, path, request.headers)
+        if isinstance(principal, Respond):
+            return principal
+        if path == HEALTH:
+            return self._pages.health(x, request, now, known=principal != STRANGER, linked=self._linked)
+        if path == self.rules.path:
+            return self._endpoint(x, request, (principal, "", ""), now)
+        if path == f"{self.rules.path}/tools":
+            return self._pages.tools(x, request, (principal, "", ""), now, linked=self._linked)
+        if path == "/sse" and request.method == "GET":
+            return self._old_stream(x, (principal, "", ""), now)
+        if path == "/messages" and request.method == "POST":
+            return self._old_post(x, request, principal, now)
+        inner = path.removeprefix(self.rules.path + "/").split("/")
+        if path.startswith(self.rules.path + "/") and len(inner) == 2 and inner[0] in {"s", "p"}:
+            name = unquote(inner[1])
+            if name and check_server_name(name) is None:
+                server, profile = (name, "") if inner[0] == "s" else ("", name)
+                return self._endpoint(x, request, (principal, server, profile), now)
+        return refusal(x, 404, INVALID_REQUEST, f"nothing is here; MCP is at {self.rules.path}")
+
+    def _endpoint(self, x: int, request: Request, endpoint: Endpoint, now: float) -> Respond | None:
+        if request.method == "POST":
+            return self._post(x, request, endpoint, now)
+        if request.method not in {"GET", "DELETE"}:
+            return refusal(x, 405, INVALID_REQUEST, "POST, GET and DELETE only", Allow="GET, POST, DELETE")
+        version = request.headers.get(VERSION_HEADER)
+        if version in STATELESS_VERSIONS or self.rules.stateless:
+            return refusal(x, 405, INVALID_REQUEST, "POST only: there are no sessions here", Allow="POST")
+        if version is not None and version not in HANDSHAKE_VERSIONS:
+            return refusal(x, 400, INVALID_REQUEST, "Bad Request: unsupported MCP-Protocol-Version")
+        if request.method == "GET" and not accepts(request.headers.get("accept"), (SSE,)):
+            return refusal(x, 406, INVALID_REQUEST, "Not Acceptable: GET is for text/event-stream")
+        found = self._session(x, request, endpoint, b"null")
+        if isinstance(found, Respond):
+            return found
+        if request.method == "DELETE":
+            self._table.close(found, 404, SESSION_NOT_FOUND, "the session was ended by its client", now)
+            return Respond(x, 200)
+        last = request.headers.get("last-event-id")
+        if last is None:
+            self._table.listen(x, found)
+            return None
+        exchange, dash, number = last.partition("-")
+        known = dash and exchange.isdecimal() and number.isdecimal() and len(last) <= 40
+        if not known or not self._table.resume(x, found, int(exchange), int(number)):
+            text = "Bad Request: that event is not kept here (any more); ask again without Last-Event-ID"
+            return refusal(x, 400, INVALID_REQUEST, text)
+        return None
+
+    def _session(self, x: int, request: Request, endpoint: Endpoint, ident: bytes) -> Stream | Respond:
+        told = request.headers.get("mcp-session-id")
+        if not told:
+            return refusal(x, 400, INVALID_REQUEST, _NO_SESSION, ident)
+        stream = self._table.sessions.get(told)
+        if stream is None or stream.endpoint != endpoint or stream.sort != "session":
+            text = "Session not found: it has ended or never was; initialize a new one"
+            return refusal(x, 404, SESSION_NOT_FOUND, text, ident)
+        return stream
+
+    # --- POST ---
+
+    def _post(self, x: int, request: Request, endpoint: Endpoint, now: float) -> Respond | None:
+        headers = request.headers
+        if not is_json(headers.get("content-type")):
+            return refusal(x, 415, INVALID_REQUEST, "Unsupported Media Type: POST application/json")
+        needed = ("application/json",) if self.rules.json_response else ("application/json", SSE)
+        if not accepts(headers.get("accept"), needed):
+            text = "Not Acceptable: Accept must have application/json and text/event-stream"
+            return refusal(x, 406, INVALID_REQUEST, text)
+        body = _read(x, request.body)
+        if isinstance(body, Respond):
+            return body
+        if not self._linked:
+            ident = b"null" if isinstance(body, list) else body.id
+            return refusal(x, 503, INTERNAL_ERROR, AWAY, ident, Retry_After="1")
+        told = headers.get(VERSION_HEADER)
+        stateless = told is not None and told not in HANDSHAKE_VERSIONS
+        if isinstance(body, list):
+            if stateless:
+                return refusal(x, 400, INVALID_REQUEST, "Invalid Request: one message in each POST")
+            return self._batch(x, request, body, endpoint, now)
+        envelope = envelope_of(body)
+        if stateless or envelope.version is not None:
+            return self._stateless(x, request, body, endpoint, now, envelope=envelope)
+        return self._handshake(x, request, body, endpoint, now)
+
+    def _handshake(
+        self, x: int, request: Request, message: Message, endpoint: Endpoint, now: float
+    ) -> Respond | None:
+        begins = message.sort == "request" and message.method == "initialize"
+        if self.rules.stateless:
+            return self._once(x, request, message, endpoint, now, begins=begins)
+        if begins and "mcp-session-id" not in request.headers:
+            crowded = self._crowded(x, message, endpoint)
+            if crowded is not None:
+                return crowded
+            if self._table.session_count >= self.rules.max_sessions:
+                text = f"{self.rules.max_sessions} sessions are open, and more are not taken"
+                return refusal(x, 503, INTERNAL_ERROR, text, message.id, Retry_After="10")
+            found: Stream | Respond = self._table.open_stream("session", endpoint, now)
+        else:
+            found = self._session(x, request, endpoint, message.id or b"null")
+        if isinstance(found, Respond):
+            return found
+        if message.sort == "request":
+            crowded = self._crowded(x, message, endpoint)
+            if crowded is None:
+                self._open(x, found, message, now)
+            return crowded
+        self._pass_on(found, message, now)
+        return Respond(x, 202)
+
+    def _batch(
+        self, x: int, request: Request, messages: list[Message], endpoint: Endpoint, now: float
+    ) -> Respond | None:
+        if self.rules.stateless:
+            return refusal(x, 400, INVALID_REQUEST, "Invalid Request: one message in each POST")
+        found = self._session(x, request, endpoint, b"null")
+        if isinstance(found, Respond):
+            return found
+        if found.version != BATCH_VERSION:
+            text = f"Invalid Request: arrays of messages are for version {BATCH_VERSION} only"
+            return refusal(x, 400, INVALID_REQUEST, text)
+        if any(each.method == "initialize" for each in messages):
+            return refusal(x, 400, INVALID_REQUEST, "Invalid Request: initialize goes alone")
+        if self._table.crowded(endpoint[0]):
+            return self._crowded(x, messages[0], endpoint)
+        for each in messages:
+            if each.sort != "request":
+                self._pass_on(found, each, now)
+        requests = [(each.id, each.line) for each in messages if each.sort == "request"]
+        if not requests:
+            return Respond(x, 202)
+        exchange = self._table.open_exchange(x, found, requests, "", now)
+        exchange.array = True
+        return None
+
+    def _pass_on(self, stream: Stream, message: Message, now: float) -> None:
+        stream.used = now
+        if message.method == "notifications/cancelled":
+            ident = texts_of(message.params).get("requestId")
+            self._table.cancelled(stream, bytes(ident) if ident is not None else b"", now)
+        self._table.tell(stream, message.line)
+
+    def _once(
+        self, x: int, request: Request, message: Message, endpoint: Endpoint, now: float, *, begins: bool
+    ) -> Respond | None:
+        """A handshake-era POST without a session: it gets one of its own, for as long as it takes."""
+        if message.sort != "request":
+            return Respond(x, 202)
+        crowded = self._crowded(x, message, endpoint)
+        if crowded is not None:
+            return crowded
+        stream = self._table.open_stream("once", endpoint, now)
+        if begins:
+            self._open(x, stream, message, now)
+            return None
+        version = request.headers.get(VERSION_HEADER, BATCH_VERSION)
+
+        def greeted(good: Any, now: float) -> None:
+            if good:
+                self._table.tell(stream, inquiries.INITIALIZED)
+                self._open(x, stream, message, now)
+            else:
+                self._table.out.append(refusal(x, 502, INTERNAL_ERROR, AWAY, message.id))
+                self._table.close(stream, 502, INTERNAL_ERROR, AWAY, now)
+
+        self._table.inquire(x, stream, inquiries.greet(version), greeted, now)
+        return None
+
+    def _stateless(
+        self,
+        x: int,
+        request: Request,
+        message: Message,
+        endpoint: Endpoint,
+        now: float,
+        *,
+        envelope: Envelope,
+    ) -> Respond | None:
+        ident = message.id or b"null"
+        if message.sort == "answer":
+            text = "Invalid Request: clients of this version send no answers"
+            return refusal(x, 400, INVALID_REQUEST, text, ident)
+        if envelope.version is None or not envelope.complete:
+            return refusal(x, 400, INVALID_PARAMS, _NO_META, ident)
+        wrong = standard_mismatch(request.headers, envelope.version, message)
+        if wrong:
+            return refusal(x, 400, HEADER_MISMATCH, wrong, ident)
+        if message.sort == "notification":
+            return Respond(x, 202)  # the only one there is, `notifications/cancelled`, is for stdio
+        if message.method != "subscriptions/listen":
+            crowded = self._crowded(x, message, endpoint)
+            if crowded is not None:
+                return crowded
+        stream = self._table.shared("shared", endpoint, now)
+        if message.method == "tools/call":
+            return self._calls.call(x, request, message, stream, now)
+        self._open(x, stream, message, now)
+        return None
+
+    def _open(self, x: int, stream: Stream, message: Message, now: float) -> None:
+        self._table.open_exchange(x, stream, [(message.id, message.line)], message.method, now)
+
+    def _crowded(self, x: int, message: Message, endpoint: Endpoint) -> Respond | None:
+        if not self._table.crowded(endpoint[0]):
+            return None
+        text = f"{self.rules.max_open} requests of yours are open already; wait for one of them"
+        return refusal(x, 429, INTERNAL_ERROR, text, message.id or b"null", Retry_After="1")
+
+    # --- the transport of 2024-11-05 ---
+
+    def _old_stream(self, x: int, endpoint: Endpoint, now: float) -> Respond | None:
+        if not self._linked:
+            return refusal(x, 503, INTERNAL_ERROR, AWAY, Retry_After="1")
+        if self._table.session_count >= self.rules.max_sessions:
+            return refusal(x, 503, INTERNAL_ERROR, "too many sessions are open", Retry_After="10")
+        self._table.open_old(x, endpoint, now)
+        return None
+
+    def _old_post(self, x: int, request: Request, principal: str, now: float) -> Respond | None:
+        told = parse_qs(request.query).get("session", [""])[0]
+        stream = self._table.sessions.get(told)
+        if stream is None or stream.sort != "sse" or stream.endpoint[0] != principal:
+            return refusal(x, 404, SESSION_NOT_FOUND, "Session not found")
+        body = _read(x, request.body)
+        if isinstance(body, Respond):
+            return body
+        for message in body if isinstance(body, list) else [body]:
+            self._table.tell(stream, message.line)
+        return Respond(x, 202, b"Accepted", media="text/plain")
+
+
+def _read(x: int, body: bytes) -> list[Message] | Message | Respond:
+    """What a body says, or why it is not taken."""
+    if len(body) > MESSAGE_CAP_BYTES:
+        return refusal(x, 413, INVALID_REQUEST, f"a message has at most {MESSAGE_CAP_BYTES} bytes")
+    found = read_body(on_one_line(body))
+    return refusal(x, 400, found.code, found.text, found.id) if isinstance(found, BadBody) else found

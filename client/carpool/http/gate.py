@@ -1,0 +1,102 @@
+"""Who may come in: `Host`, `Origin` and bearer tokens.
+
+MCP, basic/transports, "Security warning": a page in somebody's browser must not reach a door on loopback, so
+`Host` has to be a name of this machine and `Origin`, where there is one, a page from here. Tokens are known
+by their SHA-256 only, and compared in constant time.
+
+Knows nothing of: sessions, bodies, where the settings came from.
+"""
+
+import hashlib
+import hmac
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+HASH_PREFIX: Final = "sha256:"
+_LOOPBACK_NAMES: Final = frozenset({"localhost"})
+_MAX_KNOWN: Final = 1024
+# A name with an optional port and nothing else: what a lenient reader would skip, another takes for the name.
+_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]{2,64}\]|[0-9A-Za-z._-]{1,255})(?::[0-9]{0,5})?")
+_ORIGIN: Final = re.compile(r"https?://([^/]+)", re.IGNORECASE)
+
+
+class Gate:
+    """The rules of one door. `hosts` and `origins`: allowed beside those of loopback.
+
+    `tokens`: the name of a principal → `sha256:` and 64 hex digits. Without tokens everybody is
+    nobody in particular: the principal is empty.
+    """
+
+    def __init__(
+        self, hosts: Iterable[str] = (), origins: Iterable[str] = (), tokens: Mapping[str, str] | None = None
+    ) -> None:
+        self._hosts = {each.lower() for each in hosts}
+        self._origins = {each.lower().rstrip("/") for each in origins}
+        self._tokens = {
+            name: bytes.fromhex(each[len(HASH_PREFIX) :]) for name, each in (tokens or {}).items()
+        }
+        self._good_hosts: set[str] = set()
+        """Values seen and found right: agents repeat themselves."""
+
+    def host_allowed(self, value: str | None) -> bool:
+        """Whether a `Host` header is one of ours; its port does not count."""
+        if value is None:
+            return False
+        if value in self._good_hosts:
+            return True
+        name = host_name(value)
+        good = bool(name) and (is_loopback(name) or "*" in self._hosts or name in self._hosts)
+        if good and len(self._good_hosts) < _MAX_KNOWN:
+            self._good_hosts.add(value)
+        return good
+
+    def origin_allowed(self, value: str | None) -> bool:
+        """Whether a page of this origin may ask; no `Origin` is none."""
+        if value is None or "*" in self._origins or value.lower() in self._origins:
+            return True
+        found = _ORIGIN.fullmatch(value)
+        return found is not None and is_loopback(host_name(found[1]))
+
+    def principal(self, authorization: str | None) -> str | None:
+        """Whose token it is; None: nobody's, or it is missing where one is needed."""
+        if not self._tokens:
+            return ""
+        scheme, _, token = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer":
+            return None
+        digest = hashlib.sha256(token.strip().encode()).digest()
+        found = None
+        for name, known in self._tokens.items():  # all of them: time must not tell which is near
+            if hmac.compare_digest(digest, known):
+                found = name
+        return found
+
+    def key_of(self, principal: str) -> bytes | None:
+        """What lets this principal in; None: nothing."""
+        return self._tokens.get(principal) if self._tokens else b"" if not principal else None
+
+
+def host_name(value: str) -> str:
+    """The name in a `Host` header, lower case, without port and brackets; empty where it is not one."""
+    found = _HOST.fullmatch(value)
+    if found is None:
+        return ""
+    name = found[1].lower()
+    return name[1:-1] if name.startswith("[") else name.removesuffix(".")
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a host name or address means this machine alone."""
+    if name in _LOOPBACK_NAMES or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def hash_of(token: str) -> str:
+    """As it stands in the configuration."""
+    return HASH_PREFIX + hashlib.sha256(token.encode()).hexdigest()

@@ -1,0 +1,103 @@
+"""What is open between HTTP clients and the broker: streams (sessions) and exchanges (requests).
+
+Plain records; `table` changes them. A stream is the broker's session, an exchange is one POST that waits.
+
+Knows nothing of: HTTP, frames, when anything ends.
+"""
+
+from collections.abc import Callable, Generator
+from typing import Any, Literal
+
+from carpool.http.header_rules import Annotated
+from carpool_protocol.streams import Kind
+
+StreamSort = Literal["session", "shared", "control", "once", "sse"]
+"""`session`, `shared` and `control` are the broker's. `once`: a session for one POST (`http.stateless`).
+`sse`: one of the transport of 2024-11-05, all of whose messages go to one GET.
+"""
+
+Dialogue = Generator[bytes, bytes, Any]
+"""Questions of the door itself: yields a request line, is sent its answer, returns what was found."""
+
+Endpoint = tuple[str, str, str]
+"""Principal, server (empty: all) and profile (empty: none)."""
+
+
+class Exchange:
+    """One request (or array of requests) of a client, or a question of the door itself."""
+
+    __slots__ = (
+        "answers", "array", "at", "begun", "counted", "dialogue", "ids", "left", "method", "number", "sink",
+        "stream", "then", "x",
+    )  # fmt: skip
+
+    def __init__(self, x: int, stream: "Stream", ids: list[bytes], now: float) -> None:
+        self.x = x
+        self.stream = stream
+        self.ids = ids
+        """Of its requests, as written."""
+        self.left = len(ids)
+        """Answers that are still to come."""
+        self.at = now
+        self.sink = x
+        """The HTTP request its events go to; 0: the client is away."""
+        self.begun = False
+        """It is answered with a stream of events."""
+        self.number = 0
+        """Of its last event."""
+        self.answers: list[bytes] = []
+        """Of an array of requests, so far."""
+        self.array = False
+        self.method = ""
+        self.counted = False
+        """It counts against `Rules.max_open`."""
+        self.dialogue: Dialogue | None = None
+        self.then: Callable[[Any, float], None] | None = None
+        """Gets what the dialogue found; `None` where it failed."""
+
+
+class Stream:
+    """A session of the broker that this door has open."""
+
+    def __init__(self, s: int, sort: StreamSort, endpoint: Endpoint, now: float) -> None:
+        self.s = s
+        self.sort = sort
+        self.endpoint = endpoint
+        self.session = ""
+        """What the broker calls it; empty until it has `opened`."""
+        self.version = ""
+        """The protocol version of a session, once it is negotiated."""
+        self.exchanges: dict[int, Exchange] = {}
+        self.past: dict[int, tuple[int, float]] = {}
+        """Ended exchanges that can be asked for again: number of the last event, and until when."""
+        self.get = 0
+        """The HTTP request that hears what belongs to no exchange; 0: none."""
+        self.number = 0
+        """Of the last event that belonged to no exchange."""
+        self.shown = 0
+        """The last of them that somebody was there to hear."""
+        self.used = now
+        self.schemas: Schemas | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """For the broker."""
+        match self.sort:
+            case "shared" | "control":
+                return self.sort
+            case _:
+                return "session"
+
+
+class Schemas:
+    """Which arguments of which tools are told in headers, as far as a shared stream knows (`Mcp-Param-*`)."""
+
+    def __init__(self) -> None:
+        self.tools: dict[str, Annotated] | None = None
+        """None: not known (any more)."""
+        self.stale_at = 0.0
+        self.fetching = False
+        self.listening = 0
+        """The exchange of our own listen; 0: none."""
+        self.parked: list[tuple[float, int, Callable[[float], None]]] = []
+        """Calls that wait for `tools`: since when, which HTTP request, and how they go on."""

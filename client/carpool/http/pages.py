@@ -1,0 +1,68 @@
+"""The door's own pages, for programs that speak no MCP: how carpool is, and which tools there are.
+
+Knows nothing of: who may see them (`core`), streams of events.
+"""
+
+from typing import Any
+
+import msgspec
+
+from carpool.http import inquiries
+from carpool.http.effects import Request, Respond, refusal
+from carpool.http.message import INTERNAL_ERROR, INVALID_REQUEST
+from carpool.http.open_streams import Endpoint
+from carpool.http.table import Table
+
+AWAY = "carpool's broker is not there (it may be starting); try again in a moment"
+
+
+class Pages:
+    """`/health` and the list of tools."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def tools(
+        self, x: int, request: Request, endpoint: Endpoint, now: float, *, linked: bool
+    ) -> Respond | None:
+        """All tools of an endpoint."""
+        if request.method != "GET":
+            return refusal(x, 405, INVALID_REQUEST, "GET only", Allow="GET")
+        if not linked:
+            return refusal(x, 503, INTERNAL_ERROR, AWAY, Retry_After="1")
+
+        def found(tools: Any, now: float) -> None:
+            if tools is None:
+                text = "the list could not be had; try again"
+                self._table.out.append(refusal(x, 502, INTERNAL_ERROR, text))
+            else:
+                self._table.out.append(Respond(x, 200, msgspec.json.encode({"tools": tools})))
+
+        stream = self._table.shared("shared", endpoint, now)
+        self._table.inquire(x, stream, inquiries.list_tools(), found, now)
+        return None
+
+    def health(self, x: int, request: Request, now: float, *, known: bool, linked: bool) -> Respond | None:
+        """How carpool is; `known`: this is somebody who may also hear what runs."""
+        if request.method not in {"GET", "HEAD"}:
+            return refusal(x, 405, INVALID_REQUEST, "GET only", Allow="GET, HEAD")
+
+        def found(page: Any, now: float) -> None:
+            self._table.out.append(_health_page(x, page or _unwell("broker_silent"), known=known))
+
+        if not linked:
+            return _health_page(x, _unwell("broker_away"), known=known)
+        stream = self._table.shared("control", ("", "", ""), now)
+        self._table.inquire(x, stream, inquiries.health(), found, now)
+        return None
+
+
+def _unwell(reason: str) -> dict[str, Any]:
+    return {"healthy": False, "reason": reason, "tool_count": 0, "uptime_s": 0.0, "servers": {}}
+
+
+def _health_page(x: int, page: dict[str, Any], *, known: bool) -> Respond:
+    """Strangers (without the token that is needed) hear how it is, not what runs."""
+    shown = page if known else {**page, "tool_count": 0, "servers": {}}
+    body, headers = msgspec.json.encode(shown), (("Cache-Control", "no-store"),)
+    return Respond(x, 200 if page["healthy"] else 503, body, headers)

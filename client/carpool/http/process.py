@@ -1,0 +1,248 @@
+"""One door's process: its settings, its socket, its lifeline, its end.
+
+Owns which configuration it serves (the file's `http`, an address of the command line above it), what of it
+can change while it serves (tokens, hosts, origins), and the refusal to listen openly without tokens.
+
+Knows nothing of: requests, the broker.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import os
+import socket
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from carpool.door_watch import EXIT_CONFIG, EXIT_TAKEN, EXIT_UNWANTED
+from carpool.http.core import Core
+from carpool.http.effects import Rules
+from carpool.http.gate import Gate, host_name, is_loopback
+from carpool.http.limits import Limits
+from carpool.http.server import DoorServer, bind, raise_descriptor_limit, say, tell_url
+from carpool_protocol import paths
+from carpool_protocol.config.load import ConfigFile, find_config_file, load_config
+from carpool_protocol.config.model import Config, HttpConfig
+
+PROFILE_VARIABLE = "CARPOOL_PROFILE"
+_LOOK_EVERY_S = 2.0
+_ALIVE_EVERY_S = 1.0
+_SPARE_DESCRIPTORS = 64
+
+
+class UnservableError(Exception):
+    """The door cannot be opened like this. The text says what to do."""
+
+    def __init__(self, text: str, code: int = EXIT_CONFIG) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def run(arguments: list[str]) -> int:
+    """Serve until told to stop. The exit code."""
+    parser = argparse.ArgumentParser(prog="carpool.http", description="carpool's HTTP door")
+    parser.add_argument("--runtime-dir", required=True)
+    parser.add_argument("--config", default=None)
+    parser.add_argument("--listen", default="", help="HOST:PORT, above the configuration's")
+    parser.add_argument("--lifeline", type=int, default=-1)
+    told = parser.parse_args(arguments)
+    file = find_config_file(os.environ, told.config)
+    try:
+        settings = settings_of(file, told.listen)
+        if settings is None:
+            return EXIT_UNWANTED
+        sock = listen_on(settings)
+    except UnservableError as error:
+        say(str(error))
+        return error.code
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+    door = _Door(told.runtime_dir, file, told.listen, settings, sock)
+    return _run_on_the_fastest_loop(door.serve(told.lifeline))
+
+
+def _run_on_the_fastest_loop(main: Coroutine[Any, Any, int]) -> int:
+    run_loop: Callable[[Coroutine[Any, Any, int]], int]
+    try:
+        from uvloop import run as run_loop  # not on every platform
+    except ImportError:
+        run_loop = asyncio.run
+    profile_dir = os.environ.get(PROFILE_VARIABLE)
+    return _run_profiled(run_loop, main, profile_dir) if profile_dir else run_loop(main)
+
+
+def _run_profiled(
+    run_loop: Callable[[Coroutine[Any, Any, int]], int], main: Coroutine[Any, Any, int], directory: str
+) -> int:
+    """As the daemons do it, whose `runtime.process` is trio's."""
+    import cProfile  # only on request
+
+    profile = cProfile.Profile(time.thread_time)
+    try:
+        return profile.runcall(run_loop, main)
+    finally:
+        profile.dump_stats(os.path.join(directory, f"door-{os.getpid()}.prof"))
+
+
+def settings_of(file: ConfigFile, listen: str) -> HttpConfig | None:
+    """The door's settings; None: the configuration wants none. Raises `UnservableError`."""
+    loaded = load_config(file)
+    if loaded.config is None:
+        raise UnservableError(f"the configuration is broken, no door is opened: {loaded.problems[0]}")
+    config: Config = loaded.config
+    if not listen and not config.http_wanted:
+        return None
+    settings = config.http
+    if listen:
+        host, port = split_address(listen)
+        fields = {name: getattr(settings, name) for name in settings.__struct_fields__}
+        settings = HttpConfig(**{**fields, "host": host, "port": port})
+    if not settings.tokens and not is_loopback(host_name_of(settings.host)):
+        raise UnservableError(
+            f"the HTTP door does not listen on {settings.host} without tokens: anybody could use every "
+            "server; make one with `carpool token NAME`, or listen on 127.0.0.1"
+        )
+    return settings
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """`HOST:PORT`, `[::1]:PORT` or `PORT`. Raises `UnservableError`."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise UnservableError(f"--http and CARPOOL_HTTP want HOST:PORT, such as 127.0.0.1:8808, not {text!a}")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def host_name_of(host: str) -> str:
+    """As `gate` knows it."""
+    return host.lower() if ":" in host else host_name(host)
+
+
+def listen_on(settings: HttpConfig) -> socket.socket:
+    """The bound socket. Raises `UnservableError`: most likely the port is taken."""
+    try:
+        return bind(settings.host, settings.port)
+    except OSError as error:
+        raise UnservableError(
+            f"the HTTP door cannot listen on {settings.host}:{settings.port} "
+            f"({error.strerror or error}); is another program there? Change http.port or --http",
+            EXIT_TAKEN,
+        ) from None
+
+
+class _Door:
+    """The process once it listens."""
+
+    def __init__(
+        self, directory: str, file: ConfigFile, listen: str, settings: HttpConfig, sock: socket.socket
+    ) -> None:
+        self._directory = directory
+        self._file = file
+        self._listen = listen
+        self._settings = settings
+        self._socket = sock
+        self._exit = 0
+        self._core = Core(_rules(settings), _gate(settings))
+        descriptors = raise_descriptor_limit(settings.max_connections + _SPARE_DESCRIPTORS)
+        most = max(1, min(settings.max_connections, descriptors - _SPARE_DESCRIPTORS))
+        limits = Limits(body_bytes=settings.max_body_bytes)
+        self._server = DoorServer(directory, self._core, limits, most)
+
+    async def serve(self, lifeline: int) -> int:
+        watching = asyncio.create_task(self._watch_config())
+        living = asyncio.create_task(self._live(lifeline)) if lifeline >= 0 else None
+        try:
+            await self._server.run(self._socket, self._listening)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(paths.door_file(self._directory))
+            for task in (watching, living):
+                if task is not None:
+                    task.cancel()
+        return self._exit
+
+    def _listening(self) -> None:
+        port = self._socket.getsockname()[1]
+        host = self._settings.host
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}{self._settings.path}"
+        tell_url(self._directory, url)
+        say(f"MCP is spoken at {url}")
+
+    async def _live(self, fd: int) -> None:
+        """The lifeline (see `carpool_protocol.runtime.lifeline`); its end is ours."""
+        reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=fd))
+
+        async def be_ready() -> None:
+            await self._server.linked.wait()
+            writer.write(b"ready\n")
+
+        async def hear() -> None:
+            while line := await reader.readline():
+                if line.strip() == b"stop":
+                    self._server.stop()
+            self._server.stop()
+
+        tasks = [asyncio.create_task(hear()), asyncio.create_task(be_ready())]
+        try:
+            while True:
+                await asyncio.sleep(_ALIVE_EVERY_S)
+                if writer.transport.get_write_buffer_size() == 0:
+                    writer.write(b"alive\n")
+        finally:
+            for task in tasks:
+                task.cancel()
+            writer.close()
+
+    async def _watch_config(self) -> None:
+        """Tokens, hosts and origins change at once; for another address the launcher starts another door."""
+        seen = _stamp(self._file.path)
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            stamp = _stamp(self._file.path)
+            if stamp == seen:
+                continue
+            seen = stamp
+            try:
+                fresh = settings_of(self._file, self._listen)
+            except UnservableError as error:
+                say(f"{error}; the door goes on as it is")
+                continue
+            if fresh is None or _fixed(fresh) != _fixed(self._settings):
+                say("the door's settings have changed; it starts again")
+                self._exit = EXIT_UNWANTED
+                self._server.stop()
+                return
+            self._settings = fresh
+            self._server.let_in_by(_gate(fresh))
+
+
+def _rules(settings: HttpConfig) -> Rules:
+    return Rules(
+        path=settings.path,
+        stateless=settings.stateless,
+        json_response=settings.json_response,
+        max_sessions=settings.max_sessions,
+        max_open=settings.max_open,
+        session_idle_s=settings.session_idle_s,
+    )
+
+
+def _gate(settings: HttpConfig) -> Gate:
+    hosts = settings.hosts if is_loopback(host_name_of(settings.host)) else (*settings.hosts, settings.host)
+    return Gate(hosts, settings.origins, settings.tokens)
+
+
+def _fixed(settings: HttpConfig) -> tuple[object, ...]:
+    """What cannot change while it serves."""
+    free = {"tokens", "hosts", "origins"}
+    return tuple(getattr(settings, name) for name in settings.__struct_fields__ if name not in free)
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size

@@ -1,0 +1,220 @@
+"""The door's shell: connections of clients, the line to the broker, and the core between them.
+
+Owns which connection an HTTP request waits on, the listening socket, the seconds' beat and the lifeline to
+the launcher. Carries out what the core decides; decides nothing itself but when the process must end.
+
+Knows nothing of: MCP, what frames say.
+"""
+
+import asyncio
+import contextlib
+import os
+import resource
+import socket
+import sys
+from collections.abc import Callable
+from email.utils import formatdate
+from typing import Final
+
+import msgspec
+
+from carpool.http.core import Core
+from carpool.http.effects import Begin, Effect, End, Request, Respond, Tell, Write
+from carpool.http.gate import Gate
+from carpool.http.limits import Limits
+from carpool.http.line import Line, keep_connected
+from carpool.http.wire import Connection
+from carpool_protocol import paths
+from carpool_protocol.wallclock import wallclock
+
+_BACKLOG: Final = 2048
+_BEAT_S: Final = 1.0
+_PATIENCE_S: Final = 3.0
+"""How long a request waits for a broker that is just being started (again)."""
+_MAX_EARLY: Final = 1024
+_GOODBYE_S: Final = 3.0
+"""How long answers may still take when the door is to end."""
+
+
+class DoorServer:
+    """One door. `announce` gets the port it listens on."""
+
+    def __init__(self, directory: str, core: Core, limits: Limits, max_connections: int) -> None:
+        self.limits = limits
+        self.date = b""
+        self.unfinished = 0
+        self._directory = directory
+        self._core = core
+        self._max_connections = max_connections
+        self._waiting: dict[int, Connection] = {}
+        """HTTP requests and the connections they wait on."""
+        self._connections: set[Connection] = set()
+        self._line: Line | None = None
+        self._clock: Callable[[], float] = lambda: 0.0
+        self._stopping = asyncio.Event()
+        self._early: dict[int, tuple[float, Request]] = {}
+        """Requests from before the broker is there, and until when they wait for it."""
+        self.linked = asyncio.Event()
+        """The broker has been there once."""
+
+    # --- the clients' side (see `wire.Taker`) ---
+
+    def come(self, connection: Connection) -> bool:
+        self._connections.add(connection)
+        return len(self._connections) <= self._max_connections
+
+    def turned_away(self, path: str, headers: dict[str, str]) -> Respond | None:
+        return self._core.turned_away(path, headers)
+
+    def asked(self, connection: Connection, request: Request) -> int:
+        x = self._core.number()
+        self._waiting[x] = connection
+        if self._line is None and len(self._early) < _MAX_EARLY:
+            self._early[x] = (self._clock() + _PATIENCE_S, request)
+        elif self._line is not None and self._line.choked:
+            self._carry_out([Respond(x, 503, b'{"error":"the broker is too slow; try again"}')])
+        else:
+            self._carry_out(self._core.asked(x, request, self._clock()))
+        return x
+
+    def gone(self, x: int) -> None:
+        if self._waiting.pop(x, None) is not None and self._early.pop(x, None) is None:
+            self._carry_out(self._core.gone(x, self._clock()))
+
+    def left(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+
+    # --- the broker's side ---
+
+    def _linked(self, line: Line) -> None:
+        self._line = line
+        self._carry_out(self._core.linked())
+        self.linked.set()
+        self._let_in()
+
+    def _said(self, line: bytes) -> None:
+        effects = self._core.said(line, self._clock())
+        if effects is None:
+            say("the broker sent a line that is no frame; is it another version? Run `carpool restart --all`")
+        else:
+            self._carry_out(effects)
+
+    def _lost(self, why: str) -> None:
+        if self._line is not None:
+            say(why)
+        self._line = None
+        self._carry_out(self._core.lost(self._clock()))
+
+    def _let_in(self, until: float = float("inf")) -> None:
+        """Requests that have waited for the broker, or have waited long enough."""
+        for x, (patient_until, request) in list(self._early.items()):
+            if patient_until <= until:
+                del self._early[x]
+                self._carry_out(self._core.asked(x, request, self._clock()))
+
+    def _new_line(self) -> Line:
+        line = Line(lambda: self._linked(line), self._said, self._lost)
+        return line
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Tell):
+                if self._line is not None:
+                    self._line.write(effect.line)
+                continue
+            connection = self._waiting.get(effect.x)
+            if connection is None:
+                continue
+            if isinstance(effect, Respond):
+                del self._waiting[effect.x]
+                connection.respond(effect.status, effect.body, effect.media, effect.headers)
+            elif isinstance(effect, Write):
+                connection.write(effect.data)
+            elif isinstance(effect, Begin):
+                connection.begin(effect.headers)
+            elif isinstance(effect, End):
+                del self._waiting[effect.x]
+                connection.end()
+
+    # --- the process ---
+
+    async def run(self, sock: socket.socket, on_listening: Callable[[], None]) -> None:
+        """Serve `sock` until `stop`."""
+        loop = asyncio.get_running_loop()
+        self._clock = loop.time
+        self._beat_once()
+        server = await loop.create_server(lambda: Connection(self, self._clock), sock=sock, backlog=_BACKLOG)
+        on_listening()
+        tasks = [
+            asyncio.create_task(self._beat()),
+            asyncio.create_task(keep_connected(self._directory, self._new_line, say)),
+        ]
+        await self._stopping.wait()
+        server.close()
+        deadline = loop.time() + _GOODBYE_S
+        while self._waiting and loop.time() < deadline:  # noqa: ASYNC110 - seldom and short: not worth an event
+            await asyncio.sleep(0.02)
+        for connection in list(self._connections):
+            connection.finish()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def let_in_by(self, gate: Gate) -> None:
+        """From now on these may come in; the sessions of those who no longer may are ended."""
+        self._carry_out(self._core.let_in_by(gate, self._clock()))
+
+    def stop(self) -> None:
+        """End, after a moment for open answers."""
+        self._stopping.set()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(_BEAT_S)
+            self._beat_once()
+
+    def _beat_once(self) -> None:
+        now = self._clock()
+        self.date = f"Date: {formatdate(usegmt=True)}\r\n".encode()
+        for connection in list(self._connections):
+            connection.look(now)
+        self._let_in(now)
+        self._carry_out(self._core.tick(now))
+
+
+def raise_descriptor_limit(wished: int) -> int:
+    """Let this process have that many open descriptors, as far as it may; how many it has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wished:
+        wished = wished if hard == resource.RLIM_INFINITY else min(wished, hard)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wished), hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """The listening socket. Raises `OSError`."""
+    family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    sock = socket.socket(family, kind, proto)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setblocking(False)
+        sock.bind(address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def tell_url(directory: str, url: str) -> None:
+    """Write it down for `carpool status`."""
+    path = paths.door_file(directory)
+    with open(path + ".new", "wb") as file:
+        file.write(msgspec.json.encode({"url": url, "pid": os.getpid()}))
+    os.replace(path + ".new", path)
+
+
+def say(text: str) -> None:
+    """One line for the log, with the time."""
+    sys.stderr.write(f"{wallclock()} http: {text}\n")
+    sys.stderr.flush()

@@ -1,0 +1,334 @@
+"""The table of what is open: frames of the broker become answers and events of HTTP requests.
+
+Owns streams, exchanges, the decision between plain JSON and a stream of events, event ids and what happens
+when a client, a session or the broker goes. Invariants: each HTTP request is answered once; a message goes to
+one stream (MCP, basic/transports); an answer is the last of its exchange; nothing of one session reaches
+another.
+
+A POST is answered as JSON when its answer is the first that comes for it; otherwise, or after
+`STREAM_AFTER_S` (proxies give up on silent requests), it becomes a stream.
+
+Knows nothing of: sockets, clocks, paths and headers (`core`), what is asked.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from carpool.http.books import NO_BUFFERING, Books
+from carpool.http.effects import Begin, End, Respond, Tell, Write, event
+from carpool.http.message import (
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    MISSING_CAPABILITY,
+    PARSE_ERROR,
+    SESSION_NOT_FOUND,
+    UNSUPPORTED_VERSION,
+    Said,
+    read_said,
+    version_of,
+)
+from carpool.http.open_streams import Dialogue, Exchange, Stream
+from carpool_protocol.streams import (
+    WORD,
+    Closed,
+    Gone,
+    Opened,
+    Over,
+    Refused,
+    Word,
+    read_word,
+    split_frame,
+    word_line,
+)
+
+STREAM_AFTER_S: Final = 15.0
+KEEP_ALIVE_S: Final = 15.0
+"""A comment is written to each stream of events this often."""
+RESUMABLE_S: Final = 60.0
+"""After the end of an exchange its events can be asked for again."""
+OWN_QUESTION_S: Final = 10.0
+"""A question of the door itself is given up after this long."""
+
+_STATUS: Final = {
+    METHOD_NOT_FOUND: 404,
+    HEADER_MISMATCH: 400,
+    MISSING_CAPABILITY: 400,
+    UNSUPPORTED_VERSION: 400,
+    INVALID_REQUEST: 400,
+    PARSE_ERROR: 400,
+}
+"""HTTP status of error answers of the stateless era; 200 for all others (basic/transports, "Errors")."""
+
+_COMMENT: Final = b":\n\n"
+BROKER_LOST: Final = "carpool's broker ended while this was open; nothing is known of its outcome, try again"
+
+
+class Table(Books):
+    """The books, and what the broker, clients and time do to them."""
+
+    # --- the session's own stream, and resumption ---
+
+    def listen(self, x: int, stream: Stream) -> None:
+        """A GET hears what belongs to no exchange. A newer one replaces an older one."""
+        if stream.get:
+            self._end(stream.get)
+        stream.get = x
+        self._clients[x] = stream
+        missed = self._replay.after(stream.s, 0, stream.shown, stream.number) or []
+        self._begin(x, stream, (0, stream.number) if not missed else None)
+        for _, data in missed:
+            self.out.append(Write(x, data))
+        stream.shown = stream.number
+
+    def resume(self, x: int, stream: Stream, exchange: int, number: int) -> bool:
+        """A GET with `Last-Event-ID`. False: what it asks for is not there any more."""
+        running = stream.exchanges.get(exchange)
+        if exchange == 0:
+            last = stream.number
+        elif running is not None and running.begun:
+            last = running.number
+        elif exchange in stream.past:
+            last = stream.past[exchange][0]
+        else:
+            return False
+        kept = self._replay.after(stream.s, exchange, number, last)
+        if exchange == 0:
+            # What is forgotten of it is news that a list shows as well: no reason to refuse.
+            stream.shown = number if kept is not None else last
+            self.listen(x, stream)
+            return True
+        if kept is None:
+            return False
+        self.out.append(Begin(x, NO_BUFFERING))
+        self.out += [Write(x, data) for _, data in kept]
+        if running is None:
+            self.out.append(End(x))
+        else:
+            if running.sink:
+                self._end(running.sink)
+            running.sink = x
+            self._clients[x] = running
+        return True
+
+    # --- the broker ---
+
+    def said(self, line: bytes, now: float) -> bool:
+        """A line of the broker. False: it is no frame."""
+        parts = split_frame(line)
+        if parts is None:
+            return False
+        s, message, x = parts
+        stream = self._streams.get(s)
+        if x == WORD:
+            word = read_word(message)
+            if word is not None and stream is not None:
+                self._word(stream, word, now)
+            return word is not None
+        if stream is None:
+            return True
+        if x:
+            exchange = stream.exchanges.get(x)
+            if exchange is not None:
+                self._on_exchange(exchange, message, now)
+        else:
+            self._on_stream(stream, message)
+        return True
+
+    def _word(self, stream: Stream, word: Word, now: float) -> None:
+        if isinstance(word, Opened):
+            stream.session = word.session
+            if stream.sort in {"session", "sse"}:
+                self.sessions[word.session] = stream
+            if stream.sort == "sse" and stream.get:
+                self.out.append(Begin(stream.get, NO_BUFFERING))
+                where = f"/messages?session={word.session}".encode()
+                self.out.append(Write(stream.get, event(where, name=b"endpoint")))
+        elif isinstance(word, Refused):
+            self.close(stream, 404, INVALID_REQUEST, word.text, now, tell=False)
+        elif isinstance(word, Closed):
+            text = word.text or "carpool has ended this session"
+            if stream.sort == "shared":
+                self.close(stream, 502, INTERNAL_ERROR, text, now, tell=False)
+            else:
+                self.close(stream, 404, SESSION_NOT_FOUND, text, now, tell=False)
+        elif isinstance(word, Over):
+            exchange = stream.exchanges.get(word.exchange)
+            if exchange is not None:
+                self._over(exchange, now)
+
+    def _on_exchange(self, exchange: Exchange, message: bytes, now: float) -> None:
+        said = read_said(message)
+        if exchange.dialogue is not None:
+            self._converse(exchange, exchange.dialogue, said, message, now)
+        elif said.answer:
+            self._answered(exchange, said, message, now)
+        elif self._plain_only(exchange):
+            self._refuse_ask(exchange.stream, said)
+        else:
+            self.begin(exchange)
+            self._event(exchange, message)
+
+    def _answered(self, exchange: Exchange, said: Said, message: bytes, now: float) -> None:
+        exchange.left -= 1
+        stream = exchange.stream
+        headers: tuple[tuple[str, str], ...] = ()
+        if exchange.method == "initialize" and stream.sort == "session":
+            stream.version = version_of(message)
+            if stream.version:
+                headers = (("Mcp-Session-Id", stream.session),)
+        if exchange.begun:
+            self._event(exchange, message)
+            if exchange.left <= 0:
+                self._finish(exchange, now)
+            return
+        exchange.answers.append(message)
+        if exchange.left > 0:
+            return
+        body = b"[%b]" % b",".join(exchange.answers) if exchange.array else message
+        status = 200
+        if stream.sort == "shared" and said.code is not None:
+            status = _STATUS.get(said.code, 200)
+        self.out.append(Respond(exchange.sink, status, body, headers))
+        self._finish(exchange, now)
+        if exchange.method == "initialize" and stream.sort == "session" and not stream.version:
+            self.close(stream, 404, SESSION_NOT_FOUND, "the session was not initialized", now)
+
+    def _converse(
+        self, exchange: Exchange, dialogue: Dialogue, said: Said, message: bytes, now: float
+    ) -> None:
+        """A step of our own question. Notifications are for dialogues that wait for news."""
+        if said.asks:
+            self._refuse_ask(exchange.stream, said)
+            return
+        if not said.answer and exchange.method != "subscriptions/listen":
+            return
+        if not said.answer and not said.method.endswith("list_changed"):
+            return
+        try:
+            line = dialogue.send(message)
+        except StopIteration as found:
+            self._settle(exchange, found.value, now)
+        else:
+            exchange.at = now
+            self.tell(exchange.stream, line, exchange.x)
+
+    def _on_stream(self, stream: Stream, message: bytes) -> None:
+        said = read_said(message)
+        if stream.sort == "sse":
+            if stream.get:
+                self.out.append(Write(stream.get, event(message)))
+            return
+        if said.answer or stream.sort == "shared":
+            return  # its client is gone, and did not have an event's id to come back with
+        if stream.sort != "session" or (self.rules.json_response and not stream.get):
+            self._refuse_ask(stream, said)
+            return
+        stream.number += 1
+        data = event(message, b"0-%d" % stream.number)
+        self._replay.keep(stream.s, 0, stream.number, data)
+        if stream.get:
+            self.out.append(Write(stream.get, data))
+            stream.shown = stream.number
+
+    def _over(self, exchange: Exchange, now: float) -> None:
+        if exchange.begun:
+            pass
+        elif exchange.answers:
+            body = b"[%b]" % b",".join(exchange.answers)
+            self.out.append(Respond(exchange.sink, 200, body))
+        else:
+            # A cancelled request gets no answer; a stream without events says just that.
+            exchange.begun = True
+            self.out.append(Begin(exchange.sink))
+        self._finish(exchange, now)
+
+    def _finish(self, exchange: Exchange, now: float) -> None:
+        """Its last answer was given. A stream ends, and can be asked for again for a while."""
+        stream = exchange.stream
+        if exchange.begun:
+            if exchange.sink:
+                self.out.append(End(exchange.sink))
+            if stream.sort == "session" and exchange.number:
+                stream.past[exchange.x] = (exchange.number, now + RESUMABLE_S)
+        stream.used = now
+        self._forget(exchange)
+        if stream.sort == "once" and not stream.exchanges:
+            self.close(stream, 404, SESSION_NOT_FOUND, "", now)
+
+    # --- clients ---
+
+    def gone(self, x: int, now: float) -> None:
+        """The client of an HTTP request hung up before its end."""
+        self.release(x)
+        client = self._clients.pop(x, None)
+        if isinstance(client, Stream):
+            client.get = 0
+            client.used = now
+            if client.sort == "sse":
+                self.close(client, 404, SESSION_NOT_FOUND, "", now)
+        elif client is not None:
+            client.sink = 0
+            if client.dialogue is not None:
+                client.then = None
+            elif client.stream.sort == "once":
+                self.close(client.stream, 404, SESSION_NOT_FOUND, "", now)
+            elif client.stream.sort == "shared" or not client.begun:
+                # Stateless: that is the cancel. Otherwise it is none (basic/transports), but what still
+                # comes has to find another way: without an event's id nobody can come back for it.
+                stream = client.stream
+                self.out.append(Tell(word_line(stream.s, Gone(client.x))))
+                self._forget(client)
+                if client.method == "initialize" and not stream.version:
+                    # Nobody knows the session's id, or ever will.
+                    self.close(stream, 404, SESSION_NOT_FOUND, "", now)
+
+    def cancelled(self, stream: Stream, ident: bytes, now: float) -> None:
+        """A client cancelled one request of an array: no answer will come for it, but for the others."""
+        for exchange in stream.exchanges.values():
+            if exchange.array and ident in exchange.ids and exchange.left > 1:
+                exchange.ids.remove(ident)
+                exchange.left -= 1
+                return
+
+    # --- ends and time ---
+
+    def lost(self, now: float) -> None:
+        """The broker is gone, and every session with it."""
+        for stream in list(self._streams.values()):
+            self.close(stream, 502, INTERNAL_ERROR, BROKER_LOST, now, tell=False)
+
+    def evict(self, stays: Callable[[str], bool], now: float) -> None:
+        """End what those principals have open who do not stay."""
+        text = "the token that this began with is not good any more"
+        for stream in list(self._streams.values()):
+            if stream.sort != "control" and not stays(stream.endpoint[0]):
+                self.close(stream, 401, INVALID_REQUEST, text, now)
+
+    def tick(self, now: float) -> None:
+        """To be called about every second."""
+        comment = now - self._commented >= KEEP_ALIVE_S
+        if comment:
+            self._commented = now
+        for stream in list(self._streams.values()):
+            for exchange in list(stream.exchanges.values()):
+                self._age(exchange, now)
+                if comment and exchange.begun and exchange.sink:
+                    self.out.append(Write(exchange.sink, _COMMENT))
+            if comment and stream.get:
+                self.out.append(Write(stream.get, _COMMENT))
+            for x in [x for x, (_, until) in stream.past.items() if until <= now]:
+                del stream.past[x]
+                self._replay.drop(stream.s, x)
+            idle = not stream.exchanges and not stream.get
+            if stream.sort == "session" and idle and now - stream.used >= self.rules.session_idle_s:
+                self.close(stream, 404, SESSION_NOT_FOUND, "", now)
+
+    def _age(self, exchange: Exchange, now: float) -> None:
+        waited_s = now - exchange.at
+        if exchange.dialogue is not None:
+            if waited_s >= OWN_QUESTION_S and exchange.method != "subscriptions/listen":
+                self._settle(exchange, None, now)
+        elif waited_s >= STREAM_AFTER_S and exchange.sink and not self._plain_only(exchange):
+            self.begin(exchange)

@@ -1,0 +1,37 @@
+"""Who takes the requests that `wire` reads: the shell, as a connection knows it.
+
+Knows nothing of: HTTP, what a request means.
+"""
+
+from typing import TYPE_CHECKING, Protocol
+
+from carpool.http.effects import Request, Respond
+from carpool.http.limits import Limits
+
+if TYPE_CHECKING:
+    from carpool.http.wire import Connection
+
+
+class Taker(Protocol):
+    """Who gets the requests (the shell)."""
+
+    limits: Limits
+    date: bytes
+    """The `Date` header of this second."""
+    unfinished: int
+    """Bytes of bodies that wait for their turn, of all connections."""
+
+    def turned_away(self, path: str, headers: dict[str, str]) -> Respond | None:
+        """The refusal of a client that has no business here, before its body is taken."""
+
+    def come(self, connection: "Connection") -> bool:
+        """A client connected. False: there are too many."""
+
+    def asked(self, connection: "Connection", request: Request) -> int:
+        """A request; its number, by which `gone` tells of it."""
+
+    def gone(self, x: int) -> None:
+        """Its client hung up before the answer was complete."""
+
+    def left(self, connection: "Connection") -> None:
+        """The connection is closed."""

@@ -1,0 +1,168 @@
+"""The door's core between a client and a broker that a test plays. Each step ends with the core's check."""
+
+import json
+from typing import Any
+
+from carpool.http.core import Core
+from carpool.http.effects import Begin, Effect, End, Request, Respond, Rules, Tell, Write
+from carpool.http.gate import Gate
+from carpool_protocol.streams import WORD, Opened, Word, frame_line, read_word, split_frame, word_line
+
+Json = dict[str, Any]
+BOTH = "application/json, text/event-stream"
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+class Desk:
+    """One core. `told` holds what it says to the broker since the last look: (stream, message or word, X)."""
+
+    def __init__(self, rules: Rules | None = None, gate: Gate | None = None, *, linked: bool = True) -> None:
+        self.core = Core(rules or Rules(), gate or Gate())
+        self.now = 100.0
+        self.told: list[tuple[int, Json | Word, int]] = []
+        self.answers: dict[int, Respond] = {}
+        self.streams: dict[int, list[Write]] = {}
+        self.ended: list[int] = []
+        if linked:
+            self.take(self.core.linked())
+
+    def take(self, effects: list[Effect] | None) -> None:
+        assert effects is not None, "the core refused a frame"
+        for effect in effects:
+            match effect:
+                case Tell(line):
+                    parts = split_frame(line.removesuffix(b"\n"))
+                    assert parts is not None
+                    s, message, x = parts
+                    word = read_word(message) if x == WORD else None
+                    self.told.append((s, word if word is not None else json.loads(message), x))
+                case Respond():
+                    assert effect.x not in self.answers, "a request is answered once"
+                    assert effect.x not in self.streams, "a stream is not answered as well"
+                    self.answers[effect.x] = effect
+                case Begin(x):
+                    assert x not in self.streams
+                    self.streams[x] = []
+                case Write(x):
+                    assert x not in self.ended, "nothing is written after the end"
+                    self.streams[x].append(effect)
+                case End(x):
+                    assert x in self.streams
+                    self.ended.append(x)
+        self.core.check()
+
+    # --- the client ---
+
+    def send(self, method: str, path: str = "/mcp", /, body: Any = b"", **headers: Any) -> int:
+        """A request; its number."""
+        x = self.core.number()
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        target, _, query = path.partition("?")
+        request = Request(method, target, query, {"host": "127.0.0.1:8808", **named}, body)
+        self.take(self.core.asked(x, request, self.now))
+        return x
+
+    def post(self, message: Json | list[Json] | bytes, path: str = "/mcp", **headers: str) -> int:
+        body = message if isinstance(message, bytes) else json.dumps(message).encode()
+        return self.send(
+            "POST", path, body, **{"accept": BOTH, "content_type": "application/json", **headers}
+        )
+
+    def get(self, session: str, path: str = "/mcp", **headers: str) -> int:
+        return self.send("GET", path, **{"accept": "text/event-stream", "mcp_session_id": session, **headers})
+
+    def gone(self, x: int) -> None:
+        self.take(self.core.gone(x, self.now))
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.take(self.core.tick(self.now))
+
+    def initialized(
+        self, version: str = "2025-11-25", session: str = "sid-1", **headers: str
+    ) -> tuple[str, int]:
+        """A session that is open: its id and its stream. What was told before is forgotten."""
+        self.told.clear()
+        x = self.post(request(1, "initialize", protocolVersion=version), **headers)
+        s = self.word()[0]
+        self.heard("initialize")
+        self.say(s, Opened(session))
+        self.answer(s, x, 1, protocolVersion=version)
+        return session, s
+
+    # --- the broker ---
+
+    def word(self) -> tuple[int, Word]:
+        """The next thing told is this word about a stream."""
+        s, word, x = self.told.pop(0)
+        assert x == WORD, word
+        assert not isinstance(word, dict)
+        return s, word
+
+    def heard(self, method: str | None = None) -> tuple[int, Json, int]:
+        """The next thing told is this message: stream, message and exchange."""
+        s, message, x = self.told.pop(0)
+        assert isinstance(message, dict), message
+        assert method is None or message.get("method") == method, message
+        return s, message, x
+
+    def say(self, s: int, word: Word) -> None:
+        self.frame(word_line(s, word))
+
+    def frame(self, line: bytes) -> None:
+        self.take(self.core.said(line.removesuffix(b"\n"), self.now))
+
+    def tell(self, s: int, message: Json, x: int = 0) -> None:
+        self.frame(frame_line(s, json.dumps(message).encode(), x))
+
+    def answer(self, s: int, x: int, ident: Any = 1, /, **result: Any) -> None:
+        self.tell(s, {"jsonrpc": "2.0", "id": ident, "result": result}, x)
+
+    def error(self, s: int, x: int, code: int, ident: Any = 1) -> None:
+        self.tell(s, {"jsonrpc": "2.0", "id": ident, "error": {"code": code, "message": "m"}}, x)
+
+    # --- looking ---
+
+    def status(self, x: int) -> int:
+        return self.answers[x].status
+
+    def body(self, x: int) -> Any:
+        return json.loads(self.answers[x].body)
+
+    def code(self, x: int) -> int:
+        found = self.body(x)["error"]["code"]
+        assert isinstance(found, int)
+        return found
+
+    def header(self, x: int, name: str) -> str | None:
+        return dict(self.answers[x].headers).get(name)
+
+    def events(self, x: int) -> list[Json]:
+        """The messages of a stream of events, without comments and priming events."""
+        texts = [write.data.decode() for write in self.streams[x]]
+        lines = [line for text in texts for line in text.split("\n") if line.startswith("data: {")]
+        return [json.loads(line[6:]) for line in lines]
+
+    def ids(self, x: int) -> list[str]:
+        texts = [write.data.decode() for write in self.streams[x]]
+        return [line[4:] for text in texts for line in text.split("\n") if line.startswith("id: ")]
+
+
+def request(ident: Any, method: str, /, **params: Any) -> Json:
+    return {"jsonrpc": "2.0", "id": ident, "method": method, "params": params}
+
+
+def notification(method: str, /, **params: Any) -> Json:
+    return {"jsonrpc": "2.0", "method": method, "params": params}
+
+
+def modern(ident: Any, method: str, /, **params: Any) -> Json:
+    return request(ident, method, _meta=META, **params)
+
+
+def modern_headers(method: str, name: str | None = None) -> dict[str, str]:
+    named = {} if name is None else {"mcp_name": name}
+    return {"mcp_protocol_version": "2026-07-28", "mcp_method": method, **named}

@@ -1,0 +1,95 @@
+"""Sessions, tokens and bodies as no honest client uses them: what the door's core does about it."""
+
+import json
+
+import pytest
+
+from carpool.http.effects import Rules
+from carpool.http.gate import Gate, hash_of
+from carpool_protocol.streams import Opened
+from tests.client.http_desk import Desk, modern, modern_headers, notification, request
+
+
+def test_a_session_whose_client_left_before_it_knew_of_it_is_ended() -> None:
+    desk = Desk(Rules(max_sessions=1))
+    for _ in range(3):
+        desk.gone(desk.post(request(1, "initialize", protocolVersion="2025-11-25")))
+    assert desk.core.sessions == 0
+
+
+def test_a_token_that_is_taken_back_ends_what_it_has_open_and_nobody_elses() -> None:
+    gate = Gate(tokens={"ann": hash_of("a"), "bob": hash_of("b")})
+    desk = Desk(gate=gate)
+    ann, bob = {"authorization": "Bearer a"}, {"authorization": "Bearer b"}
+    sid, _ = desk.initialized(session="ann", **ann)
+    desk.initialized(session="bob", **bob)
+    listening, others = desk.get(sid, **ann), desk.get("bob", **bob)
+    asked = desk.post(modern(1, "tools/list"), **modern_headers("tools/list"), **ann)
+    waiting = desk.post(request(2, "ping"), mcp_session_id="bob", **bob)
+    desk.take(desk.core.let_in_by(Gate(tokens={"ann": hash_of("new"), "bob": hash_of("b")}), desk.now))
+    assert desk.ended == [listening]
+    assert desk.status(asked) == 401
+    assert others in desk.streams
+    assert waiting not in desk.answers
+    assert desk.core.sessions == 1
+
+
+@pytest.mark.parametrize("headers", [{"mcp_session_id": "sid-1, sid-1"}, {"mcp_session_id": "SID-1"}])
+def test_a_session_id_is_that_one_exactly(headers: dict[str, str]) -> None:
+    desk = Desk()
+    desk.initialized()
+    assert desk.status(desk.post(request(2, "ping"), **headers)) == 404
+
+
+def test_two_tokens_are_none() -> None:
+    desk = Desk(gate=Gate(tokens={"ann": hash_of("a")}))
+    assert desk.status(desk.post(request(1, "initialize"), authorization="Bearer a, Bearer a")) == 401
+
+
+def test_a_message_too_long_for_the_broker_stays_here_on_the_old_transport_as_well() -> None:
+    desk = Desk()
+    x = desk.send("GET", "/sse", accept="text/event-stream")
+    s = desk.word()[0]
+    desk.say(s, Opened("old"))
+    assert x in desk.streams
+    long = notification("x", text="a" * 9_000_000)
+    x = desk.send("POST", "/messages?session=old", json.dumps(long).encode())
+    assert desk.status(x) == 413
+    assert not desk.told
+
+
+@pytest.mark.parametrize("code", ["text", None, {}, 1.5, 10**30])
+def test_an_error_with_any_code_is_an_answer(code: object) -> None:
+    desk = Desk()
+    sid, s = desk.initialized()
+    x = desk.post(request(2, "tools/list"), mcp_session_id=sid)
+    desk.tell(s, {"jsonrpc": "2.0", "id": 2, "error": {"code": code, "message": "m"}}, x)
+    assert desk.status(x) == 200
+
+
+CUT = rb'"arguments":{"t":"\ud83d \\"}'
+
+
+def test_half_of_a_surrogate_pair_which_javascript_writes_for_a_cut_emoji_passes_in_both_eras() -> None:
+    desk = Desk()
+    sid, _ = desk.initialized()
+    line = b'{"jsonrpc":"2.0","id":"a\\\\b","method":"tools/call","params":{"name":"n\\\\",%b}}' % CUT
+    x = desk.post(line, mcp_session_id=sid)
+    assert x not in desk.answers
+    assert desk.heard("tools/call")[1]["params"]["arguments"] == {"t": "\ud83d \\"}
+    meta = json.dumps(modern(1, "x")["params"]["_meta"]).encode()
+    line = b'{"jsonrpc":"2.0","id":2,"method":"prompts/get","params":{"name":"n\\\\","_meta":%b,%b}}' % (
+        meta,
+        CUT,
+    )
+    x = desk.post(line, **modern_headers("prompts/get", "n\\"))
+    assert x not in desk.answers
+    assert desk.word()
+    assert desk.heard("prompts/get")
+
+
+def test_where_there_are_no_sessions_an_array_is_not_asked_for_one() -> None:
+    desk = Desk(Rules(stateless=True))
+    x = desk.post([request(1, "ping")])
+    assert desk.status(x) == 400
+    assert "one message" in desk.body(x)["error"]["message"]

@@ -1,0 +1,328 @@
+"""HTTP/1.1 as the door speaks it: over real sockets, to a taker that answers as it is told."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from carpool.http.effects import Request, Respond
+from carpool.http.limits import MAX_UNSENT_BYTES, Limits
+from carpool.http.wire import Connection
+from tests.behaviours import behaviour
+
+WAIT_S = 10.0
+GET = b"GET /a?b=1 HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+class Taker:
+    """Answers with the body's length; `/hold` waits for the test, `/stream` becomes a stream of events."""
+
+    def __init__(self) -> None:
+        self.limits = Limits(body_bytes=1000)
+        self.date = b""
+        self.requests: list[Request] = []
+        self.held: dict[int, Connection] = {}
+        self.gone_: list[int] = []
+        self.connections: list[Connection] = []
+        self.full = False
+        self.now = 0.0
+        self.unfinished = 0
+        self.strangers = False
+
+    def turned_away(self, path: str, headers: dict[str, str]) -> Respond | None:
+        return Respond(0, 401, b"{}") if self.strangers else None
+
+    def come(self, connection: Connection) -> bool:
+        self.connections.append(connection)
+        return not self.full
+
+    def asked(self, connection: Connection, request: Request) -> int:
+        self.requests.append(request)
+        x = len(self.requests)
+        if request.path == "/stream":
+            connection.begin(())
+        if request.path in {"/stream", "/hold"}:
+            self.held[x] = connection
+        else:
+            connection.respond(200, b"%d" % len(request.body), "text/plain")
+        return x
+
+    def gone(self, x: int) -> None:
+        self.gone_.append(x)
+
+    def left(self, connection: Connection) -> None:
+        self.connections.remove(connection)
+
+
+class Client:
+    """One connection of a test."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def until(self, end: bytes) -> bytes:
+        return await asyncio.wait_for(self.reader.readuntil(end), WAIT_S)
+
+    async def answer(self) -> tuple[int, bytes]:
+        """Status and body of the next answer with a length."""
+        head = await self.until(b"\r\n\r\n")
+        size = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        return int(head.split()[1]), await asyncio.wait_for(self.reader.readexactly(size), WAIT_S)
+
+    async def rest(self) -> bytes:
+        return await asyncio.wait_for(self.reader.read(), WAIT_S)
+
+
+def played(play: Callable[[Taker, Client], Awaitable[None]]) -> Taker:
+    """`play` with a taker behind a listening socket, and a client; all closed afterwards."""
+
+    async def run() -> Taker:
+        taker = Taker()
+        server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(taker, lambda: taker.now), "127.0.0.1", 0
+        )
+        port = server.sockets[0].getsockname()[1]
+        client = Client(*await asyncio.open_connection("127.0.0.1", port))
+        try:
+            await play(taker, client)
+        finally:
+            client.writer.close()
+            await until(lambda: not taker.connections)
+            server.close()
+            await server.wait_closed()
+        assert taker.unfinished == 0
+        return taker
+
+    return asyncio.run(run())
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110 - conditions of all sorts
+            await asyncio.sleep(0.001)
+
+
+def test_a_connection_serves_one_request_after_another() -> None:
+    async def play(taker: Taker, client: Client) -> None:
+        for size in (3, 0, 5):
+            await client.send(
+                b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (size, b"a" * size)
+            )
+            assert await client.answer() == (200, b"%d" % size)
+        assert len(taker.connections) == 1
+
+    played(play)
+
+
+def test_a_request_is_taken_apart() -> None:
+    async def play(_: Taker, client: Client) -> None:
+        await client.send(b"GET /a%20b?c=%31 HTTP/1.1\r\nHost:  x \r\nX-Two: 1\r\nx-two: 2\r\n\r\n")
+        await client.answer()
+
+    found = played(play).requests[0]
+    assert (found.method, found.path, found.query) == ("GET", "/a%20b", "c=%31")
+    assert found.headers == {"host": "x", "x-two": "1, 2"}
+
+
+def test_a_request_may_come_in_single_bytes_and_in_chunks() -> None:
+    async def play(taker: Taker, client: Client) -> None:
+        head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        whole = head + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+        for at in range(len(whole)):
+            await client.send(whole[at : at + 1])
+        assert await client.answer() == (200, b"5")
+        assert taker.requests[0].body == b"abcde"
+
+    played(play)
+
+
+def test_requests_sent_ahead_are_answered_in_order() -> None:
+    async def play(taker: Taker, client: Client) -> None:
+        await client.send(b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\n" + GET)
+        await until(lambda: taker.held)
+        assert len(taker.requests) == 1, "the second one waits"
+        taker.held[1].respond(202, b"", "text/plain")
+        assert await client.answer() == (202, b"")
+        assert await client.answer() == (200, b"0")
+
+    played(play)
+
+
+def test_a_stream_of_events_is_chunked_and_the_connection_goes_on() -> None:
+    async def play(taker: Taker, client: Client) -> None:
+        await client.send(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
+        head = await client.until(b"\r\n\r\n")
+        assert b"Content-Type: text/event-stream" in head
+        taker.held[1].write(b"data: 1\n\n")
+        assert await client.until(b"\n\n\r\n") == b"9\r\ndata: 1\n\n\r\n"
+        taker.held[1].end()
+        assert await client.until(b"0\r\n\r\n")
+        await client.send(GET)
+        assert (await client.answer())[0] == 200
+
+    played(play)
+
+
+def test_a_client_of_http_1_0_gets_its_stream_until_the_end_of_the_connection() -> None:
+    async def play(taker: Taker, client: Client) -> None:
+        await client.send(b"GET /stream HTTP/1.0\r\nHost: x\r\n\r\n")
+        assert b"chunked" not in await client.until(b"\r\n\r\n")
+        taker.held[1].write(b"data: 1\n\n")
+        taker.held[1].end()
+        assert await client.rest() == b"data: 1\n\n"
+
+    played(play)
+
+
+def test_a_client_that_hangs_up_on_a_waiting_request_is_told_of() -> None:
+    async def play(taker: Taker, client: Client) -> None:
+        await client.send(b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until(lambda: taker.held)
+        client.writer.close()
+        await until(lambda: taker.gone_)
+
+    assert played(play).gone_ == [1]
+
+
+def test_a_client_that_hangs_up_between_requests_is_not() -> None:
+    async def play(_: Taker, client: Client) -> None:
+        await client.send(GET)
+        await client.answer()
+
+    assert played(play).gone_ == []
+
+
+def test_an_offer_of_http_2_is_declined_and_the_body_is_kept() -> None:
+    async def play(taker: Taker, client: Client) -> None:
+        head = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+        await client.send(head + b"HTTP2-Settings: AAE\r\nContent-Length: 3\r\n\r\nabc" + GET)
+        assert await client.answer() == (200, b"3")
+        assert (await client.answer())[0] == 200
+        assert taker.requests[0].body == b"abc"
+
+    played(play)
+
+
+def test_who_waits_to_be_told_to_go_on_is_told() -> None:
+    async def play(_: Taker, client: Client) -> None:
+        await client.send(b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+        assert (await client.until(b"\r\n\r\n")).startswith(b"HTTP/1.1 100")
+        await client.send(b"ab")
+        assert await client.answer() == (200, b"2")
+
+    played(play)
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n400\r\n" + b"a" * 1024, 413),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * 70_000 + b"\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\n" + b"X: a\r\n" * 200 + b"\r\n", 431),
+        (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n", 414),
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nbroken header\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
+    ],
+)
+def test_what_is_too_long_or_no_http_gets_its_status_and_the_connection_ends(
+    data: bytes, status: int
+) -> None:
+    async def play(taker: Taker, client: Client) -> None:
+        await client.send(data)
+        assert (await client.answer())[0] == status
+        assert await client.rest() == b""
+        assert not taker.requests
+
+    played(play)
+
+
+@behaviour("http:limits")
+def test_headers_that_never_end_are_cut_off() -> None:
+    async def play(taker: Taker, client: Client) -> None:
+        await client.send(b"GET / HTTP/1.1\r\nX: ")
+        await until(lambda: taker.connections and taker.connections[0]._phase == "head")
+        for _n in range(20):
+            await client.send(b"a" * 8192)
+        assert (await client.answer())[0] == 431
+
+    played(play)
+
+
+@pytest.mark.parametrize("start", [b"GET / HT", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab"])
+def test_a_request_that_arrives_too_slowly_is_given_up(start: bytes) -> None:
+    async def play(taker: Taker, client: Client) -> None:
+        await client.send(start)
+        await until(lambda: taker.connections and taker.connections[0]._phase != "between")
+        await asyncio.sleep(0.02)
+        taker.now += 61.0
+        taker.connections[0].look(taker.now)
+        assert (await client.answer())[0] == 408
+
+    played(play)
+
+
+def test_a_waiting_request_is_not_hurried_and_an_idle_connection_is_closed_in_time() -> None:
+    async def play(taker: Taker, client: Client) -> None:
+        await client.send(b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until(lambda: taker.held)
+        taker.now += 10_000.0
+        taker.connections[0].look(taker.now)
+        taker.held[1].respond(200, b"", "text/plain")
+        assert (await client.answer())[0] == 200
+        taker.connections[0].look(taker.now + 119.0)
+        assert taker.connections
+        taker.connections[0].look(taker.now + 121.0)
+        assert await client.rest() == b""
+
+    played(play)
+
+
+@behaviour("http:limits")
+def test_a_client_that_reads_no_events_is_cut() -> None:
+    async def play(taker: Taker, client: Client) -> None:
+        await client.send(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until(lambda: taker.held)
+        event = b"data: " + b"a" * 65536 + b"\n\n"
+        for _ in range(20 * MAX_UNSENT_BYTES // len(event)):
+            if taker.gone_:
+                break
+            taker.held[1].write(event)
+            await asyncio.sleep(0)
+        assert taker.gone_ == [1]
+
+    played(play)
+
+
+def test_a_client_that_takes_nothing_of_a_long_answer_is_cut_after_a_while() -> None:
+    async def play(taker: Taker, client: Client) -> None:
+        await client.send(b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until(lambda: taker.held)
+        taker.held[1].respond(200, b"a" * 32 * 1024 * 1024, "text/plain")
+        taker.connections[0].look(59.0)
+        assert taker.connections
+        taker.connections[0].look(61.0)
+        await until(lambda: not taker.connections)
+
+    played(play)
+
+
+def test_one_connection_too_many_is_told_so() -> None:
+    async def play(taker: Taker, client: Client) -> None:
+        await client.send(GET)
+        await client.answer()
+        taker.full = True
+        port = client.writer.get_extra_info("peername")[1]
+        late = Client(*await asyncio.open_connection("127.0.0.1", port))
+        assert (await late.answer())[0] == 503
+        late.writer.close()
+        await until(lambda: len(taker.connections) == 1)
+
+    played(play)

@@ -13,7 +13,7 @@ whose status is SUCCESS, FAILURE, WARNING (of a SHOULD), SKIPPED or INFO.
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -60,12 +60,18 @@ class Run:
     def ok(self) -> bool:
         return all(each.ok for each in self.required)
 
-    def line(self) -> str:
-        """One sentence for people."""
-        good = sum(each.ok for each in self.required)
+    @property
+    def checks(self) -> Counter[str]:
+        """How many checks of required scenarios `passed`, `failed` and `warned`."""
         checks = Counter[str]()
         for each in self.required:
             checks.update(passed=each.passed, failed=each.failed, warned=each.warned)
+        return checks
+
+    def line(self) -> str:
+        """One sentence for people."""
+        good = sum(each.ok for each in self.required)
+        checks = self.checks
         others = [each for each in self.scenarios if not each.required]
         return (
             f"{good}/{len(self.required)} required scenarios, {checks['passed']} checks passed, "
@@ -153,6 +159,21 @@ def table(runs: Sequence[Run]) -> str:
             verdict,
         )
         rows.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(rows)
+
+
+def summary(found: Mapping[str, Sequence[Run]]) -> str:
+    """A Markdown table with one row for each requirement set: what the README shows."""
+    rows = [
+        "| requirement set | suites at once | required scenarios | checks passed | failed | warnings |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for revision, runs in found.items():
+        checks = sum((run.checks for run in runs), Counter[str]())
+        good = sum(each.ok for run in runs for each in run.required)
+        wanted = sum(len(run.required) for run in runs)
+        counts = " | ".join(str(checks[each]) for each in ("passed", "failed", "warned"))
+        rows.append(f"| {revision} | {len(runs)} | {good}/{wanted} | {counts} |")
     return "\n".join(rows)
 
 

@@ -1,15 +1,15 @@
 """`python -m tests.conformance.run`: the official conformance suite against a server.
 
 Without `--url` against our fixture (`tests/kit/servers/conformance.py`) on the official SDK's own HTTP: that
-is the bar, and proves the fixture. With `--url` against whatever listens there. `--suites 8` runs eight at
-once. Prints a table per requirement set and what went wrong. Exits with 1 when a required scenario is bad,
-with 69 when the suite is not installed, could not be run or could not be read. Bounded: `LIMIT_S` per suite.
+is the bar, and proves the fixture. With `--through` against the fixture over stdio behind a private carpool
+(`through`), with `--url` against whatever listens there. `--suites 8` runs eight at once. Prints a table per
+requirement set and what went wrong. Exits with 1 when a required scenario is bad, with 69 when the suite is
+not installed, could not be run or could not be read. Bounded: `LIMIT_S` per suite.
 Owns the suite's processes and the fixture's. Knows nothing of: how results are judged (`results`).
 """
 
 import argparse
 import json
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,13 +19,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from tests.conformance.results import Run, SuiteError, complaints, read, required_scenarios, table
+from tests.conformance.results import Run, SuiteError, complaints, read, required_scenarios, summary, table
+from tests.conformance.through import ERAS, FIXTURE, SHARINGS, free_port, listens, through
 
 ROOT: Final = Path(__file__).parents[2]
 INSTALLED: Final = ROOT / ".venv" / "conformance"
 NODE: Final = INSTALLED / "bin" / "node"
 PACKAGE: Final = INSTALLED / "node_modules" / "@modelcontextprotocol" / "conformance"
-FIXTURE: Final = ROOT / "tests" / "kit" / "servers" / "conformance.py"
 REVISIONS: Final = ("2025-11-25", "2026-07-28")
 LIMIT_S: Final = 300.0
 START_S: Final = 30.0
@@ -43,12 +43,6 @@ def _ended(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _listens(port: int) -> bool:
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
-        return True
-    return False
-
-
 @contextmanager
 def fixture(log: Path) -> Iterator[str]:
     """Our fixture on the SDK's own HTTP; its URL. What it writes to stderr goes to `log`.
@@ -56,15 +50,13 @@ def fixture(log: Path) -> Iterator[str]:
     Raises:
         SuiteError: it did not start.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
+    port = free_port()
     with log.open("wb") as out:
         argv = [sys.executable, str(FIXTURE), "--http", str(port)]
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
     try:
         deadline = time.monotonic() + START_S
-        while not _listens(port):
+        while not listens(port):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise SuiteError(f"the fixture did not start: {log.read_text(errors='replace')[-2000:]}")
             time.sleep(0.05)
@@ -131,12 +123,26 @@ def options(argv: Sequence[str]) -> argparse.Namespace:
         "--url", help="the server's MCP endpoint on loopback (default: our fixture on the SDK's HTTP)"
     )
     parser.add_argument(
+        "--through", action="store_true", help="our fixture over stdio, through a private carpool"
+    )
+    parser.add_argument(
+        "--era", choices=ERAS, default=ERAS[0], help=f"of the fixture behind carpool (default {ERAS[0]})"
+    )
+    parser.add_argument(
+        "--sharing",
+        choices=SHARINGS,
+        default=SHARINGS[0],
+        help=f"of the fixture behind carpool (default {SHARINGS[0]})",
+    )
+    parser.add_argument(
         "--requirements", choices=REVISIONS, action="append", help="a requirement set (default: both)"
     )
     parser.add_argument("--suites", type=int, default=1, help="so many at once (default 1)")
     parser.add_argument("--out", type=Path, help="keep the suite's files in this new directory")
     parser.add_argument("--json", action="store_true", help="print one object instead of tables")
     chosen = parser.parse_args(argv)
+    if chosen.through and chosen.url:
+        parser.error("--url or --through, not both")
     if chosen.suites < 1:
         parser.error("--suites is at least 1")
     if chosen.out is not None and chosen.out.exists():
@@ -147,12 +153,19 @@ def options(argv: Sequence[str]) -> argparse.Namespace:
 def run(chosen: argparse.Namespace, out: Path) -> dict[str, list[Run]]:
     """Run what was chosen, one requirement set after the other; the runs by revision."""
     with ExitStack() as stack:
-        url = chosen.url or stack.enter_context(fixture(out / "fixture.log"))
+        if chosen.through:
+            log = out / "carpool.log"
+            how = {"era": chosen.era, "sharing": chosen.sharing}
+            url = stack.enter_context(through(log, **how, suites=chosen.suites))
+        else:
+            url = chosen.url or stack.enter_context(fixture(out / "fixture.log"))
         found = {}
         for revision in chosen.requirements or REVISIONS:
             found[revision] = run_suites(url, revision, out, chosen.suites)
             if not chosen.json:
                 report(url, revision, found[revision])
+        if not chosen.json:
+            print(f"\n{summary(found)}")
         return found
 
 

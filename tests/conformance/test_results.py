@@ -13,6 +13,7 @@ from tests.conformance.results import (
     complaints,
     read,
     required_scenarios,
+    summary,
     table,
 )
 
@@ -121,6 +122,17 @@ def test_a_table_of_several_runs_says_in_how_many_a_scenario_was_good(tmp_path: 
         leave(tmp_path / str(at), "ping", statuses)
     runs = [read(tmp_path / str(at), ["ping"]) for at in range(2)]
     assert table(runs).splitlines()[2:] == ["| ping | yes | 1 | 1 | 0 | 1/2 |"]
+
+
+def test_a_summary_adds_up_the_runs_of_each_requirement_set(tmp_path: Path) -> None:
+    for at, statuses in enumerate((["SUCCESS", "SUCCESS", "WARNING"], ["FAILURE"])):
+        (tmp_path / str(at)).mkdir()
+        leave(tmp_path / str(at), "ping", statuses)
+    runs = [read(tmp_path / str(at), ["ping"]) for at in range(2)]
+    assert summary({"2025-11-25": runs, "2026-07-28": runs[:1]}).splitlines()[2:] == [
+        "| 2025-11-25 | 2 | 1/2 | 2 | 1 | 1 |",
+        "| 2026-07-28 | 1 | 1/1 | 2 | 0 | 1 |",
+    ]
 
 
 def test_a_directory_with_two_runs_is_refused(tmp_path: Path) -> None:

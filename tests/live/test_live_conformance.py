@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from tests.conformance.run import FIXTURE
+from tests.conformance.through import FIXTURE
 from tests.kit.line_agent import Agent, Json, spoken
 
 ENVELOPE: Json = {

@@ -34,7 +34,7 @@ BASES = ("direct", "relay-sockets", "relay-shims")
 TOP = 15
 
 
-def _chosen(text: str, known: tuple[str, ...]) -> list[str]:
+def chosen_of(text: str, known: tuple[str, ...]) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -85,7 +85,7 @@ def profile(scenarios: list[Scenario], seconds: float) -> int:
 
 def compare(chosen: argparse.Namespace, scenarios: list[Scenario]) -> int:
     """Run the matrix, write the JSON, print the tables. 1 when any call went wrong."""
-    arms = _chosen(chosen.arms, ARMS)
+    arms = chosen_of(chosen.arms, ARMS)
     rounds, seconds = (1, 0.3) if chosen.quick else (max(1, chosen.rounds), chosen.seconds)
     say = progress(True)
     samples, firsts = run_rounds(
@@ -120,7 +120,7 @@ def main(argv: list[str]) -> int:
     """The exit code: 0, 1 when something went wrong, 2 usage."""
     chosen = options(argv)
     raise_descriptor_limit()
-    names = _chosen(chosen.scenarios, tuple(each.name for each in SCENARIOS))
+    names = chosen_of(chosen.scenarios, tuple(each.name for each in SCENARIOS))
     scenarios = [each for each in SCENARIOS if each.name in names]
     try:
         if chosen.profile:

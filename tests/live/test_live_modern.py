@@ -84,8 +84,11 @@ async def test_what_only_carpool_may_tell_a_stateless_server_an_agent_cannot(sha
     with trio.fail_after(LIMIT_S):
         async with shared.agent() as agent:
             meta = {
-                "io.modelcontextprotocol/protocolVersion": "1999-01-01",
+                # Spelled as it should be, the first one would make this a request of the stateless era.
+                "io.modelcontextprotocol/ProtocolVersion": "1999-01-01",
                 "IO.modelcontextprotocol/ClientCapabilities": {"sampling": {}},
+                "io.modelcontextprotocol/clientInfo": {"name": "somebody else", "version": "1"},
+                "io.modelcontextprotocol/logLevel": "debug",
                 "example.com/kept": 1,
             }
             params = {"name": "modern__said", "arguments": {}, "_meta": meta}

@@ -137,9 +137,7 @@ async def test_an_id_that_is_still_open_is_refused_and_the_first_call_goes_on(sh
             assert (await agent.answer(id_))["result"]["content"][0]["text"] == "opened"
 
 
-@pytest.mark.parametrize(
-    "method", ["no/such", "tasks/list", "roots/list", "carpool/status", "server/discover", ""]
-)
+@pytest.mark.parametrize("method", ["no/such", "tasks/list", "roots/list", "carpool/status", ""])
 async def test_an_unknown_method_is_answered_with_32601(shared: Daemon, method: str) -> None:
     with trio.fail_after(LIMIT_S):
         async with shared.agent() as agent:

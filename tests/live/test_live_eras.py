@@ -1,0 +1,134 @@
+"""Real servers of both eras whose era nobody configured: found out without harm, kept, shown."""
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+import trio
+
+from tests.behaviours import behaviour
+from tests.kit.line_agent import LIMIT_S, Json
+from tests.kit.live import LIVE, Daemon, Make
+from tests.kit.sdks import SERVERS, require_peers
+from tests.kit.stateless_agent import Stateless
+from tests.live.conftest import shared_daemon
+
+STATELESS_ONLY: Final = """
+import json, sys
+for line in sys.stdin:
+    m = json.loads(line)
+    if "id" not in m: continue
+    answer = {"error": {"code": -32022, "message": "no", "data": {"supported": ["2026-07-28"]}}}
+    result = {
+        "server/discover": {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}},
+        "tools/list": {"tools": [{"name": "era", "inputSchema": {"type": "object"}}]},
+        "tools/call": {"content": [{"type": "text", "text": "stateless"}]},
+    }.get(m["method"])
+    if result is not None: answer = {"result": {"resultType": "complete", **result}}
+    print(json.dumps({"jsonrpc": "2.0", "id": m["id"], **answer}), flush=True)
+"""
+DIES_OF_THE_PROBE: Final = """
+import json, sys
+for line in sys.stdin:
+    m = json.loads(line)
+    if "id" not in m: continue
+    result = {
+        "initialize": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo":
+            {"name": "frail", "version": "1"}},
+        "tools/list": {"tools": [{"name": "era", "inputSchema": {"type": "object"}}]},
+        "tools/call": {"content": [{"type": "text", "text": "handshake"}]},
+    }.get(m["method"])
+    if result is None: sys.exit(3)
+    print(json.dumps({"jsonrpc": "2.0", "id": m["id"], "result": result}), flush=True)
+"""
+
+
+def script(text: str, **settings: Any) -> Json:
+    return {"command": sys.executable, "args": ["-S", "-E", "-c", text], **settings}
+
+
+def dual(**settings: Any) -> Json:
+    return {"command": sys.executable, "args": [str(LIVE / "modern_server.py")], **settings}
+
+
+def peer(name: str, **settings: Any) -> Json:
+    command, *args = SERVERS[name]
+    return {"command": command, "args": args, **settings}
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Daemon]:
+    servers = {"new": script(STATELESS_ONLY), "dual": dual(), "fixed": dual(era="modern")}
+    yield from shared_daemon(servers, list_wait_s=30)
+
+
+def eras(facts: Json, server: str) -> list[str]:
+    return sorted(each["era"] for each in facts["servers"][server]["instances"])
+
+
+@behaviour("eras:found-out")
+async def test_the_era_of_each_server_is_found_out_by_its_answer_to_initialize(shared: Daemon) -> None:
+    with trio.fail_after(LIMIT_S):
+        async with shared.agent() as agent:
+            tools = await agent.tools()
+            assert {"new__era", "dual__echo", "fixed__echo"} <= set(tools)
+            assert await agent.text("new__era", {}) == "stateless"
+            assert await agent.text("dual__echo", {"text": "x"}) == "x"
+        facts = await shared.status()
+        assert eras(facts, "new") == ["stateless"]
+        assert eras(facts, "dual") == ["handshake"]
+        assert eras(facts, "fixed") == ["stateless"]
+        for server in ("new", "dual", "fixed"):
+            assert facts["servers"][server]["restarts"] == 0
+
+
+@behaviour("eras:found-out")
+async def test_why_tells_the_era_and_since_when_it_is_known(shared: Daemon) -> None:
+    with trio.fail_after(LIMIT_S):
+        async with shared.agent() as agent:
+            await agent.tools()
+        said = {name: (await shared.carpool("why", name))[1] for name in ("new", "dual", "fixed")}
+        assert "the stateless era (MCP 2026-07-28): on 20" in said["new"]
+        assert "refused initialize" in said["new"]
+        assert "the handshake era" in said["dual"]
+        assert "as configured" in said["fixed"]
+
+
+@behaviour("eras:match")
+async def test_with_match_each_agent_has_a_process_of_its_own_era_if_the_server_speaks_both(
+    daemon: Make,
+) -> None:
+    require_peers()
+    servers = {
+        "dual": dual(era="match"),
+        "frail": script(DIES_OF_THE_PROBE, era="match"),
+        "new": script(STATELESS_ONLY, era="match"),
+        "sdk1": peer("sdk1", era="match"),
+        "everything": peer("everything", era="match"),
+    }
+    one_era = {"frail": "handshake", "new": "stateless", "sdk1": "handshake", "everything": "handshake"}
+
+    def settled(facts: Json) -> bool:
+        return eras(facts, "dual") == ["handshake", "stateless"] and all(
+            set(eras(facts, name)) == {era} for name, era in one_era.items()
+        )
+
+    with trio.fail_after(2 * LIMIT_S):
+        here = daemon(servers, list_wait_s=30)
+        async with here.agent() as old, here.agent(greet=False) as line:
+            assert {"dual__echo", "frail__era", "everything__echo"} <= set(await old.tools())
+            agent = Stateless(line)
+            listed = await agent.result("tools/list")
+            assert "dual__echo" in [each["name"] for each in listed["tools"]]
+            assert await agent.text("dual__echo", {"text": "x"}) == "x"
+            assert await agent.text("frail__era") == "handshake"
+            assert await agent.text("new__era") == "stateless"
+            assert await agent.text("everything__echo", {"message": "z"}) == "Echo: z"
+            assert await old.text("dual__echo", {"text": "y"}) == "y"
+            facts = await here.until(settled, "each server has a process per era that it speaks")
+        assert [facts["servers"][name]["restarts"] for name in servers] == [0] * len(servers)
+        kept = json.loads(next(here.base.rglob("eras.json")).read_text())["servers"]
+        found = {name.partition(" ")[0]: each["era"] for name, each in kept.items()}
+        assert found == one_era

@@ -3,7 +3,7 @@
 Owns the wiring: door, link, configuration, control, timers, lifeline. Decides nothing about calls,
 names or rights.
 
-Knows nothing of: pids and pipes of servers.
+Knows nothing of: pids and pipes of servers, how what agents are told is worded (`saying`).
 """
 
 import logging
@@ -20,13 +20,12 @@ from carpool_broker.configuration import DAEMON, Configuration
 from carpool_broker.control import Control, ControlError
 from carpool_broker.core import effects, events
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.outward import outward
 from carpool_broker.core.registry import Registry
 from carpool_broker.door import Door
-from carpool_broker.era import asking, handshake, stateless_words
+from carpool_broker.era import handshake
+from carpool_broker.saying import Saying
 from carpool_protocol import paths
 from carpool_protocol.attach import Attach
-from carpool_protocol.downgrade import STATELESS
 from carpool_protocol.faults import fault, for_method
 from carpool_protocol.ids import Epoch, RawJson, SessionId
 from carpool_protocol.journal import Journal
@@ -52,7 +51,6 @@ class BrokerShell:
 
     def __init__(self, runtime_dir: str, configuration: Configuration, lifeline: Lifeline | None) -> None:
         self._release = version("carpool")
-        self._words = stateless_words.Words(self._release)
         self._digest_key = os.urandom(32)
         self._configuration = configuration
         self._lifeline = lifeline
@@ -96,32 +94,9 @@ class BrokerShell:
         """Sessions of operators, with the requests they have open."""
         self._nursery: trio.Nursery | None = None
         self._stopped = trio.Event()
-        write = self._door.write
+        saying = Saying(self.core, self._release, self._door.write, self._pump.feed)
         self._perform_one: dict[type, Callable[..., None]] = {
-            effects.Reply: lambda e: write(e.session, handshake.reply(e), e.id, answers=True),
-            effects.Greet: lambda e: write(
-                e.session, handshake.greeting(e, self._release), e.id, answers=True
-            ),
-            effects.ReportProgress: lambda e: write(e.session, handshake.progress(e), e.request),
-            effects.ReplyOutward: self._reply_outward,
-            effects.SayListChanged: lambda e: write(
-                e.session,
-                stateless_words.list_changed(e) if e.listen else handshake.LIST_CHANGED[e.family],
-                e.listen,
-            ),
-            effects.SayLog: lambda e: write(e.session, handshake.log_message(e), e.request),
-            effects.SayUpdated: lambda e: write(
-                e.session, stateless_words.updated(e) if e.listen else handshake.updated(e), e.listen
-            ),
-            effects.SayTask: self._say_task,
-            effects.SendAsk: self._ask,
-            effects.WithdrawAsk: lambda e: write(e.session, asking.withdrawal(e), e.request),
-            effects.SayElicited: lambda e: write(e.session, asking.elicited(e)),
-            effects.ReplyStateless: self._reply_stateless,
-            effects.Describe: lambda e: write(e.session, self._words.describe(e), e.id, answers=True),
-            effects.RequireInput: lambda e: write(e.session, self._words.require(e), e.id, answers=True),
-            effects.Acknowledge: lambda e: write(e.session, stateless_words.acknowledgement(e), e.id),
-            effects.EndListen: self._end_listen,
+            **saying.ways,
             effects.UseRoots: lambda e: self._pump.feed_all(
                 self._configuration.use_roots(e.session, e.roots)
             ),
@@ -166,38 +141,6 @@ class BrokerShell:
         perform_one = self._perform_one
         for effect in todo:
             perform_one.get(type(effect), self._send)(effect)
-
-    def _reply_outward(self, effect: effects.ReplyOutward) -> None:
-        if effect.session in self.core.sessions:
-            view = self.core.view_of(effect.session)
-            body = outward(view, effect.key, effect.method, effect.version, effect.body)
-            self._door.write(effect.session, result_line(effect.id, body), effect.id, answers=True)
-
-    def _reply_stateless(self, effect: effects.ReplyStateless) -> None:
-        body = effect.body
-        if effect.key and effect.session in self.core.sessions:
-            view = self.core.view_of(effect.session)
-            body = outward(view, effect.key, effect.method, STATELESS, body)
-        self._door.write(effect.session, self._words.reply(effect, body), effect.id, answers=True)
-
-    def _say_task(self, effect: effects.SayTask) -> None:
-        params = effect.params
-        if effect.key and effect.session in self.core.sessions:
-            params = outward(self.core.view_of(effect.session), effect.key, "tasks/get", STATELESS, params)
-        self._door.write(effect.session, stateless_words.task_told(effect, params), effect.listen)
-
-    def _end_listen(self, effect: effects.EndListen) -> None:
-        *before, result = self._words.end(effect)
-        for line in before:
-            self._door.write(effect.session, line, effect.id)
-        self._door.write(effect.session, result, effect.id, answers=True)
-
-    def _ask(self, effect: effects.SendAsk) -> None:
-        said = asking.ask(effect)
-        if isinstance(said, bytes):
-            self._door.write(effect.session, said, effect.request)
-        else:
-            self._pump.feed(said)
 
     def _send(self, message: effects.LinkEffect) -> None:
         if self._supervisor is not None:

@@ -1,6 +1,6 @@
 """Levels and subscriptions: what the supervisor is told, and who hears of what."""
 
-from carpool_broker.core.interests import Interests
+from carpool_broker.core.interests import MAX_WATCHED, Interests
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_protocol.ids import ABSENT, PoolKey, ServerName, SessionId
 from carpool_protocol.messages import SetLevel, Watch
@@ -110,3 +110,14 @@ def test_a_subscription_goes_along_when_its_servers_pool_is_replaced() -> None:
     two.scopes[B] = scope(fs=NEW_FS)
     assert two.news() == [Watch(FS_KEY, []), Watch(NEW_FS, ["file:///x"])]
     assert list(two.interests.hearers(NEW_FS, "file:///x")) == [(B, ABSENT, "file:///x", True)]
+
+
+def test_a_session_may_subscribe_to_so_many_resources_and_no_more() -> None:
+    two = Two()
+    for number in range(MAX_WATCHED):
+        assert two.interests.has_room(A)
+        assert two.interests.subscribe(A, FS, f"file:///{number}", "")
+    assert not two.interests.has_room(A)
+    assert two.interests.has_room(B)
+    assert two.interests.unsubscribe(A, FS, "file:///0")
+    assert two.interests.has_room(A)

@@ -9,6 +9,7 @@ from typing import Any
 from carpool_broker.core import events as ev
 from carpool_broker.core.effects import Acknowledge, ReplyStateless, SayListChanged, SayUpdated
 from carpool_broker.core.events import Notice
+from carpool_broker.core.interests import MAX_WATCHED
 from carpool_broker.core.listens import MAX_LISTENS, MAX_URIS
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson, SessionId
 from carpool_protocol.messages import Discover, Updated, Watch
@@ -88,6 +89,26 @@ def test_there_is_a_bound_to_listens_and_to_what_one_names() -> None:
     for number in range(MAX_LISTENS):
         rig.core.handle(ev.AgentListened(ONE, RawJson(b"l%d" % number), PLAIN, (), ()), rig.now)
     assert b"too_many_calls" in error(listen(rig, R1))
+
+
+def test_there_is_a_bound_to_what_all_listens_of_a_session_name() -> None:
+    rig = Rig()
+    full = MAX_WATCHED // MAX_URIS
+    for number in range(full):
+        many = tuple(f"other:/{number}/{uri}" for uri in range(MAX_URIS))
+        rig.core.handle(ev.AgentListened(ONE, RawJson(b"l%d" % number), PLAIN, (), many), rig.now)
+    assert b"too_many_calls" in error(listen(rig, R1, uris=(FILE,)))
+    assert listen(rig, R1, "tools") == [Acknowledge(ONE, R1, ("tools",), ())]
+    rig.feed(ev.AgentCancelled(ONE, RawJson(b"l0"), ""))
+    assert Watch(A, [FILE]) in listen(rig, R2, uris=(FILE,))
+
+
+def test_what_others_of_a_session_hear_of_already_is_not_said_to_the_server_again() -> None:
+    rig = Rig()
+    listen(rig, R1, uris=(FILE,))
+    assert listen(rig, R2, uris=(FILE,)) == [Acknowledge(ONE, R2, (), (FILE,))]
+    assert rig.feed(ev.AgentCancelled(ONE, R1, "")) == []
+    assert rig.feed(ev.AgentCancelled(ONE, R2, "")) == [Watch(A, [])]
 
 
 # --- what is said ---------------------------------------------------------------------------------------

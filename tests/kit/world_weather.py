@@ -277,7 +277,7 @@ def _nothing_is_left(world: World) -> None:
         *broker.parked.deadlines(),
     )
     _lists_are_no_older_than_said(world)
-    _empty("supervisor's calls", desk.calls, desk.idle, desk.total, desk.waits)
+    _empty("supervisor's calls", desk.calls, desk.limits, desk.waits)
     _nobody_is_asked(world)
     for agent in world.agents.values():
         if any(agent.doubles.values()):

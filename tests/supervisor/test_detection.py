@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from carpool_protocol.ids import EMPTY_OBJECT, InstanceId, PoolKey, RawJson, ServerName
-from carpool_protocol.messages import Catalog, Discover, Era, EraWish, Policy, PoolSpec, Wanted
+from carpool_protocol.messages import Catalog, Discover, Era, EraWish, Operate, Policy, PoolSpec, Wanted
 from carpool_supervisor import era_verdicts
 from carpool_supervisor.core import events as ev
 from carpool_supervisor.core.effects import GreetOtherwise, Note, ObserveEra, Relist, Spawn
@@ -292,6 +292,35 @@ def test_a_silent_server_is_waited_for_a_while_and_then_greeted_otherwise_once()
     assert GreetOtherwise(ME) not in house.tick(3 * PATIENCE_S)
     [seen] = [each for each in house.greeted(1, "handshake") if isinstance(each, ObserveEra)]
     assert "said nothing" in seen.why
+
+
+def test_a_server_that_is_slow_with_its_lists_is_not_taken_for_a_silent_one() -> None:
+    def slow(request: Json) -> Json | None:
+        capable: Json = {"resultType": "complete", "supportedVersions": [NEW], "capabilities": {"tools": {}}}
+        return {"result": capable} if request["method"] == "server/discover" else None
+
+    talk = Dialogue("stateless", slow)
+    assert talk.heard == ["server/discover", "tools/list"]
+    assert talk.detection.otherwise() == b""
+    assert isinstance(talk.detection.spoken, Stateless)
+
+
+def test_that_a_server_refuses_initialize_after_our_late_question_says_nothing_about_it() -> None:
+    house = House()
+    house.do(ev.InstanceSpawned(ME, 100))
+    house.tick(PATIENCE_S + 1)
+    house.do(ev.EraRefused(ME, "handshake", "refused initialize: no (-32022)"))
+    [seen] = [each for each in house.greeted(1, "stateless") if isinstance(each, ObserveEra)]
+    assert (seen.era, seen.why) == ("stateless", "")
+
+
+def test_a_process_that_we_end_before_it_has_answered_says_nothing_about_its_server() -> None:
+    house = House()
+    house.do(ev.InstanceSpawned(ME, 100))
+    house.do(Operate(1, KEY, "stop"))
+    house.exit(1)
+    effects = house.do(Operate(2, KEY, "start"))
+    assert [each.era for each in effects if isinstance(each, Spawn)] == ["stateless"]
 
 
 @pytest.mark.parametrize("wish", ["auto", "handshake", "stateless"])

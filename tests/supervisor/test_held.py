@@ -186,6 +186,14 @@ def test_a_task_that_was_begun_for_a_call_nobody_waits_for_is_cancelled_at_once(
     assert late == [WriteTaskCancel(ME, "T")]
 
 
+def test_nothing_is_written_to_an_instance_whose_stdin_is_closed() -> None:
+    one = house()
+    wire = one.call(1, "s1").wire
+    one.do(CancelCall(CallId(1), "enough"))
+    assert only(unwanted(one), CloseStdin)
+    assert one.do(ev.ServerAnswered(ME, wire, False, BODY, task="T", task_ttl_ms=1)) == []
+
+
 def test_with_another_broker_nobody_knows_of_any_task() -> None:
     one = house()
     begin(one, "T")

@@ -34,9 +34,9 @@ from carpool_protocol.messages import (
 )
 from carpool_supervisor.core import events as ev
 from carpool_supervisor.core.attribution import AskFacts
-from carpool_supervisor.core.desk import MAX_LINGERING
 from carpool_supervisor.core.effects import CloseStdin, Spawn, WriteCall
 from carpool_supervisor.core.lifecycle import State
+from carpool_supervisor.core.pool import MAX_LINGERING
 from carpool_supervisor.core.sharing import Evidence
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.behaviours import behaviour

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from carpool_protocol.ids import RawJson, WireId
 from carpool_supervisor.core.events import AnswerUnreadable, ServerAnswered, TaskChanged
 from carpool_supervisor.era.hints import MAX_DIGITS
+from carpool_supervisor.era.relayed import MAX_DROPPED
 from tests.behaviours import behaviour
 from tests.supervisor.test_stateless_adapter import ME, ONE, PRE, Talk, call, line
 
@@ -64,6 +65,24 @@ def test_an_agent_that_knows_of_no_tasks_declares_none_and_gets_none() -> None:
     one = talk()
     assert declared(one.adapter.call(ONE, call())) is None
     assert isinstance(answer(one, {"resultType": "task", **WORKING}), AnswerUnreadable)
+
+
+def test_a_task_that_was_begun_for_a_cancelled_call_is_told_so_that_it_can_be_cancelled_too() -> None:
+    one = talk()
+    one.adapter.call(ONE, said())
+    one.adapter.cancel(ONE, "not wanted")
+    event = answer(one, {"resultType": "task", **WORKING})
+    assert (type(event), event.task) == (ServerAnswered, "T")
+    assert isinstance(answer(one, {"resultType": "task", **WORKING}), AnswerUnreadable), "said twice"
+
+
+def test_so_much_is_remembered_of_cancelled_calls_and_no_more() -> None:
+    one = talk()
+    for number in range(1, MAX_DROPPED + 2):
+        one.adapter.call(WireId(number), said())
+        one.adapter.cancel(WireId(number), "not wanted")
+    assert isinstance(answer(one, {"resultType": "task", **WORKING}, 1), AnswerUnreadable)
+    assert answer(one, {"resultType": "task", **WORKING}, 2).task == "T"
 
 
 def test_a_server_that_has_not_announced_tasks_is_told_of_none_and_may_begin_none() -> None:

@@ -21,6 +21,9 @@ from carpool_protocol.messages import SetLevel, Watch
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """RFC 5424's, the most verbose first."""
 
+MAX_WATCHED: Final = 8192
+"""Resources that one session may be subscribed to: each change of that is said to the supervisor in full."""
+
 ScopeOf = Callable[[SessionId], Scope]
 
 
@@ -48,23 +51,28 @@ class Interests:
         self._levels[session] = LEVELS.index(level)
         return True
 
+    def has_room(self, session: SessionId) -> bool:
+        """Whether the session may subscribe to one resource more."""
+        return len(self._watched.get(session, ())) < MAX_WATCHED
+
     def subscribe(
         self, session: SessionId, server: ServerName, uri: str, spelled: str, holder: RawJson = ABSENT
-    ) -> None:
-        """The session wants to hear of changes of this resource. `holder`: the listen that wants it."""
-        self._watched.setdefault(session, {}).setdefault((server, uri), {})[holder] = spelled
+    ) -> bool:
+        """The session wants to hear of changes of this resource. `holder`: the listen that wants it. Whether
+        that is news: nobody else of the session holds it.
+        """
+        held = self._watched.setdefault(session, {}).setdefault((server, uri), {})
+        held[holder] = spelled
+        return len(held) == 1
 
-    def unsubscribe(self, session: SessionId, server: ServerName, uri: str, holder: RawJson = ABSENT) -> None:
-        """It no longer does; nothing happens when it never did."""
+    def unsubscribe(self, session: SessionId, server: ServerName, uri: str, holder: RawJson = ABSENT) -> bool:
+        """It no longer does; nothing happens when it never did. Whether that is news."""
         watched = self._watched.get(session, {})
         held = watched.get((server, uri))
-        if held is not None and held.pop(holder, None) is not None and not held:
-            del watched[server, uri]
-
-    def release(self, session: SessionId, holder: RawJson) -> None:
-        """Everything that this listen subscribed to."""
-        for server, uri in list(self._watched.get(session, ())):
-            self.unsubscribe(session, server, uri, holder)
+        if held is None or held.pop(holder, None) is None or held:
+            return False
+        del watched[server, uri]
+        return True
 
     def holders(self, session: SessionId) -> set[RawJson]:
         """The listens of this session that are subscribed to something."""

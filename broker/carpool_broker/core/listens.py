@@ -15,7 +15,7 @@ from typing import Final
 
 from carpool_broker.core.effects import Acknowledge, AnyEffect, SayListChanged
 from carpool_broker.core.events import AgentListened, Notice
-from carpool_broker.core.interests import Interests
+from carpool_broker.core.interests import MAX_WATCHED, Interests
 from carpool_broker.core.outlook import Outlook
 from carpool_broker.core.replies import refusal
 from carpool_broker.core.session import Listen, Session
@@ -72,6 +72,13 @@ class Listens:
             self._refuse(session, event, "bad_params", f"One listen may name {MAX_URIS} resources at most.")
         elif event.tasks and self._is_undeclared(session, event):
             pass
+        elif event.uris and _named(session) + len(event.uris) > MAX_WATCHED:
+            self._refuse(
+                session,
+                event,
+                "too_many_calls",
+                f"All listens of one session may name {MAX_WATCHED} resources.",
+            )
         else:
             session.listens[event.id] = Listen(event)
             self._grant(session, session.listens[event.id], now, patient=True)
@@ -101,8 +108,10 @@ class Listens:
             if isinstance(place, Route):
                 routes.append((uri, place))
         self.waits.disarm((session.id, event.id))
+        news = False
         for uri, route in routes:
-            self._interests.subscribe(session.id, route.server, route.uri, uri, event.id)
+            news |= self._interests.subscribe(session.id, route.server, route.uri, uri, event.id)
+        listen.places = tuple((route.server, route.uri) for _, route in routes)
         listen.granted = True
         features = self._outlook.view(session).capabilities()
         listen.families = tuple(family for family in event.families if _SAYS[family] in features)
@@ -110,7 +119,7 @@ class Listens:
         listen.tasks = self._tasks.of(session, event.tasks)
         self._out(Acknowledge(session.id, event.id, listen.families, uris, listen.tasks))
         self._tasks.heard(listen.tasks, event.id, on=True)
-        if uris:
+        if news:
             self._watching.say_interests()
 
     def changed(self, session: Session, families: Iterable[Notice]) -> None:
@@ -129,9 +138,11 @@ class Listens:
         if listen is None:
             return False
         self.waits.disarm((session.id, request))
-        self._interests.release(session.id, request)
+        news = False
+        for server, uri in listen.places:
+            news |= self._interests.unsubscribe(session.id, server, uri, request)
         self._tasks.heard(listen.tasks, request, on=False)
-        if listen.event.uris:
+        if news:
             self._watching.say_interests()
         return True
 
@@ -167,3 +178,8 @@ class Listens:
                 assert listen.granted or not listen.families
                 waiting += not listen.granted
         assert waiting == len(self.waits)
+
+
+def _named(session: Session) -> int:
+    """How many resources its listens name, those that wait for catalogs too."""
+    return sum(len(listen.event.uris) for listen in session.listens.values())

@@ -82,12 +82,14 @@ class Owed:
 class Listen:
     """One `subscriptions/listen`."""
 
-    __slots__ = ("event", "families", "granted", "tasks")
+    __slots__ = ("event", "families", "granted", "places", "tasks")
 
     def __init__(self, event: AgentListened) -> None:
         self.event = event
         self.granted = False
         """False: it waits for catalogs."""
+        self.places: tuple[tuple[ServerName, str], ...] = ()
+        """What it is subscribed to: servers, and their own URIs."""
         self.families: tuple[Notice, ...] = ()
         """Of which lists it hears that they changed."""
         self.tasks: tuple[str, ...] = ()

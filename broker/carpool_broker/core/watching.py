@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from carpool_broker.core.effects import AnyEffect, Reply
 from carpool_broker.core.events import AgentSetLevel, AgentWatched
-from carpool_broker.core.interests import LEVELS, Interests
+from carpool_broker.core.interests import LEVELS, MAX_WATCHED, Interests
 from carpool_broker.core.outlook import Outlook
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.replies import refusal
@@ -82,6 +82,10 @@ class Watching:
         self._forget(who)
         if isinstance(place, NoPlace):
             self._refuse(session, event.id, place.fault, place.detail)
+            return
+        if event.on and not self._interests.has_room(session.id):
+            detail = f"One agent may subscribe to {MAX_WATCHED} resources."
+            self._refuse(session, event.id, "too_many_calls", detail)
             return
         if event.on:
             self._interests.subscribe(session.id, place.server, place.uri, event.uri)

@@ -1,20 +1,18 @@
 """Which instance runs which call, how long, and how each call ends.
 
-Owns the open calls: placement, waiting lines, wire ids, deadlines. Every call that enters leaves
+Owns the open calls: placement, waiting lines, wire ids, and what ends them. Every call that enters leaves
 exactly once, as `Answered`, as `Failed`, or cancelled without a word.
 
 Invariants (`check`): a wire id names at most one open call of its instance and is never reused;
-a call is either in its pool's line or in flight on one instance, with one deadline armed: the first it
-can reach; nobody waits who could go; a leased instance runs its holder's calls only.
+a call is either in its pool's line or in flight on one instance, with one deadline (`limits`); nobody
+waits who could go; a leased instance runs its holder's calls only.
 
 Knows nothing of: how instances start and end (`roster`), which one may take a call where they are not all
 alike (`placement`), what those in line are told (`patience`), JSON, sessions' rights.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Literal
 
-from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.ids import CallId, SessionId, WireId
 from carpool_protocol.messages import Answered, Call, Failed, Payload, Progressed
 from carpool_supervisor.core.asks import Asks
@@ -24,21 +22,20 @@ from carpool_supervisor.core.events import ServerAnswered
 from carpool_supervisor.core.later import Later
 from carpool_supervisor.core.leases import Leases, StateLost
 from carpool_supervisor.core.lifecycle import State
+from carpool_supervisor.core.limits import Limits
 from carpool_supervisor.core.patience import Patience
-from carpool_supervisor.core.placement import could_go, find, only_lanes_decide, pinned
-from carpool_supervisor.core.pool import Calls, Instance, Lingering, OpenCall, Pool, Pools, timeout_of
-from carpool_supervisor.core.refusals import (
-    GONE_POOL,
-    no_entry,
-    state_lost_text,
-    timeout_text,
-    waited_text,
+from carpool_supervisor.core.placement import check_line, find, only_lanes_decide, pinned
+from carpool_supervisor.core.pool import (
+    MAX_LINGERING,
+    Calls,
+    Instance,
+    Lingering,
+    OpenCall,
+    Pool,
+    Pools,
+    timeout_of,
 )
-
-MAX_LINGERING = 1024
-"""Calls per instance that ended for the agent but not for the server. None is forgotten, for it may still
-ask: an instance that has so many is drained and replaced. Only of a leased one the oldest are forgotten: they
-are its holder's like all others there, so nobody else can be meant, and the holder keeps its state."""
+from carpool_supervisor.core.refusals import GONE_POOL, no_entry, state_lost_text, timeout_text, waited_text
 
 
 class Desk:
@@ -53,8 +50,7 @@ class Desk:
         self._leases = leases
         self._out = out
         self.calls: Calls = {}
-        self.idle: Deadlines[CallId] = Deadlines()
-        self.total: Deadlines[CallId] = Deadlines()
+        self.limits = Limits()
         self.waits = Patience(pools, leases, out)
         self.late_answers = 0
         self.unknown_answers = 0
@@ -89,14 +85,13 @@ class Desk:
             self._wait(pool, opened, now)
             return pool
         self._place(opened, instance, now)
-        policy = pool.policy
-        busy = len(instance.in_flight) > policy.scale_up_at and len(pool.serving) < pool.most
+        busy = len(instance.in_flight) > pool.policy.scale_up_at and len(pool.serving) < pool.most
         return pool if busy else None
 
     def serve(self, pool: Pool, now: float) -> None:
         """Place what waits, as far as instances can take it: first what goes on there."""
         for opened in self._later.serve(pool):
-            self._restart_idle(opened, now)
+            self.limits.restart(opened, now)
         if not pool.plain:
             self._serve_each(pool, now)
             return
@@ -159,17 +154,11 @@ class Desk:
         instance.next_wire += 1
         instance.calls += 1
         instance.in_flight[wire] = opened
-        opened.instance = instance
-        opened.wire = wire
+        opened.instance, opened.wire = instance, wire
         if not instance.pool.plain:
             self._leases.began(instance.id)
         call = opened.call
-        max_total_s = instance.pool.policy.max_total_s
-        opened.total_at = now + max_total_s
-        if opened.timeout_s <= max_total_s:  # the total limit cannot be reached without progress
-            self.idle.arm(call.call, now, opened.timeout_s)
-        else:
-            self.total.arm(call.call, now, max_total_s)
+        self.limits.begin(opened, instance.pool.policy.max_total_s, now)
         if instance.pool.asking and call.method in CAN_ASK and instance.era == "handshake":
             # A plain server was told of nothing to ask for: its calls need no context and stay as cheap.
             call, opened.trace = self._asks.trace(call)
@@ -218,31 +207,22 @@ class Desk:
         if opened is None:
             return
         if not opened.asks:
-            self._restart_idle(opened, now)
+            self.limits.restart(opened, now)
         if opened.call.wants_progress:
             self._out(Progressed(opened.call.call, params))
-
-    def _restart_idle(self, opened: OpenCall, now: float) -> None:
-        call = opened.call.call
-        if now + opened.timeout_s <= opened.total_at:
-            self.total.disarm(call)
-            self.idle.arm(call, now, opened.timeout_s)
-        elif self.idle.disarm(call):
-            self.total.arm(call, now, opened.total_at - now)
 
     def ask_opened(self, opened: OpenCall, now: float, *, in_round: bool) -> None:
         """Its agent is asked: the idle deadline stands still, the total one does not (rule 14)."""
         opened.asks += 1
         if in_round:
             self._later.rest(opened)
-        if self.idle.disarm(opened.call.call):
-            self.total.arm(opened.call.call, now, opened.total_at - now)
+        self.limits.stand_still(opened, now)
 
     def ask_closed(self, opened: OpenCall, now: float) -> None:
         """One question less is open: after the last one the server has its whole idle time again."""
         opened.asks -= 1
         if not opened.asks:
-            self._restart_idle(opened, now)
+            self.limits.restart(opened, now)
             if opened.resting:
                 self._later.again(opened)
 
@@ -265,8 +245,7 @@ class Desk:
             self._leases.ended(instance.id, now)
         call = opened.call.call
         del self.calls[call]
-        if not self.idle.disarm(call):
-            self.total.disarm(call)
+        self.limits.end(call)
         if opened.asks:
             self._asks.call_ended(opened)
         if opened.resting:
@@ -297,21 +276,16 @@ class Desk:
             self._out(Failed(call, "waited_too_long", "no", waited_text(pool, now), 5.0))
         self.waits.tell(self.calls, now)
         touched: dict[str, Pool] = {}
-        expired: tuple[tuple[Deadlines[CallId], Literal["timed_out", "ran_too_long"]], ...] = (
-            (self.idle, "timed_out"),
-            (self.total, "ran_too_long"),
-        )
-        for deadlines, slug in expired:
-            for call in deadlines.due(now):
-                opened = self.calls[call]
-                assert opened.instance is not None
-                pool = opened.instance.pool
-                text = timeout_text(slug, pool, opened)
-                if opened in self._later:
-                    text = f"It waited for its turn to go on, while other calls ran on that instance. {text}"
-                self._linger(opened, "timed out", now)
-                self._out(Failed(call, slug, "maybe", text))
-                touched[pool.key] = pool
+        for call, slug in self.limits.over(now):
+            opened = self.calls[call]
+            assert opened.instance is not None
+            pool = opened.instance.pool
+            text = timeout_text(slug, pool, opened)
+            if opened in self._later:
+                text = f"It waited for its turn to go on, while other calls ran on that instance. {text}"
+            self._linger(opened, "timed out", now)
+            self._out(Failed(call, slug, "maybe", text))
+            touched[pool.key] = pool
         for pool in touched.values():
             self.serve(pool, now)
         return list(touched.values())
@@ -402,7 +376,7 @@ class Desk:
 
     def next_deadline(self) -> float | None:
         """The earliest deadline of any call."""
-        each = (self.idle.next_deadline(), self.total.next_deadline(), self.waits.next_deadline())
+        each = (self.limits.next_deadline(), self.waits.next_deadline())
         return min((at for at in each if at is not None), default=None)
 
     def check(self) -> None:
@@ -414,7 +388,6 @@ class Desk:
                 assert opened.instance.in_flight[opened.wire] is opened
                 holder = self._leases.holder(opened.instance.id)
                 assert holder in (None, opened.call.session), f"call {call} runs on another's instance"
-                assert (call in self.idle) != (call in self.total), f"call {call} has not one deadline"
         in_flight = sum(len(i.in_flight) for p in self._pools.values() for i in p.instances.values())
         waiting = sum(len(p.waiting) for p in self._pools.values())
         assert in_flight + waiting == len(self.calls), "a call is nowhere or twice"
@@ -422,11 +395,6 @@ class Desk:
             for each in pool.serving:
                 held = self._leases.holder(each.id) is not None
                 assert held or len(each.lingering) < MAX_LINGERING, f"instance {each.id} is to be replaced"
-            pool.waiting.check()
-            if pool.plain:
-                assert not (pool.waiting and pool.pick()), f"{pool.key} has a line and room"
-                continue
-            for session in pool.waiting.sessions():
-                head = self.calls[pool.waiting.head(session)].call
-                assert not could_go(head, pool, self._pools, self._leases), f"{session} waits and could go"
+            check_line(pool, self.calls, self._pools, self._leases)
+        self.limits.check(self.calls)
         self.waits.check(self.calls)

@@ -62,7 +62,9 @@ class Eras:
         self._patience.disarm(instance.id)
         pool = instance.pool
         if pool.wish in ("auto", "newest"):
-            why = instance.refusals.get("stateless" if catalog.era == "handshake" else "handshake", "")
+            # A refusal of `initialize` after our own `server/discover` is no sign: that may have decided it.
+            first = "stateless" if catalog.era == "handshake" else "handshake"
+            why = instance.refusals.get(first, "") if instance.era == first else ""
             if pool.shy and catalog.era == "handshake":
                 why = why or "ended when it was asked server/discover"
             pool.shy = False
@@ -78,6 +80,8 @@ class Eras:
         pool = instance.pool
         if not instance.probed_era or instance.fit_at is not None or pool.shy:
             return False
+        if not by_itself and instance.failure is None:
+            return False  # we ended it: nobody knows what it would have done
         pool.shy = True
         if by_itself:
             text = f"{pool.server} #{instance.id} ended when it was asked server/discover; initialize is next"

@@ -45,7 +45,8 @@ class Held:
         """A call was answered with a task, or with the end of the task that it was about."""
         opened = instance.in_flight.get(event.wire)
         if event.task and opened is None:
-            self._out(WriteTaskCancel(instance.id, event.task))
+            if _talks(instance):
+                self._out(WriteTaskCancel(instance.id, event.task))
         elif event.task:
             self._hold(instance, event, now)
         elif opened is not None:

@@ -17,7 +17,7 @@ from carpool_protocol.messages import Call, Failed
 from carpool_supervisor.core.attribution import CAN_ASK
 from carpool_supervisor.core.leases import Held, Leases, StateLost
 from carpool_supervisor.core.lifecycle import State
-from carpool_supervisor.core.pool import Instance, Pool, Pools
+from carpool_supervisor.core.pool import Calls, Instance, Pool, Pools
 from carpool_supervisor.core.sharing import admits
 
 
@@ -120,6 +120,17 @@ def heirs(pool: Pool, pools: Pools) -> tuple[PoolKey, ...]:
     after = [each for each in pools.values() if pool.key in each.older]
     after = [each for each in after if each.wanted] or [each for each in after if each.waiting]
     return tuple(each.key for each in after)
+
+
+def check_line(pool: Pool, calls: Calls, pools: Pools, leases: Leases) -> None:
+    """Assert that nobody in this line could go."""
+    pool.waiting.check()
+    if pool.plain:
+        assert not (pool.waiting and pool.pick()), f"{pool.key} has a line and room"
+        return
+    for session in pool.waiting.sessions():
+        head = calls[pool.waiting.head(session)].call
+        assert not could_go(head, pool, pools, leases), f"{session} waits and could go"
 
 
 def _held(session: SessionId, pool: Pool, pools: Pools, leases: Leases) -> Instance | None:

@@ -6,6 +6,8 @@ takes the next call, what state a pool is in. Who changes them: `roster` (instan
 Knows nothing of: effects, deadlines, other pools.
 """
 
+from typing import Final
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -73,6 +75,12 @@ class Lingering(Struct, frozen=True):
     since: float
     until: float
     """So long its silence counts: it may be busy with it."""
+
+
+MAX_LINGERING: Final = 1024
+"""Calls per instance that ended for the agent but not for the server. None is forgotten, for it may still
+ask: an instance that has so many is drained and replaced. Only of a leased one the oldest are forgotten: they
+are its holder's like all others there, so nobody else can be meant, and the holder keeps its state."""
 
 
 class Instance:

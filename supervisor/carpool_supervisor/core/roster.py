@@ -18,14 +18,14 @@ from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.ids import InstanceId
 from carpool_protocol.messages import Catalog
 from carpool_supervisor.core import demand, witness
-from carpool_supervisor.core.desk import MAX_LINGERING, Desk
+from carpool_supervisor.core.desk import Desk
 from carpool_supervisor.core.effects import AnyEffect, CloseStdin, Forget, Note, Probe, SignalGroup, Spawn
 from carpool_supervisor.core.eras import Eras, first_of
 from carpool_supervisor.core.events import InstanceExited
 from carpool_supervisor.core.leases import Cause, Leases
 from carpool_supervisor.core.lifecycle import ACTIVE, ENDING, Happening, State
 from carpool_supervisor.core.placement import heirs
-from carpool_supervisor.core.pool import Instance, Pool, Pools
+from carpool_supervisor.core.pool import MAX_LINGERING, Instance, Pool, Pools
 from carpool_supervisor.core.refusals import died_text, ended_text, given_up, given_up_text, no_entry
 from carpool_supervisor.core.restart import after_failure
 from carpool_supervisor.core.silence import Judgement, judge

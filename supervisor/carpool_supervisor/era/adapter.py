@@ -34,6 +34,10 @@ class Taken:
 class Adapter(Protocol):
     """One instance's conversation."""
 
+    @property
+    def met(self) -> bool:
+        """The server has answered the greeting as one of this era does; its lists may still be read."""
+
     def greet(self) -> bytes:
         """The line that opens the conversation."""
 

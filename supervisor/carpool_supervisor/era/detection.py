@@ -66,8 +66,10 @@ class Detection:
         out.append(self._turn())
 
     def otherwise(self) -> bytes:
-        """The server has said nothing to the first greeting: the line of the other, unless that was said."""
-        return b"" if self._turns or self.over else self._turn()
+        """The server has greeted nobody for a while: the line of the other greeting, unless that was said, or
+        the first was answered and it is only slow with its lists.
+        """
+        return b"" if self._turns or self.spoken.met else self._turn()
 
     def _turn(self) -> bytes:
         self._turns += 1

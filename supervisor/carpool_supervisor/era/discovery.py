@@ -52,6 +52,8 @@ class Discovery:
         self._discovered = discovered
         self._request = ABSENT
         """The id of the `server/discover` that is out."""
+        self.met = False
+        """It was answered, by a server of this era."""
         self._said = EMPTY_OBJECT
         self._lists = Lists(instance, taken, self._ask, self._catalog)
         self._features: list[Feature] = []
@@ -79,6 +81,7 @@ class Discovery:
         elif VERSION not in _supported(message.result):
             self._fail(f"does not speak MCP {VERSION}", older=True)
         else:
+            self.met = True
             self._said = message.result
             capabilities = RawJson(value_of(message.result, "capabilities") or b"{}")
             self._features = features_of(capabilities)

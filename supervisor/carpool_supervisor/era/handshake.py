@@ -84,6 +84,11 @@ class Handshake:
 
     # --- out -------------------------------------------------------------------------------------------
 
+    @property
+    def met(self) -> bool:
+        """See `adapter.Adapter`."""
+        return self._introduction.met
+
     def greet(self) -> bytes:
         """`initialize`."""
         return self._introduction.greet()

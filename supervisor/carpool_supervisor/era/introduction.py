@@ -59,6 +59,11 @@ class Introduction:
         self.task_tools: frozenset[str] = frozenset()
         """Its tools that run as tasks only."""
 
+    @property
+    def met(self) -> bool:
+        """It was answered, by a server of this era."""
+        return self._greeted is not None
+
     # --- out -------------------------------------------------------------------------------------------
 
     def greet(self, version: str = VERSIONS[0]) -> bytes:

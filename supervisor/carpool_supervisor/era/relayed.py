@@ -1,9 +1,9 @@
 """Tasks that agents of the stateless era come back for themselves, as one instance's conversation says them.
 
-Owns which open calls are about a task, and what is read of a task: its id, how long it is kept, whether it
-has ended. What else a task says is the agent's to read, and what it wants of its agent is asked and given by
-way of `tasks/get` and `tasks/update`, not in rounds. Source: the extension `io.modelcontextprotocol/tasks`
-(SEP-2663) of MCP 2026-07-28.
+Owns which open calls are about a task, which cancelled ones may have begun one, and what is read of a task:
+its id, how long it is kept, whether it has ended. What else a task says is the agent's to read, and what it
+wants of its agent is asked and given by way of `tasks/get` and `tasks/update`, not in rounds. Source: the
+extension `io.modelcontextprotocol/tasks` (SEP-2663) of MCP 2026-07-28.
 
 Takes legal JSON; no bytes raise. Knows nothing of: whose task it is, which ids agents know, deadlines.
 """
@@ -22,6 +22,7 @@ from carpool_supervisor.era.listening import SUBSCRIPTION
 
 NOTIFICATION: Final = "notifications/tasks"
 MAX_ID_CHARS: Final = 1024
+MAX_DROPPED: Final = 1024
 
 _ENDED: Final = frozenset({"completed", "failed", "cancelled"})
 _NOT_THERE: Final = b"-32602"
@@ -33,6 +34,8 @@ class Relayed:
     def __init__(self, instance: InstanceId) -> None:
         self._instance = instance
         self._calls: dict[WireId, Call] = {}
+        self._dropped: dict[WireId, None] = {}
+        """The latest calls that were cancelled and may have begun a task before their server heard so."""
 
     def begin(self, wire: WireId, call: Call) -> None:
         """The call is written, if it is one of these."""
@@ -42,6 +45,19 @@ class Relayed:
     def over(self, wire: WireId) -> Call | None:
         """Its answer came, or nobody waits for it. The call, if it was one of these."""
         return self._calls.pop(wire, None)
+
+    def dropped(self, wire: WireId) -> None:
+        """A call that may begin a task was cancelled."""
+        self._dropped[wire] = None
+        if len(self._dropped) > MAX_DROPPED:
+            del self._dropped[next(iter(self._dropped))]
+
+    def was_dropped(self, wire: WireId) -> bool:
+        """Whether an answer is that of such a call. True once."""
+        if wire not in self._dropped:
+            return False
+        del self._dropped[wire]
+        return True
 
     def began(self, wire: WireId, result: RawJson) -> ServerAnswered | AnswerUnreadable:
         """A call was answered with a task."""

@@ -91,6 +91,11 @@ class Rounds:
         turns = self._calls.get(wire)
         return turns is not None and not turns.number
 
+    def call(self, wire: WireId) -> Call | None:
+        """An open one of `ASKS`."""
+        turns = self._calls.get(wire)
+        return None if turns is None else turns.call
+
     def over(self, wire: WireId) -> Call | None:
         """Its last answer came. The call, if it was an open one of `ASKS`."""
         turns = self._calls.pop(wire, None)

@@ -74,6 +74,11 @@ class Stateless:
 
     # --- out -------------------------------------------------------------------------------------------
 
+    @property
+    def met(self) -> bool:
+        """See `adapter.Adapter`."""
+        return self._discovery.met
+
     def greet(self) -> bytes:
         """`server/discover`."""
         return self._discovery.greet()
@@ -100,6 +105,8 @@ class Stateless:
     def cancel(self, wire: WireId, reason: str) -> bytes:
         """`notifications/cancelled`; nothing between two rounds, when the server has nothing to cancel."""
         self._relayed.over(wire)
+        if self._may_begin_task(self._rounds.call(wire)):
+            self._relayed.dropped(wire)
         request = self._rounds.cancel(wire)
         if not request:
             return b""
@@ -196,7 +203,7 @@ class Stateless:
         first = self._rounds.is_first(wire)
         call = self._rounds.over(wire)
         method = "" if call is None else call.method
-        may_begin = call is not None and call.tasks and self._envelope.tasks and method == TOOLS_CALL
+        may_begin = self._may_begin_task(call) or self._relayed.was_dropped(wire)
         if kind == "task" and may_begin:
             self._taken.events.append(self._relayed.began(wire, whole))
             return
@@ -216,6 +223,9 @@ class Stateless:
         self._taken.events.append(
             ServerAnswered(self._instance, wire, False, result, ttl_ms=hint.ttl_ms, public=hint.public)
         )
+
+    def _may_begin_task(self, call: Call | None) -> bool:
+        return call is not None and call.tasks and self._envelope.tasks and call.method == TOOLS_CALL
 
     def _call_erred(self, wire: WireId, error: RawJson) -> None:
         about = self._relayed.over(wire)

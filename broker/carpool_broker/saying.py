@@ -1,0 +1,96 @@
+"""What the core has decided to tell agents, as lines on their carriers.
+
+Owns which adapter words which effect, and what is cut out of a server's answer for an agent that could not
+read it (`outward`). An effect for a session that is gone meanwhile is passed over by the door.
+
+Knows nothing of: effects that go to the supervisor, bursts, sockets.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from carpool_broker.core import effects, events
+from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.outward import outward
+from carpool_broker.era import asking, handshake, stateless_words
+from carpool_protocol.downgrade import STATELESS
+from carpool_protocol.ids import ABSENT, RawJson, SessionId
+from carpool_protocol.jsonrpc import result_line
+
+
+class Write(Protocol):
+    """`door.Door.write`."""
+
+    def __call__(
+        self, session: SessionId, line: bytes, about: RawJson = ABSENT, *, answers: bool = False
+    ) -> None:
+        """See there."""
+
+
+class Saying:
+    """The ways of one broker to tell agents something."""
+
+    def __init__(
+        self, core: BrokerCore, release: str, write: Write, feed: Callable[[events.AnyEvent], None]
+    ) -> None:
+        """`feed`: for what cannot be asked as it came; the core hears so in its turn."""
+        self._core = core
+        self._words = words = stateless_words.Words(release)
+        self._write = write
+        self._feed = feed
+        self.ways: Mapping[type, Callable[..., None]] = {
+            effects.Reply: lambda e: write(e.session, handshake.reply(e), e.id, answers=True),
+            effects.Greet: lambda e: write(e.session, handshake.greeting(e, release), e.id, answers=True),
+            effects.ReportProgress: lambda e: write(e.session, handshake.progress(e), e.request),
+            effects.ReplyOutward: self._reply_outward,
+            effects.SayListChanged: lambda e: write(
+                e.session,
+                stateless_words.list_changed(e) if e.listen else handshake.LIST_CHANGED[e.family],
+                e.listen,
+            ),
+            effects.SayLog: lambda e: write(e.session, handshake.log_message(e), e.request),
+            effects.SayUpdated: lambda e: write(
+                e.session, stateless_words.updated(e) if e.listen else handshake.updated(e), e.listen
+            ),
+            effects.SayTask: self._say_task,
+            effects.SendAsk: self._ask,
+            effects.WithdrawAsk: lambda e: write(e.session, asking.withdrawal(e), e.request),
+            effects.SayElicited: lambda e: write(e.session, asking.elicited(e)),
+            effects.ReplyStateless: self._reply_stateless,
+            effects.Describe: lambda e: write(e.session, words.describe(e), e.id, answers=True),
+            effects.RequireInput: lambda e: write(e.session, words.require(e), e.id, answers=True),
+            effects.Acknowledge: lambda e: write(e.session, stateless_words.acknowledgement(e), e.id),
+            effects.EndListen: self._end_listen,
+        }
+
+    def _reply_outward(self, effect: effects.ReplyOutward) -> None:
+        if effect.session in self._core.sessions:
+            view = self._core.view_of(effect.session)
+            body = outward(view, effect.key, effect.method, effect.version, effect.body)
+            self._write(effect.session, result_line(effect.id, body), effect.id, answers=True)
+
+    def _reply_stateless(self, effect: effects.ReplyStateless) -> None:
+        body = effect.body
+        if effect.key and effect.session in self._core.sessions:
+            view = self._core.view_of(effect.session)
+            body = outward(view, effect.key, effect.method, STATELESS, body)
+        self._write(effect.session, self._words.reply(effect, body), effect.id, answers=True)
+
+    def _say_task(self, effect: effects.SayTask) -> None:
+        params = effect.params
+        if effect.key and effect.session in self._core.sessions:
+            params = outward(self._core.view_of(effect.session), effect.key, "tasks/get", STATELESS, params)
+        self._write(effect.session, stateless_words.task_told(effect, params), effect.listen)
+
+    def _end_listen(self, effect: effects.EndListen) -> None:
+        *before, result = self._words.end(effect)
+        for line in before:
+            self._write(effect.session, line, effect.id)
+        self._write(effect.session, result, effect.id, answers=True)
+
+    def _ask(self, effect: effects.SendAsk) -> None:
+        said = asking.ask(effect)
+        if isinstance(said, bytes):
+            self._write(effect.session, said, effect.request)
+        else:
+            self._feed(said)

@@ -1,0 +1,50 @@
+"""What the core says to agents: each effect has one way, and what has none goes to the supervisor."""
+
+from typing import Any, get_args
+
+from carpool_broker.core import effects
+from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.effects import EndListen, Reply, SayListChanged
+from carpool_broker.saying import Saying
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
+from tests.broker.stateless_rig import ONE, Rig
+
+
+class Carriers:
+    """What was written, in order."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[SessionId, RawJson, bool]] = []
+
+    def write(
+        self, session: SessionId, line: bytes, about: RawJson = ABSENT, *, answers: bool = False
+    ) -> None:
+        assert line.endswith(b"\n")
+        self.said.append((session, about, answers))
+
+
+def saying(core: BrokerCore, carriers: Carriers) -> Saying:
+    return Saying(core, "1.0", carriers.write, lambda _: None)
+
+
+def test_every_effect_for_agents_has_a_way_and_none_for_the_supervisor_has() -> None:
+    ways = saying(Rig().core, Carriers()).ways
+    to_supervisor = set(get_args(effects.LinkEffect))
+    others = set(get_args(effects.AnyEffect)) - to_supervisor
+    assert others - ways.keys() == {effects.UseRoots, effects.Note}, "the shell performs these itself"
+    assert not to_supervisor & ways.keys()
+
+
+def test_a_line_goes_with_the_request_that_it_belongs_to_and_the_last_one_answers_it() -> None:
+    carriers = Carriers()
+    ways = saying(Rig().core, carriers).ways
+    todo: list[Any] = [
+        SayListChanged(ONE, "tools"),
+        SayListChanged(ONE, "tools", RawJson(b"7")),
+        Reply(ONE, RawJson(b"8"), is_error=False, body=EMPTY_OBJECT),
+        EndListen(ONE, RawJson(b"7")),
+    ]
+    for effect in todo:
+        ways[type(effect)](effect)
+    expected = [(ONE, ABSENT, False), (ONE, b"7", False), (ONE, b"8", True), (ONE, b"7", False)]
+    assert carriers.said == [*expected, (ONE, b"7", True)]

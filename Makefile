@@ -34,13 +34,13 @@ soak: .venv/ready
 	$(PYTHON) -m venv .venv
 
 .venv/demo: .venv/bin/python pyproject.toml
-	$(PIP) install --editable '.[demo]'
+	$(PIP) install --editable '.[demo,http]'
 	@touch $@
 
 # A virtual environment's own pip may be too old for dependency groups (25.1).
 .venv/ready: .venv/bin/python pyproject.toml
 	$(PIP) install --upgrade 'pip>=25.1'
-	$(PIP) install --editable '.[demo]' --group dev
+	$(PIP) install --editable '.[demo,http]' --group dev
 	@touch $@ .venv/demo
 
 # Other people's agents and servers for the live tests: mcp 1.29, node, the TypeScript SDK and servers.

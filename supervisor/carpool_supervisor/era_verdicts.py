@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from carpool_protocol.messages import Era
-from carpool_supervisor.state_file import read, set_aside, write
+from carpool_supervisor import state_file
 
 NAME: Final = "eras.json"
 MAX_BYTES: Final = 1024 * 1024
@@ -105,18 +105,7 @@ def _bounded(servers: dict[str, Verdict]) -> EraVerdicts:
 
 def load(path: str) -> tuple[EraVerdicts, str]:
     """What the file holds, and a sentence for the log where something was wrong with it (else empty)."""
-    try:
-        data = read(path, MAX_BYTES)
-    except FileNotFoundError:
-        return NOTHING_KNOWN, ""
-    except OSError as error:
-        return NOTHING_KNOWN, f"{path} cannot be read ({error.strerror}); {LOST}"
-    if isinstance(data, str):
-        return NOTHING_KNOWN, set_aside(path, data, LOST)
-    try:
-        return _decode(data), ""
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return NOTHING_KNOWN, set_aside(path, "is not an eras file of this version", LOST)
+    return state_file.load(path, MAX_BYTES, _decode, NOTHING_KNOWN, what="an eras file", lost=LOST)
 
 
 def save(path: str, verdicts: EraVerdicts) -> tuple[EraVerdicts, str]:
@@ -125,5 +114,5 @@ def save(path: str, verdicts: EraVerdicts) -> tuple[EraVerdicts, str]:
     """
     on_disk, said = load(path)
     whole = merged(on_disk, verdicts)
-    trouble = write(path, msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")
+    trouble = state_file.write(path, msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")
     return whole, f"{trouble}; {LOST} after a restart" if trouble else said

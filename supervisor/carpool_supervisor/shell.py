@@ -85,7 +85,6 @@ class SupervisorShell:
     """One supervisor process."""
 
     def __init__(self, runtime_dir: str, name: str, lifeline: Lifeline | None) -> None:
-        self._runtime_dir = runtime_dir
         self._logs = Path(paths.log_dir(os.environ, runtime_dir))
         self._name = name
         self._lifeline = lifeline

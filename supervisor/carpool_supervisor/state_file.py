@@ -9,8 +9,13 @@ Knows nothing of: what is in it.
 
 import os
 import stat
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
+
+import msgspec
+
+Held = TypeVar("Held")
 
 _ASIDE: Final = 9
 """So many files are kept aside; the last is written over."""
@@ -38,6 +43,27 @@ def read(path: str, max_bytes: int) -> bytes | str:
             return stream.read(max_bytes)
     finally:
         os.close(file)
+
+
+def load(
+    path: str, max_bytes: int, decode: Callable[[bytes], Held], empty: Held, *, what: str, lost: str
+) -> tuple[Held, str]:
+    """What the file holds, `empty` where there is none; and a sentence for the log where something was wrong
+    with it (else empty): what the file is meant to be (`what`: "a verdicts file") and what is `lost` by it.
+    `decode` raises what msgspec does.
+    """
+    try:
+        data = read(path, max_bytes)
+    except FileNotFoundError:
+        return empty, ""
+    except OSError as error:
+        return empty, f"{path} cannot be read ({error.strerror}); {lost}"
+    if isinstance(data, str):
+        return empty, set_aside(path, data, lost)
+    try:
+        return decode(data), ""
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return empty, set_aside(path, f"is not {what} of this version", lost)
 
 
 def set_aside(path: str, why: str, lost: str) -> str:

@@ -19,8 +19,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from carpool_supervisor import state_file
 from carpool_supervisor.core.sharing import Evidence, EvidenceKind
-from carpool_supervisor.state_file import read, set_aside, write
 
 NAME: Final = "verdicts.json"
 MAX_BYTES: Final = 4 * 1024 * 1024
@@ -111,18 +111,7 @@ def _bounded(servers: dict[str, Known]) -> Verdicts:
 
 def load(path: str) -> tuple[Verdicts, str]:
     """What the file holds, and a sentence for the log where something was wrong with it (else empty)."""
-    try:
-        data = read(path, MAX_BYTES)
-    except FileNotFoundError:
-        return EMPTY, ""
-    except OSError as error:
-        return EMPTY, f"{path} cannot be read ({error.strerror}); {LOST}"
-    if isinstance(data, str):
-        return EMPTY, set_aside(path, data, LOST)
-    try:
-        return _decode(data), ""
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return EMPTY, set_aside(path, "is not a verdicts file of this version", LOST)
+    return state_file.load(path, MAX_BYTES, _decode, EMPTY, what="a verdicts file", lost=LOST)
 
 
 def save(path: str, verdicts: Verdicts) -> tuple[Verdicts, str]:
@@ -132,5 +121,5 @@ def save(path: str, verdicts: Verdicts) -> tuple[Verdicts, str]:
     """
     on_disk, said = load(path)
     whole = merged(on_disk, verdicts)
-    trouble = write(path, msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")
+    trouble = state_file.write(path, msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")
     return whole, f"{trouble}; what was seen of servers holds until carpool ends" if trouble else said

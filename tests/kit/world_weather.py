@@ -271,7 +271,7 @@ def _nothing_is_left(world: World) -> None:
         ledger.calls,
         ledger.backstops,
         ledger.waits,
-        broker.requests.list_waits,
+        broker.requests.lists.waits,
         broker.requests.name_waits,
         broker.requests.listens.waits,
         *broker.parked.deadlines(),

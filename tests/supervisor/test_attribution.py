@@ -13,7 +13,6 @@ from carpool_supervisor.core.attribution import (
     InFlight,
     Refused,
     attribute,
-    attribute_log,
     facts_of,
 )
 from carpool_supervisor.core.trace import TraceKey, key_of, mint, with_traceparent
@@ -36,7 +35,7 @@ def call(
     over: bool = False,
     trace: TraceKey | None = None,
 ) -> InFlight:
-    return InFlight(WireId(number), session, can_ask, trace or key(number), over, wants_logs=True)
+    return InFlight(WireId(number), session, can_ask, trace or key(number), over)
 
 
 def traced(number: int, *, ours: bool = True) -> AskFacts:
@@ -195,31 +194,6 @@ def test_an_agents_trace_kept_by_us_is_recognised_as_ours_after_its_call() -> No
     assert attribute(ask, [call(2, B)], {}) == Refused("no call")
 
 
-# --- log messages ------------------------------------------------------------------------------------------
-
-
-def test_a_log_message_reaches_the_only_session_in_flight() -> None:
-    assert attribute_log([call(1)]) == A
-    assert attribute_log([call(1), call(2)]) == A
-    assert attribute_log([call(1), call(2, over=True)]) == A
-
-
-@behaviour("logging:one-session")
-def test_a_log_message_that_may_be_anothers_is_for_operators() -> None:
-    silent = InFlight(WireId(2), B, can_ask=True, wants_logs=False)
-    assert attribute_log([]) is None
-    assert attribute_log([call(1), call(2, B)]) is None
-    assert attribute_log([call(1), silent]) is None, "the line may be of the call that wants no logs"
-    assert attribute_log([call(1), call(2, B, over=True)]) is None
-    assert attribute_log([call(1, over=True)]) is None
-    assert attribute_log([silent]) is None
-
-
-def test_in_the_stateless_era_calls_that_set_no_level_do_not_count() -> None:
-    silent = InFlight(WireId(2), B, can_ask=True, wants_logs=False, may_log=False)
-    assert attribute_log([call(1), silent]) == A
-
-
 # --- properties --------------------------------------------------------------------------------------------
 
 sessions = st.sampled_from([SessionId(f"s{number}") for number in range(3)])
@@ -232,7 +206,6 @@ flights = st.lists(
         sessions,
         st.booleans(),
         st.none() | keys,
-        st.booleans(),
         st.booleans(),
     ),
     max_size=6,
@@ -296,15 +269,3 @@ def test_a_forged_equal_context_can_only_cost_an_answer(
     ask = AskFacts("elicitation/create", trace=context, ours=True)
     found = attribute(ask, data.draw(st.permutations([*candidates, owner])), {})
     assert found == Refused("ambiguous") or (isinstance(found, Attributed) and found.session == "owner")
-
-
-@behaviour("logging:one-session")
-@given(flights, sessions)
-@settings(deadline=None)
-def test_a_log_message_never_reaches_an_agent_beside_another(
-    candidates: list[InFlight], gone: SessionId
-) -> None:
-    found = attribute_log(candidates)
-    if found is not None:
-        assert {each.session for each in candidates} == {found}
-        assert attribute_log([each for each in candidates if each.session != gone]) in {found, None}

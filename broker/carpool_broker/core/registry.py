@@ -100,10 +100,6 @@ class Registry:
         shelf = self._shelves.get(key)
         return None if shelf is None else shelf.catalog
 
-    def is_hidden(self, key: PoolKey) -> bool:
-        """Whether the pool's offers are left out of every list."""
-        return key in self._hidden
-
     # --- who looks ---------------------------------------------------------------------------------------
 
     def retain(self, scope: Scope) -> View:

@@ -69,7 +69,6 @@ class Requests:
         self.listens = Listens(sessions, outlook, self.interests, self.watching, out, tasks=self.tasks)
         self.retried: Callable[[Session, AgentCalled, float], None] = lambda *_: None
         """What becomes of a call that brings what it was asked for."""
-        self.list_waits = self.lists.waits
         self.name_waits: Deadlines[CallId] = Deadlines()
         self._nameless: dict[CallId, Owed] = {}
 

@@ -153,11 +153,6 @@ class UriTable:
 
     # --- out -----------------------------------------------------------------------------------------------
 
-    @property
-    def collides(self) -> bool:
-        """Whether anything is rewritten in this scope."""
-        return bool(self._rewriting)
-
     def rewrites(self, key: PoolKey) -> bool:
         """Whether URIs that the server of this pool says have to pass through `outward`."""
         return key in self._rewriting

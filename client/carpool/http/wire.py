@@ -56,7 +56,6 @@ class Connection(asyncio.Protocol):
         self._ahead: deque[tuple[Request, bool, bool]] = deque()
         self._x = 0
         """The request that is being worked on; 0: none."""
-        self._streaming = False
         self._modern = True
         """The request that is being read is of HTTP/1.1."""
         self._chunked = False
@@ -285,7 +284,6 @@ class Connection(asyncio.Protocol):
 
     def begin(self, headers: tuple[tuple[str, str], ...]) -> None:
         """The answer is a stream of events."""
-        self._streaming = True
         more = "".join([f"{name}: {value}\r\n" for name, value in headers])
         if self._chunked:
             more += "Transfer-Encoding: chunked\r\n"
@@ -313,7 +311,6 @@ class Connection(asyncio.Protocol):
 
     def _answered(self) -> None:
         self._x = 0
-        self._streaming = False
         if not self._last_keeps:
             self._failed = True
             self._transport.close()

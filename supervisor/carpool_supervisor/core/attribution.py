@@ -1,12 +1,11 @@
 """Whose question is it? What a server says without naming the call it is about is given to one agent or to
 none.
 
-Owns the ladder of design section 3, as one pure function, and its little sister for log messages. In this
-order, and never a guess: the call that it came as an answer to (stateless era); the task it names; the trace
-context we made for a call, coming back; the only call that can ask; all such calls belong to one session;
-else refused. "In flight" is rule 5's: written and not answered, also after a cancel, a timeout or the loss
-of its agent (`over`). While such a call may still run the instance is tainted: only the first three
-attribute.
+Owns the ladder of design section 3, as one pure function. In this order, and never a guess: the call that it
+came as an answer to (stateless era); the task it names; the trace context we made for a call, coming back;
+the only call that can ask; all such calls belong to one session; else refused. "In flight" is rule 5's:
+written and not answered, also after a cancel, a timeout or the loss of its agent (`over`). While such a call
+may still run the instance is tainted: only the first three attribute.
 
 Invariants: what is attributed belongs to a session with a live call among the candidates; taking other
 sessions' calls away can turn a refusal into an attribution, never one session into another.
@@ -58,11 +57,6 @@ class InFlight(Struct, frozen=True):
     """What `trace.with_traceparent` gave for it."""
     over: bool = False
     """It has ended for its agent (cancelled, timed out, agent gone) and may still run in the server."""
-    wants_logs: bool = False
-    may_log: bool = True
-    """Handshake era: always. Stateless era: the request set a log level (a server must be silent about
-    others).
-    """
 
 
 class AskFacts(Struct, frozen=True):
@@ -179,16 +173,3 @@ def _settle(matches: Sequence[InFlight], by: Rung) -> Attributed | Refused | Non
         return Refused("over")
     wires = sorted((each.wire for each in live), reverse=True)
     return Attributed(live[0].session, tuple(wires), by)
-
-
-def attribute_log(candidates: Sequence[InFlight]) -> SessionId | None:
-    """Whose log a log message is: it names no call in either era. None: for operators only.
-
-    Everything in flight that may have logged it belongs to one session, and a live call of that wants logs.
-    A call that wants none counts too: its log line must not reach the agent beside it.
-    """
-    loggers = [each for each in candidates if each.may_log]
-    if len({each.session for each in loggers}) != 1:
-        return None
-    wanted = any(each.wants_logs and not each.over for each in loggers)
-    return loggers[0].session if wanted else None

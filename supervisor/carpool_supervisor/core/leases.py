@@ -326,10 +326,6 @@ class Leases:
         """Whether anybody does."""
         return any(key[1] == pool for key in self._held) or any(key[1] == pool for key in self._lost)
 
-    def leased(self, pool: PoolKey) -> int:
-        """How many instances of this pool are held."""
-        return _count(key[1] == pool for key in self._held)
-
     def knows(self, instance: InstanceId) -> bool:
         """Whether it is leased or a spare."""
         return instance in self._by_instance or instance in self._pool_of_spare

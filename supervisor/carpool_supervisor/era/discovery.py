@@ -17,10 +17,10 @@ from carpool_protocol.features import features_of
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, PoolKey, RawJson
 from carpool_protocol.jsonrpc import ErrorAnswer, Result
 from carpool_protocol.messages import Catalog, Feature
-from carpool_protocol.stateless import TASKS
+from carpool_protocol.stateless import SERVER_INFO, TASKS, VERSION
 from carpool_supervisor.core.events import GreetingFailed
 from carpool_supervisor.era.adapter import Taken
-from carpool_supervisor.era.envelope import SERVER_INFO, VERSION, Envelope
+from carpool_supervisor.era.envelope import Envelope
 from carpool_supervisor.era.greeting import VERSIONS, RpcError, read_error
 from carpool_supervisor.era.introduction import UNSUPPORTED_VERSION
 from carpool_supervisor.era.lists import Lists

@@ -12,27 +12,27 @@ from typing import Final, Literal
 
 import msgspec
 
-from carpool_protocol.content import at, value_of
+from carpool_protocol.content import at, stripped, value_of
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson
 from carpool_protocol.jsonrpc import quote, request_line
 from carpool_protocol.messages import Call, Need
 from carpool_protocol.params import meta_params
-from carpool_protocol.scan import fields, key_text, members
-from carpool_protocol.stateless import TASKS
+from carpool_protocol.scan import fields, key_text
+from carpool_protocol.stateless import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    HOP_BY_HOP,
+    LOG_LEVEL,
+    PROTOCOL_VERSION,
+    SERVER_INFO,
+    TASKS,
+    VERSION,
+)
 from carpool_supervisor.core.attribution import RELATED_TASK
 from carpool_supervisor.era.asking import Declared, capabilities_of, without
 
-VERSION: Final = "2026-07-28"
-PREFIX: Final = "io.modelcontextprotocol/"
-SERVER_INFO: Final = PREFIX + "serverInfo"
-
-_HOP_BY_HOP: Final = frozenset(
-    key.casefold()
-    for key in (
-        *(PREFIX + each for each in ("protocolVersion", "clientCapabilities", "clientInfo", "logLevel")),
-        RELATED_TASK,  # a task that an agent names is none of this server's, as far as the agent may know
-    )
-)
+_PRIVATE: Final = HOP_BY_HOP | {RELATED_TASK.casefold()}
+"""A task that an agent names is none of this server's, as far as the agent may know."""
 _STATE: Final = frozenset({"requeststate"})
 _RESUMES: Final = _STATE | {"inputresponses"}
 _ONLY_HERE: Final = frozenset({"resultType", "ttlMs", "cacheScope", "inputRequests", "requestState"})
@@ -68,13 +68,13 @@ class Envelope:
     def _words(self, needs: frozenset[Need], level: str, *, tasks: bool = False) -> bytes:
         can = capabilities_of(needs)
         said = {
-            "protocolVersion": quote(VERSION),
-            "clientCapabilities": _with_tasks(can) if tasks else can,
-            "clientInfo": self._info,
+            PROTOCOL_VERSION: quote(VERSION),
+            CLIENT_CAPABILITIES: _with_tasks(can) if tasks else can,
+            CLIENT_INFO: self._info,
         }
         if level:
-            said["logLevel"] = quote(level)
-        return b",".join(quote(PREFIX + key) + b":" + value for key, value in said.items())
+            said[LOG_LEVEL] = quote(level)
+        return b",".join(quote(key) + b":" + value for key, value in said.items())
 
     def next_id(self, what: str) -> RawJson:
         """An id for a request of our own: a string, so never a wire id."""
@@ -98,7 +98,7 @@ class Envelope:
             # Its agent has said what it can be asked for, and from which level on it wants logs, if any.
             level = call.log_level if call.can is not None else call.log_level or self._level
             said = self._words(self._declared.needs(call.can), level, tasks=tasks)
-        inner = b"" if not agents else _without(agents, _HOP_BY_HOP)[1:-1].strip()
+        inner = b"" if not agents else stripped(agents, _PRIVATE)[1:-1].strip()
         return RawJson(b"{%b%b%b}" % (said, b"," if inner else b"", inner))
 
 
@@ -106,19 +106,7 @@ def own_params(params: RawJson, method: str = "") -> RawJson:
     """The params as they may begin a call. No agent may resume what a server began for another: its state is
     bound to nobody where the server speaks stdio. What a task is given is for a task of that agent's.
     """
-    return RawJson(_without(params, _STATE if method == "tasks/update" else _RESUMES))
-
-
-def _without(raw: RawJson, keys: frozenset[str]) -> bytes:
-    """An object without these keys (lower case), however they are spelled: some readers ignore case."""
-    cuts = members(raw)
-    if cuts is None:
-        return EMPTY_OBJECT
-    names = [(key_text(raw[cut.key : cut.key_end]) or "").casefold() for cut in cuts]
-    if keys.isdisjoint(names):
-        return raw
-    kept = [raw[cut.key : cut.value_end] for cut, name in zip(cuts, names, strict=True) if name not in keys]
-    return b"{%b}" % b",".join(kept)
+    return RawJson(stripped(params, _STATE if method == "tasks/update" else _RESUMES))
 
 
 def read_result(result: RawJson) -> tuple[Kind, RawJson]:

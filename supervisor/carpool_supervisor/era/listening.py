@@ -21,9 +21,10 @@ from carpool_protocol.ids import ABSENT, InstanceId, RawJson
 from carpool_protocol.jsonrpc import ErrorAnswer, Result, notification_line
 from carpool_protocol.messages import Feature
 from carpool_protocol.scan import key_text
+from carpool_protocol.stateless import PREFIX
 from carpool_supervisor.core.events import ServerMisspoke
 from carpool_supervisor.era.adapter import Taken
-from carpool_supervisor.era.envelope import PREFIX, Envelope
+from carpool_supervisor.era.envelope import Envelope
 from carpool_supervisor.era.greeting import read_error
 
 SUBSCRIPTION: Final = PREFIX + "subscriptionId"

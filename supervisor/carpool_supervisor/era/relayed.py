@@ -13,10 +13,11 @@ from typing import Final
 from carpool_protocol.content import at, text_of, value_of
 from carpool_protocol.ids import InstanceId, RawJson, WireId
 from carpool_protocol.messages import Call
+from carpool_protocol.stateless import SERVER_INFO
 from carpool_protocol.subjects import TASKS
 from carpool_supervisor.core.events import AnswerUnreadable, ServerAnswered, TaskChanged
 from carpool_supervisor.era.asking import without
-from carpool_supervisor.era.envelope import SERVER_INFO, neutral_error, read_result
+from carpool_supervisor.era.envelope import neutral_error, read_result
 from carpool_supervisor.era.hints import MAX_DIGITS
 from carpool_supervisor.era.listening import SUBSCRIPTION
 

@@ -1,7 +1,7 @@
 """The supervisor as a process: performs what the core decides.
 
-Owns the wiring: link, ready set, spawner, conversations, logs, timers, lifeline. Decides nothing
-about calls, pools or instances.
+Owns the wiring: link, ready set, spawner, conversations, timers, lifeline. Decides nothing about calls, pools
+or instances.
 
 Knows nothing of: agents, names, rights.
 """
@@ -17,7 +17,7 @@ from typing import Final
 import trio
 
 from carpool_protocol import paths
-from carpool_protocol.ids import Epoch, InstanceId, PoolKey, ServerName
+from carpool_protocol.ids import Epoch, InstanceId, PoolKey
 from carpool_protocol.journal import Journal
 from carpool_protocol.messages import (
     LINK_VERSION,
@@ -28,7 +28,6 @@ from carpool_protocol.messages import (
     CancelTask,
     Credit,
     Discover,
-    Era,
     Explain,
     Hello,
     Operate,
@@ -50,22 +49,15 @@ from carpool_protocol.runtime.pump import PIECE, Pump
 from carpool_protocol.runtime.ready import ReadySet
 from carpool_protocol.runtime.steady_clock import SteadyClock
 from carpool_protocol.runtime.zmq_link import ZmqLink
-from carpool_supervisor.child_io import PipeBudget
-from carpool_supervisor.conversation import Conversation
+from carpool_supervisor.conversations import Conversations
 from carpool_supervisor.core import effects, events
 from carpool_supervisor.core.sharing import EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
 from carpool_supervisor.core.trace import LIFE_BYTES
 from carpool_supervisor.endings import exit_text
-from carpool_supervisor.era.adapter import Adapter
-from carpool_supervisor.era.asking import Declared
-from carpool_supervisor.era.detection import Detection
-from carpool_supervisor.era.handshake import Handshake
-from carpool_supervisor.era.stateless import Stateless
 from carpool_supervisor.knowledge import Knowledge, explained
 from carpool_supervisor.spawn_request import SpawnRefusedError
 from carpool_supervisor.spawner import Spawner
-from carpool_supervisor.stderr_log import StderrLog
 from carpool_supervisor.survey import Surveyor
 from carpool_supervisor.verdicts import verdicts_file
 
@@ -88,9 +80,9 @@ class SupervisorShell:
         self._logs = Path(paths.log_dir(os.environ, runtime_dir))
         self._name = name
         self._lifeline = lifeline
-        self._release = version("carpool")
+        release = version("carpool")
         epoch = Epoch(f"{os.getpid():x}-{os.urandom(6).hex()}")
-        hello = Hello(LINK_VERSION, epoch, name, os.getpid(), self._release)
+        hello = Hello(LINK_VERSION, epoch, name, os.getpid(), release)
         self._ready = ReadySet()
         self._link: Link = ZmqLink(hello, paths.link_endpoint(runtime_dir))
         self._spawner = Spawner(
@@ -107,20 +99,17 @@ class SupervisorShell:
         """The life of the broker that greeted last."""
         self._later: dict[InstanceId, effects.Spawn] | None = None
         """Between two spawners: what is to be started by the next one."""
-        self._life = os.urandom(LIFE_BYTES)
-        self.core = SupervisorCore(self._life)
+        life = os.urandom(LIFE_BYTES)
+        self.core = SupervisorCore(life)
+        self._conversations = Conversations(self._ready, self._logs, release, life, self._feed)
         self._clock = SteadyClock()
         dump_to = self._logs / f"journal-supervisor-{name}.jsonl"
         self._pump: Pump[events.AnyEvent, effects.AnyEffect] = Pump(
             self.core, self._perform, Journal(), self._clock, dump_to=dump_to
         )
-        self._budget = PipeBudget()
         self._surveyor = Surveyor()
         self._knowledge = Knowledge(verdicts_file(paths.state_dir(os.environ, runtime_dir)))
         self._specs: dict[PoolKey, PoolSpec] = {}
-        self._conversations: dict[InstanceId, Conversation] = {}
-        self._stderr: dict[ServerName, StderrLog] = {}
-        self._dirty: list[Conversation] = []
         self._paused = False
         self._unflushed = 0
         """Messages sent since the link was flushed."""
@@ -128,23 +117,10 @@ class SupervisorShell:
         self._stopped = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._perform_one: dict[type, Callable[..., None]] = {
-            effects.WriteCall: self._write_call,
-            effects.WriteCancel: self._write_cancel,
+            **self._conversations.ways,
             effects.Spawn: self._spawn,
-            effects.WriteLevel: self._write_level,
-            effects.WriteWatch: self._write_watch,
-            effects.WriteWatchTasks: lambda e: self._conversations[e.instance].watch_tasks(e.tasks),
-            effects.WriteTaskCancel: lambda e: self._conversations[e.instance].cancel_task(e.task),
-            effects.WriteAskAnswer: self._write_ask_answer,
-            effects.WriteAskProgress: self._write_ask_progress,
-            effects.WriteAgain: self._write_again,
-            effects.KeepLog: self._keep_log,
-            effects.Probe: self._probe,
             effects.CloseStdin: self._close_stdin,
             effects.SignalGroup: self._signal,
-            effects.Forget: self._forget,
-            effects.GreetOtherwise: self._greet_otherwise,
-            effects.Relist: self._relist,
             effects.Observe: self._observe,
             effects.ObserveEra: self._observe_era,
             effects.Note: self._note,
@@ -171,8 +147,7 @@ class SupervisorShell:
                 await self._spawner.close()
                 await self._knowledge.flush()
             nursery.cancel_scope.cancel()
-        for stderr in self._stderr.values():
-            stderr.close()
+        self._conversations.close()
 
     def stop(self) -> None:
         """End: every instance is asked to end, then the process."""
@@ -186,26 +161,18 @@ class SupervisorShell:
 
     def _settle(self) -> None:
         """The burst is over: everything it caused leaves now."""
-        if self._dirty:
-            dirty, self._dirty = self._dirty, []
-            for conversation in dirty:
-                conversation.flush()
+        self._conversations.flush()
         self._link.flush()
         self._pump.settle()
         held = self._link.held_bytes(BROKER)
         if held > HELD_HIGH_BYTES and not self._paused:
             self._paused = True
-            for conversation in self._conversations.values():
-                conversation.io.pause()
+            self._conversations.pause()
         elif self._paused and held < HELD_LOW_BYTES:
             self._paused = False
-            for conversation in self._conversations.values():
-                conversation.io.resume()
+            self._conversations.resume()
         if self._stopping and self.core.quiet:
             self._stopped.set()
-
-    def _mark(self, conversation: Conversation) -> None:
-        self._dirty.append(conversation)
 
     def _perform(self, todo: list[effects.AnyEffect]) -> None:
         perform_one = self._perform_one
@@ -323,36 +290,12 @@ class SupervisorShell:
         except SpawnRefusedError as error:
             self._feed((events.SpawnFailed(instance, f"could not be started: {error}", random.random()),))  # noqa: S311
             return
-        self._conversations[instance] = Conversation(
-            instance,
-            self._adapter(instance, spec, effect.era),
-            pipes,
-            ready=self._ready,
-            budget=self._budget,
-            log=self._stderr_of(effect.server),
-            secrets=[value for name, value in spec.env.items() if os.environ.get(name) != value],
-            feed=self._feed,
-            on_dirty=self._mark,
-        )
+        self._conversations.open(instance, spec, effect.era, pipes)
         log.info("%s #%d starts (generation %d)", effect.server, instance, effect.generation)
-
-    def _adapter(self, instance: InstanceId, spec: PoolSpec, first: Era) -> Adapter | Detection:
-        roots = None if spec.roots is None else tuple(spec.roots)
-        declared = Declared(asking=spec.asking, roots=roots, life=self._life)
-
-        def make(era: Era) -> Adapter:
-            if era == "stateless":
-                return Stateless(instance, spec.key, self._release, declared)
-            max_total_s = spec.policy.max_total_s
-            return Handshake(instance, spec.key, self._release, declared, max_total_s=max_total_s)
-
-        return Detection(instance, make, first) if spec.era in ("auto", "newest") else make(first)
 
     def _spawned(self, instance: InstanceId, pid: int) -> None:
         self._feed((events.InstanceSpawned(instance, pid),))
-        conversation = self._conversations.get(instance)
-        if conversation is not None:
-            conversation.greet()
+        self._conversations.greet(instance)
 
     def _spawn_failed(self, instance: InstanceId, text: str) -> None:
         if self._later is not None:  # not the command's fault: trying again may help
@@ -363,50 +306,15 @@ class SupervisorShell:
     def _exited(self, instance: InstanceId, status: int) -> None:
         how = exit_text(status)
         how = f"was {how}" if status < 0 else f"ended with {how}"
-        conversation = self._conversations.get(instance)
-        unwritten, words = conversation.exited() if conversation is not None else ((), "")
+        unwritten, words = self._conversations.exited(instance)
         self._feed((events.InstanceExited(instance, how, unwritten, words, random.random()),))  # noqa: S311
 
     def _feed(self, what: Iterable[events.OwnEvent]) -> None:
         self._pump.feed_all(what)
 
-    def _greet_otherwise(self, effect: effects.GreetOtherwise) -> None:
-        self._conversations[effect.instance].greet_otherwise()
-
-    def _relist(self, effect: effects.Relist) -> None:
-        self._conversations[effect.instance].relist()
-
-    def _write_call(self, effect: effects.WriteCall) -> None:
-        self._conversations[effect.instance].call(effect.wire, effect.call)
-
-    def _write_cancel(self, effect: effects.WriteCancel) -> None:
-        self._conversations[effect.instance].cancel(effect.wire, effect.reason)
-
-    def _write_ask_answer(self, effect: effects.WriteAskAnswer) -> None:
-        conversation = self._conversations[effect.instance]
-        conversation.answer_ask(effect.id, is_error=effect.is_error, body=effect.body)
-
-    def _write_ask_progress(self, effect: effects.WriteAskProgress) -> None:
-        self._conversations[effect.instance].ask_progress(effect.token, effect.params)
-
-    def _write_again(self, effect: effects.WriteAgain) -> None:
-        self._conversations[effect.instance].again(effect.wire)
-
-    def _write_level(self, effect: effects.WriteLevel) -> None:
-        self._conversations[effect.instance].level(effect.level)
-
-    def _write_watch(self, effect: effects.WriteWatch) -> None:
-        self._conversations[effect.instance].watch(effect.add, effect.drop)
-
-    def _keep_log(self, effect: effects.KeepLog) -> None:
-        self._conversations[effect.instance].keep_log(effect.level, effect.params)
-
-    def _probe(self, effect: effects.Probe) -> None:
-        self._conversations[effect.instance].probe()
-
     def _close_stdin(self, effect: effects.CloseStdin) -> None:
         if not self._never_mind(effect.instance):
-            self._conversations[effect.instance].io.close_stdin()
+            self._conversations.close_stdin(effect.instance)
 
     def _signal(self, effect: effects.SignalGroup) -> None:
         if not self._never_mind(effect.instance):
@@ -419,22 +327,8 @@ class SupervisorShell:
         self._feed((events.InstanceExited(instance, "was never started", (), "", random.random()),))  # noqa: S311
         return True
 
-    def _forget(self, effect: effects.Forget) -> None:
-        conversation = self._conversations.pop(effect.instance, None)
-        if conversation is not None:
-            conversation.close()
-
     def _note(self, effect: effects.Note) -> None:
         log.log(logging.getLevelNamesMapping()[effect.level.upper()], "%s", effect.text)
-
-    def _stderr_of(self, server: ServerName) -> StderrLog:
-        found = self._stderr.get(server)
-        if found is None:
-            path = Path(paths.server_log(str(self._logs), server))
-            found = self._stderr[server] = StderrLog(
-                self._ready, path, on_trouble=lambda text: log.error("%s: %s", server, text)
-            )
-        return found
 
     # --- the spawner -----------------------------------------------------------------------------------
 

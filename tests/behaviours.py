@@ -83,6 +83,24 @@ _RUNS: Final = {
     "silence:breaker": Behaviour(
         "rule 8", "Transport failures in a row end restarting; then calls are refused at once, and say when."
     ),
+    "silence:breaker-probes": Behaviour(
+        "rule 8", "After the open time one start and then one call show whether the server is well again."
+    ),
+    "silence:breaker-on-demand": Behaviour(
+        "issue 5", "A server that broke is tried again when somebody misses it, and not for nobody."
+    ),
+    "recycling:limits": Behaviour(
+        "issue 5", "An instance past its limit of memory, calls or age is replaced, and `ps` says why."
+    ),
+    "recycling:costs-no-call": Behaviour(
+        "issue 5", "Recycling ends no call, refuses none and leaves nobody waiting who need not."
+    ),
+    "recycling:one-by-one": Behaviour(
+        "issue 5", "Instances of one pool do not go together, and none goes before another can serve."
+    ),
+    "recycling:leases": Behaviour(
+        "rule 15", "A limit of calls or age ends no lease; one of memory does after drain_s, and says so."
+    ),
     "silence:clock-jump": Behaviour(
         "rule 8", "After a jump of the clock every instance is probed before use."
     ),

@@ -80,7 +80,7 @@ def _health(facts: Facts, servers: Mapping[str, Any]) -> tuple[bool, str]:
         return False, "supervisor_silent"
     if facts.config_problem:
         return True, "config_broken"
-    failing = ("given_up", "backing_off", "misconfigured")
+    failing = ("given_up", "breaker_open", "half_open", "backing_off", "misconfigured")
     if any(server["state"] in failing for server in servers.values()):
         return True, "servers_failing"
     return True, "ok"
@@ -127,6 +127,8 @@ def _server_of(
                 "waiting": waiting,
                 "restarts": pool.restarts,
                 "last_error": pool.last_error,
+                "breaker": pool.breaker,
+                "retry_after_s": None if pool.retry_after_s is None else round(pool.retry_after_s, 1),
                 "instances": [each.id for each in pool.instances],
             }
         )
@@ -150,6 +152,7 @@ def _instance(instance: InstanceReport, holder: Session | None) -> dict[str, Any
         "holder_agent": holder.agent if holder is not None else "",
         "holder_pid": holder.pid if holder is not None else 0,
         "asks": instance.asks,
+        "why": instance.why,
     }
 
 
@@ -158,9 +161,11 @@ _WORTH: Mapping[str, int] = {
     "cold": 1,
     "stopped": 2,
     "given_up": 3,
-    "backing_off": 4,
-    "starting": 5,
-    "serving": 6,
+    "breaker_open": 4,
+    "half_open": 5,
+    "backing_off": 6,
+    "starting": 7,
+    "serving": 8,
 }
 """Of several pools of one server (different environments, classes of agents) the liveliest state is shown."""
 

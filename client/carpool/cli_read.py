@@ -98,7 +98,7 @@ _ROLES = "launcher broker supervisor spawner shim"
 
 _PS_KEYS = (
     *("generation", "state", "era", "in_flight", "calls", "rss_bytes", "pss_bytes", "cpu_percent"),
-    *("uptime_s", "sharing", "verified", "holder", "holder_agent", "holder_pid", "asks"),
+    *("uptime_s", "sharing", "verified", "holder", "holder_agent", "holder_pid", "asks", "why"),
 )
 UNVERIFIED = "?  nobody has looked yet whether the server may be shared like this; see `carpool why SERVER`"
 
@@ -159,6 +159,13 @@ def ps_page(facts: Facts, rows: list[Facts]) -> str:
         if server["waiting"]
     ]
     parts += [f"waiting: {', '.join(waiting)}"] if waiting else []
+    leaving = [
+        f"{display.printable(row['server'])} #{row['id']} is being replaced: {display.printable(row['why'])}"
+        for row in rows
+        if row["why"]
+    ]
+    parts += ["\n".join(leaving)] if leaving else []
+    parts += [shut] if (shut := _breakers(facts)) else []
     parts += [UNVERIFIED] if any(map(_is_assumed, rows)) else []
     return "\n\n".join(parts)
 
@@ -178,6 +185,8 @@ def status_page(facts: Facts) -> str:
         for name, server in servers.items()
         if server.get("last_error")
     ]
+    if shut := _breakers(facts):
+        parts.append(shut)
     if errors:
         parts.append(
             "\n".join(["last errors (`carpool logs SERVER` has more):", *(f"  {e}" for e in errors)])
@@ -201,7 +210,7 @@ def status_page(facts: Facts) -> str:
     return "\n\n".join(parts)
 
 
-FAILING = ("given_up", "backing_off", "misconfigured")
+FAILING = ("given_up", "breaker_open", "half_open", "backing_off", "misconfigured")
 
 
 def _how_it_is(facts: Facts) -> str:
@@ -259,6 +268,19 @@ def _servers_table(servers: Facts) -> str:
     table = display.columns(heads, rows, right=set(heads) - {"SERVER", "STATE", "SHARING"})
     unsure = any(map(_is_assumed, servers.values()))
     return f"{table}\n{UNVERIFIED}" if unsure else table
+
+
+def _breakers(facts: Facts) -> str:
+    """A line for each pool whose breaker is not closed: it is not trusted to start freely."""
+    lines = []
+    for name, server in (facts.get("servers") or {}).items():
+        for pool in server.get("pools") or ():
+            if pool.get("breaker", "closed") == "closed":
+                continue
+            left = pool.get("retry_after_s")
+            again = f", closed to starts for {display.duration(left)} more" if left is not None else ""
+            lines.append(f"breaker of {display.printable(name)}: {pool['breaker'].replace('_', ' ')}{again}")
+    return "\n".join(lines)
 
 
 def _sharing(one: Facts) -> str:

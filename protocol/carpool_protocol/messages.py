@@ -31,8 +31,25 @@ Payload = Annotated[RawJson, Meta(extra={"journal": "length"})]
 Delivered = Literal["no", "maybe"]
 """Whether a server can have seen the call. `no`: it was never written. `maybe`: it was, outcome unknown."""
 
-PoolState = Literal["cold", "starting", "serving", "backing_off", "given_up", "stopped", "draining"]
-"""`cold`: nothing runs, starts on demand. `draining`: no longer wanted, finishes what is open."""
+PoolState = Literal[
+    "cold",
+    "starting",
+    "serving",
+    "backing_off",
+    "given_up",
+    "stopped",
+    "draining",
+    "breaker_open",
+    "half_open",
+]
+"""`cold`: nothing runs, starts on demand. `draining`: no longer wanted, finishes what is open.
+`breaker_open`: it broke too often in a row, so nothing starts for a while; `half_open`: the next demand
+starts one instance, or has, to see whether it is well again. `given_up`: as `breaker_open`, until an operator
+says start.
+"""
+
+Breaker = Literal["closed", "open", "half_open"]
+"""Whether a pool may start instances (rule 8): freely, not at all, or one to see whether it is well."""
 
 
 Sharing = Literal["auto", "concurrent", "serial", "session"]
@@ -128,6 +145,14 @@ class Policy(Struct, frozen=True, kw_only=True, array_like=True):
     """A question of a server that no agent answers in this time is answered with an error (rule 14)."""
     lease_idle_s: float = 1800.0
     """A lease ends after this long without a call (rule 15)."""
+    open_s: float = 60.0
+    """So long the breaker stays open; 0: until an operator says start."""
+    limit_rss_mb: int = 0
+    """An instance whose processes hold more MiB than this is replaced; 0: no limit, here and below."""
+    limit_calls: int = 0
+    """So is one that was given so many calls,"""
+    limit_age_s: float = 0.0
+    """and one that is so old."""
 
 
 class PoolSpec(Struct, frozen=True, kw_only=True, array_like=True):
@@ -167,7 +192,9 @@ class Wanted(Message, frozen=True, tag=10):
 
 
 class Discover(Message, frozen=True, tag=11):
-    """Somebody needs this pool's catalog: start an instance if none ever told it."""
+    """Somebody needs this pool's catalog: start an instance if none ever told it. To a pool whose breaker is
+    not closed it says that somebody misses it: one instance is started when that may be.
+    """
 
     key: PoolKey
     again: bool = False
@@ -472,6 +499,8 @@ class InstanceReport(Struct, frozen=True, kw_only=True, array_like=True):
     """Whose lease it is; empty where it is nobody's."""
     asks: int = 0
     """Questions to agents that are open on it."""
+    why: str = ""
+    """Why it is being replaced: the limit that it has reached."""
 
 
 class PoolReport(Struct, frozen=True, kw_only=True, array_like=True):
@@ -490,6 +519,9 @@ class PoolReport(Struct, frozen=True, kw_only=True, array_like=True):
     """False: nobody has looked whether it may be shared as it is."""
     asking: bool = False
     """It was greeted for agents that can be asked."""
+    breaker: Breaker = "closed"
+    retry_after_s: float | None = None
+    """When something may start again, while the pool backs off or its breaker is open."""
 
 
 class ProcessReport(Struct, frozen=True, kw_only=True, array_like=True):

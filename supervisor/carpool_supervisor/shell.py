@@ -137,6 +137,7 @@ class SupervisorShell:
             nursery.start_soon(self._pump.run_timers, self._settle)
             nursery.start_soon(self._clock.watch, self._jumped)
             nursery.start_soon(self._renew_spawner)
+            nursery.start_soon(self._surveyor.watch_memory, self._limited, self._measured)
             await nursery.start(self._link.run, self._deliver, self._settle)
             if self._lifeline is not None:
                 self._lifeline.ready()
@@ -273,6 +274,15 @@ class SupervisorShell:
             self._link.flush()
 
         self._nursery.start_soon(answer)
+
+    def _limited(self) -> dict[InstanceId, int]:
+        """Instances that have a limit of memory, and their pids."""
+        every = self.core.roster.instances.values()
+        return {each.id: each.pid for each in every if each.pid and each.pool.policy.limit_rss_mb}
+
+    def _measured(self, event: events.MemoryMeasured) -> None:
+        self._feed((event,))
+        self._settle()
 
     # --- instances -------------------------------------------------------------------------------------
 

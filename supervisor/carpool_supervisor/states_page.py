@@ -1,12 +1,22 @@
-"""`docs/states.md`: the life of an instance as a table and a diagram, made from the code.
+"""`docs/states.md`: the life of an instance and the breaker of its pool, as tables made from the code.
 
-Owns the page's shape; what it says is `core.lifecycle`'s. Write it again with
+Owns the page's shape; what it says is `core.lifecycle`'s and `core.restart`'s. Write it again with
 `python -m carpool_supervisor.states_page > docs/states.md`.
 """
 
 import sys
+from typing import get_args
 
+from carpool_protocol.messages import Breaker, Policy
 from carpool_supervisor.core.lifecycle import ACTIVE, ENDING, MEANING, TABLE, Happening, State
+from carpool_supervisor.core.restart import (
+    BREAKER_MEANING,
+    RestartState,
+    after_failure,
+    after_operator,
+    after_pause,
+    after_success,
+)
 
 _WHEN = {
     Happening.SPAWNED: "the process was started",
@@ -55,8 +65,32 @@ def page() -> str:
             f"    {State.GONE} --> [*]",
             "```",
             "",
+            "## The breaker of a pool",
+            "",
+            "A failure is a transport failure: the process ended by itself, could not be started, did not"
+            " greet in time or fell silent. Made from `core/restart.py`.",
+            "",
+            "| breaker | meaning | a failure | `restart.give_up_after` in a row | after `restart.open_s`"
+            " | a success | `carpool start` |",
+            "|---|---|---|---|---|---|---|",
+            *(_breaker_row(breaker) for breaker in get_args(Breaker)),
+            "",
         ]
     )
+
+
+def _breaker_row(breaker: Breaker) -> str:
+    policy, first = Policy(), RestartState(0, breaker)
+    last = RestartState(policy.give_up_after - 1, breaker)
+    moves = (
+        after_failure(policy, first, lived_s=0.0, jitter=0.0)[0],
+        after_failure(policy, last, lived_s=0.0, jitter=0.0)[0],
+        after_pause(first),
+        after_success(policy, first) if breaker == "half_open" else first,
+        after_operator(first),
+    )
+    told = (each.breaker if each.breaker != breaker else "" for each in moves)
+    return f"| {breaker} | {BREAKER_MEANING[breaker]} | {' | '.join(told)} |"
 
 
 def _mark(holds: bool) -> str:

@@ -19,6 +19,7 @@ import psutil
 from msgspec import Struct
 
 from carpool_protocol.wallclock import unix_s
+from carpool_supervisor import marks
 
 
 class Vitals(Struct, frozen=True):
@@ -79,6 +80,20 @@ def vitals(pid: int) -> Vitals | None:
     return Probe().survey([pid]).get(pid)
 
 
+def memory(pids: Iterable[int]) -> dict[int, int]:
+    """RSS in bytes of those that live, each with its descendants: memory that they share counts for each.
+
+    Far cheaper than a survey: PSS makes the kernel walk every page table.
+    """
+    tree = _children_by_parent()
+    found: dict[int, int] = {}
+    for pid in pids:
+        sizes = [_rss(each) for each in _family(pid, tree)]
+        if sizes[0]:
+            found[pid] = sum(sizes)
+    return found
+
+
 def is_stopped(pid: int) -> bool:
     """It is stopped (SIGSTOP, a debugger): silent, but not dead. False for one that is gone."""
     try:
@@ -116,9 +131,17 @@ class _Sample(Struct, frozen=True):
 
 def _children_by_parent() -> dict[int, list[int]]:
     tree: dict[int, list[int]] = {}
-    for process in psutil.process_iter(["ppid"]):
-        tree.setdefault(process.info["ppid"], []).append(process.pid)
+    for pid, parent in _parents():
+        tree.setdefault(parent, []).append(pid)
     return tree
+
+
+def _parents() -> Iterable[tuple[int, int]]:
+    """Every process and its parent. On Linux read directly: psutil takes several times as long."""
+    if sys.platform != "linux":
+        return [(process.pid, process.info["ppid"]) for process in psutil.process_iter(["ppid"])]
+    else:
+        return [(pid, parent) for pid in psutil.pids() if (parent := marks.parent_of(pid))]
 
 
 def _family(pid: int, tree: dict[int, list[int]]) -> list[int]:
@@ -151,6 +174,15 @@ def _sample(pid: int) -> _Sample | None:
             )
     except (psutil.Error, OSError, ValueError, KeyError):
         return None
+
+
+def _rss(pid: int) -> int:
+    """0 for one that is gone."""
+    try:
+        rss_bytes: int = psutil.Process(pid).memory_info().rss
+    except (psutil.Error, OSError, ValueError):
+        return 0
+    return rss_bytes
 
 
 def _memory(process: psutil.Process) -> tuple[int, int]:

@@ -177,6 +177,56 @@ def test_a_server_that_gives_up_leaves_the_list_and_a_call_to_it_says_why() -> N
     assert rig.pool("a:1", "serving") == [SayListChanged(ONE)]
 
 
+@behaviour("silence:breaker")
+def test_a_server_whose_breaker_is_open_is_away_and_a_call_hears_how_long_it_still_is() -> None:
+    rig = Rig()
+    rig.ready()
+    rig.feed(PoolChanged(PoolKey("a:1"), "breaker_open", "it is broken", 60.0))
+    rig.wait(20.0)
+    missed, refused = rig.call("a__x")
+    assert missed == Discover(PoolKey("a:1"))
+    assert code(refused) == "breaker_open"
+    assert b'"retry_after_s":40.0' in refused.body
+    assert names(rig.lists()[-1]) == ["b__y"]
+
+
+@behaviour("silence:breaker-on-demand")
+def test_who_lists_or_greets_misses_a_server_whose_breaker_is_not_closed() -> None:
+    states: tuple[PoolState, ...] = ("breaker_open", "half_open")
+    for state in states:
+        rig = Rig()
+        rig.ready()
+        rig.pool("a:1", state)
+        assert Discover(PoolKey("a:1")) in rig.lists()
+        assert Discover(PoolKey("a:1")) in rig.come(TWO)
+        rig.pool("a:1", "serving")
+        assert Discover(PoolKey("a:1")) not in rig.lists("10")
+
+
+@behaviour("silence:breaker-probes")
+def test_when_it_is_half_open_it_stays_off_the_lists_and_a_call_by_name_goes_through() -> None:
+    rig = Rig()
+    rig.ready()
+    rig.pool("a:1", "breaker_open")
+    assert rig.pool("a:1", "half_open") == []
+    assert names(rig.lists()[-1]) == ["b__y"]
+    (call,) = rig.call("a__x")
+    assert isinstance(call, Call)
+    assert rig.pool("a:1", "serving") == [SayListChanged(ONE)]
+
+
+def test_a_name_that_may_be_a_servers_that_never_told_its_tools_is_refused_for_its_breaker() -> None:
+    rig = Rig()
+    rig.come()
+    rig.catalog("b:1", "y")
+    states: tuple[PoolState, ...] = ("breaker_open", "half_open")
+    for state in states:
+        rig.pool("a:1", state)
+        missed, refused = rig.call("a__x")
+        assert missed == Discover(PoolKey("a:1"))
+        assert code(refused) == "breaker_open"
+
+
 def test_a_call_goes_to_the_pool_under_the_servers_own_name_and_its_answer_back() -> None:
     rig = Rig()
     rig.ready()

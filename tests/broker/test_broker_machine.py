@@ -52,7 +52,17 @@ IDS = st.sampled_from(
 )
 KEYS = st.sampled_from([PoolKey("a:1"), PoolKey("a:2"), PoolKey("b:1")])
 STATES: st.SearchStrategy[PoolState] = st.sampled_from(
-    ["cold", "starting", "serving", "serving", "backing_off", "given_up", "stopped"]
+    [
+        "cold",
+        "starting",
+        "serving",
+        "serving",
+        "backing_off",
+        "given_up",
+        "stopped",
+        "breaker_open",
+        "half_open",
+    ]
 )
 PICK = st.integers(0, 50)
 Owed = dict[tuple[SessionId, RawJson], str]

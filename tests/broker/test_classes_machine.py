@@ -49,7 +49,18 @@ IDS = st.sampled_from([RawJson(b"1"), RawJson(b'"1"'), RawJson(b"2")])
 ROOTS = st.sampled_from(["file:///x", "file:///y"])
 PICK = st.integers(0, 50)
 STATES: st.SearchStrategy[PoolState] = st.sampled_from(
-    ["cold", "starting", "serving", "serving", "serving", "backing_off", "given_up", "stopped"]
+    [
+        "cold",
+        "starting",
+        "serving",
+        "serving",
+        "serving",
+        "backing_off",
+        "given_up",
+        "stopped",
+        "breaker_open",
+        "half_open",
+    ]
 )
 MODES: st.SearchStrategy[Mode] = st.sampled_from(["concurrent", "concurrent", "serial", "session"])
 WORKSPACE = "w"

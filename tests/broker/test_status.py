@@ -95,7 +95,8 @@ def test_what_is_not_well_is_said_with_a_word_for_programs() -> None:
     assert (status(supervisors=[])["healthy"], status(supervisors=[])["reason"]) == (False, "supervisor_away")
     assert status(surveyed=None)["healthy"] is False
     assert status(config_problem="line 1")["reason"] == "config_broken"
-    assert status(pool(A, "given_up"))["reason"] == "servers_failing"
+    for state in ("given_up", "breaker_open", "half_open", "backing_off"):
+        assert status(pool(A, state))["reason"] == "servers_failing"
 
 
 def test_savings_are_the_servers_that_sessions_would_run_less_all_of_ours() -> None:

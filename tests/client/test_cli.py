@@ -98,6 +98,8 @@ def test_ps_for_people_tells_modes_holders_questions_and_who_waits(house: House,
     assert rows["22"][-2:] == ["s1", "clau\\x1bde"]
     assert rows["PID"].index("ASKS") == rows["PID"].index("CALLS") + 1
     assert "waiting: 3 calls for browser, 2 calls for git" in shown
+    assert "time #1 is being replaced: it was given 1234 calls (limits.calls: 1000)" in shown
+    assert "breaker of git: open, closed to starts for 42 s more" in shown
     assert "nobody has looked yet" in shown
 
 

@@ -69,6 +69,7 @@ STATUS: Json = {
                     "holder_agent": "",
                     "holder_pid": 0,
                     "asks": 0,
+                    "why": "it was given 1234 calls (limits.calls: 1000)",
                 }
             ],
         },
@@ -97,12 +98,13 @@ STATUS: Json = {
                     "holder_agent": "clau\x1bde",
                     "holder_pid": 31,
                     "asks": 2,
+                    "why": "",
                 }
             ],
             "pools": [{"key": "browser:session", "sharing": "serial", "verified": True, "instances": [2]}],
         },
         "git": {
-            "state": "given_up",
+            "state": "breaker_open",
             "sharing": "auto",
             "verified": False,
             "waiting": 2,
@@ -110,6 +112,9 @@ STATUS: Json = {
             "tools": 0,
             "last_error": "exit code 1: no \x1b]0;repository\x07",
             "instances": [],
+            "pools": [
+                {"key": "git:1", "sharing": "auto", "breaker": "open", "retry_after_s": 42.5, "instances": []}
+            ],
         },
     },
     "sessions": [

@@ -50,6 +50,7 @@ POLICY = Policy(
     drain_s=5.0,
     ask_timeout_s=3.0,
     lease_idle_s=12.0,
+    open_s=3.0,
 )
 BOUND_S = LIST_WAIT_S + BOUNDS.wait_s + POLICY.wait_s + POLICY.max_total_s + 5.0 + 1.0
 """No request may take longer: a name, the broker's line, then the backstop; and a second for lag."""

@@ -111,7 +111,7 @@ async def test_status_json_keeps_its_contract(shared: Daemon) -> None:
             assert instance["rss_bytes"] >= instance["pss_bytes"]
             assert facts["servers"]["good"]["tools"] == 8
             assert facts["servers"]["good"]["state"] == "serving"
-            assert facts["servers"]["stillborn"]["state"] == "given_up"
+            assert facts["servers"]["stillborn"]["state"] == "breaker_open"
             assert facts["servers"]["off"]["state"] == "disabled"
             assert len(facts["sessions"]) == facts["totals"]["sessions"] == 2
             assert {each["pid"] for each in facts["sessions"]} == {agent.pid, second.pid}
@@ -160,7 +160,7 @@ async def test_call_json_prints_the_result_and_its_exit_code_tells_an_error(shar
         assert result["content"] == [{"type": "text", "text": "ä\n😀"}]
         result = await told(shared, "call", "stillborn__x", code=1)
         assert result["isError"]
-        assert result["_meta"]["carpool/error"]["code"] == "given_up"
+        assert result["_meta"]["carpool/error"]["code"] == "breaker_open"
         result = await told(shared, "call", "no_such_tool", code=1)
         assert result["error"]["code"] == -32602
         code, said, _ = await shared.carpool("call", "good__echo", "--args", '{"text": "plain"}')

@@ -104,10 +104,10 @@ async def test_a_server_that_never_reads_its_stdin_times_out_and_holds_up_nobody
 async def test_a_server_that_dies_at_start_is_given_up_with_its_last_words(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with undisturbed(shared), shared.agent() as agent:
-            text = await ended(agent, "stillborn__anything", "given_up", "no")
+            text = await ended(agent, "stillborn__anything", "breaker_open", "no")
             assert "exit code 3" in text
             facts = (await shared.status())["servers"]["stillborn"]
-            assert facts["state"] == "given_up"
+            assert facts["state"] == "breaker_open"
             assert "exit code 3" in facts["last_error"]
             assert "dies_at_start: no configuration" in facts["stderr"]
             assert "giving up" in shared.log("server-stillborn")
@@ -119,13 +119,13 @@ async def test_a_server_that_dies_at_start_is_given_up_with_its_last_words(share
 async def test_a_server_that_never_greets_is_given_up_at_its_limit(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with undisturbed(shared), shared.agent() as agent:
-            assert "did not greet within 1 s" in await ended(agent, "mute__anything", "given_up", "no")
+            assert "did not greet within 1 s" in await ended(agent, "mute__anything", "breaker_open", "no")
 
 
 async def test_a_command_that_does_not_exist_is_given_up_at_once_with_the_reason(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with undisturbed(shared), shared.agent() as agent:
-            text = await ended(agent, "nothing__anything", "given_up", "no")
+            text = await ended(agent, "nothing__anything", "breaker_open", "no")
             assert "/no/such/program" in text or "No such file" in text, text
 
 

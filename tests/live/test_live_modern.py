@@ -268,6 +268,6 @@ async def test_a_server_that_is_not_of_the_configured_era_is_named_with_what_to_
         async with one.agent() as agent:
             await agent.request("tools/list")
             facts = await one.until(
-                lambda facts: facts["servers"]["wrong"]["state"] == "given_up", "it has given up"
+                lambda facts: facts["servers"]["wrong"]["state"] == "breaker_open", "it has given up"
             )
             assert 'set "era" to "legacy"' in facts["servers"]["wrong"]["last_error"]

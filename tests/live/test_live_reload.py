@@ -203,7 +203,7 @@ async def test_a_servers_last_words_are_shown_without_values_of_its_environment(
     with trio.fail_after(LIMIT_S):
         async with one.shim(environ={"CARPOOL_LIVE_TOKEN": SECRET_A}) as agent:
             result = await agent.call("leaky__anything")
-            assert fault_of(result)["code"] == "given_up"
+            assert fault_of(result)["code"] == "breaker_open"
             facts = await one.status()
             assert "cannot log in with" in json.dumps(facts["servers"]["leaky"])
             assert SECRET_A not in json.dumps(facts)

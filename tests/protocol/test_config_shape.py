@@ -229,10 +229,8 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_lines() -> None
             "url: remote servers are not there yet in this version; a server needs a `command`",
         ),
         ({"timeout": 60000}, "timeout: the key is called `timeout_s` here, in seconds"),
-        (
-            {"limits": {}},
-            "limits: limits of memory, calls and age are not there yet in this version; take them out",
-        ),
+        ({"limits": {"rss_mb": -1}}, "limits.rss_mb: must be from 0 to 1000000 MiB"),
+        ({"limits": {"rss": 1}}, "limits.rss: unknown key; did you mean `rss_mb`?"),
     ],
 )
 def test_a_wrong_value_is_told_where_and_what_to_write(keys: dict[str, Any], problem: str) -> None:

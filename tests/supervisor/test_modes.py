@@ -452,9 +452,9 @@ def test_who_waits_is_refused_at_once_when_the_pool_has_given_up_though_others_h
     house.served(1, "a")
     house.call(2, "b")
     house.exit(house.spawned.pop())
-    assert house.fault(2) == "given_up"
+    assert house.fault(2) == "breaker_open"
     house.call(3, "b")
-    assert house.fault(3) == "given_up"
+    assert house.fault(3) == "breaker_open"
     house.call(4, "a")
     assert 4 in house.written, "who holds one goes on"
 
@@ -708,7 +708,7 @@ def test_a_server_that_comes_back_before_it_has_gone_starts_as_if_it_were_new() 
     house.served(1, "a")
     house.call(2, "a")
     house.exit(house.served(3, "b"))
-    assert house.core.pools[WEB].restart.given_up
+    assert house.core.pools[WEB].restart.breaker == "open"
     house.do(Wanted([]))
     house.do(Wanted([spec(sharing="session", give_up_after=1)]))
     house.served(4, "c")

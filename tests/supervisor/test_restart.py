@@ -19,24 +19,22 @@ def test_the_delay_doubles_from_half_a_second_between_half_and_whole() -> None:
         state, delay_s = after_failure(POLICY, state, lived_s=0.0, jitter=0.0)
         delays.append(delay_s)
     assert delays == [0.25, 0.5, 1.0, 2.0]
-    assert state == RestartState(4, given_up=False, restarts=4)
+    assert state == RestartState(4, "closed", restarts=4)
 
 
 @behaviour("silence:breaker")
 def test_the_fifth_failure_in_a_row_gives_up_and_is_no_restart() -> None:
     state, _ = after_failure(POLICY, RestartState(4, restarts=9), lived_s=1.0, jitter=0.5)
-    assert state == RestartState(5, given_up=True, restarts=9)
+    assert state == RestartState(5, "open", restarts=9)
 
 
 def test_a_hopeless_failure_gives_up_at_once() -> None:
     state, _ = after_failure(POLICY, FRESH, lived_s=0.0, jitter=0.5, hopeless=True)
-    assert state.given_up
+    assert state.breaker == "open"
 
 
 def test_an_operator_makes_earlier_failures_forgotten_but_not_uncounted() -> None:
-    assert after_operator(RestartState(5, given_up=True, restarts=7)) == RestartState(
-        0, given_up=False, restarts=7
-    )
+    assert after_operator(RestartState(5, "open", restarts=7)) == RestartState(0, "closed", restarts=7)
 
 
 @settings(deadline=None)
@@ -64,13 +62,13 @@ def test_more_failures_never_wait_less_at_equal_jitter(failures: int, jitter: fl
 def test_a_healthy_life_makes_it_the_first_failure_again(
     failures: int, jitter: float, lived_s: float
 ) -> None:
-    state, _ = after_failure(POLICY, RestartState(failures, given_up=True), lived_s=lived_s, jitter=jitter)
+    state, _ = after_failure(POLICY, RestartState(failures, "open"), lived_s=lived_s, jitter=jitter)
     assert state.failures == 1
-    assert not state.given_up
+    assert state.breaker == "closed"
 
 
 @settings(deadline=None)
 @given(st.integers(4, 2000), JITTER, st.floats(0, 59))
 def test_enough_failures_always_give_up(failures: int, jitter: float, lived_s: float) -> None:
     state, _ = after_failure(POLICY, RestartState(failures), lived_s=lived_s, jitter=jitter)
-    assert state.given_up
+    assert state.breaker == "open"

@@ -206,7 +206,7 @@ def test_a_call_to_nobody_is_refused_as_not_delivered() -> None:
 
 @behaviour("silence:breaker")
 def test_failures_back_off_then_give_up_and_then_every_call_is_refused_at_once() -> None:
-    rig = Rig(spec(give_up_after=2, first_delay_s=1.0))
+    rig = Rig(spec(give_up_after=2, first_delay_s=1.0, open_s=0.0))
     rig.feed(call(1))
     rig.feed(ev.InstanceSpawned(ONE, 99))
     assert rig.exit(stderr="no token") == [Forget(ONE)]

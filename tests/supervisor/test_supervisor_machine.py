@@ -50,7 +50,7 @@ from tests.behaviours import behaviour
 POLICY = Policy(
     max_instances=2, idle_s=20.0, first_start_s=8.0, start_s=4.0, timeout_s=5.0, max_total_s=15.0, wait_s=6.0,
     max_waiting_calls=3, max_in_flight=2, scale_up_at=1, give_up_after=3, healthy_after_s=10.0, probe_s=3.0,
-    lease_idle_s=12.0, drain_s=6.0, ask_timeout_s=7.0,
+    lease_idle_s=12.0, drain_s=6.0, ask_timeout_s=7.0, open_s=9.0,
 )  # fmt: skip
 LONGEST_S = POLICY.wait_s + POLICY.max_total_s
 KEYS = st.sampled_from([PoolKey(f"{server}:{version}") for server in "abcd" for version in (1, 2)])
@@ -65,6 +65,16 @@ RARE = [
     "spawn_failed", "greeting_failed", "stdout_closed", "a_dead_one_speaks", "broker_came", "clock_jumped",
 ]  # fmt: skip
 LEAST = st.sampled_from([0, 0, 0, 1])
+Limits = dict[str, Any]
+LIMITS: st.SearchStrategy[Limits] = st.sampled_from(
+    [
+        {},
+        {"limit_calls": 2},
+        {"limit_age_s": 8.0},
+        {"limit_rss_mb": 100, "limit_calls": 5},
+        {"limit_rss_mb": 100, "open_s": 0.0},
+    ]
+)
 MODES: st.SearchStrategy[Sharing] = st.sampled_from(["auto", "concurrent", "serial", "session"])
 FIXED: dict[str, Sharing] = {"c": "session", "d": "serial"}
 PICK = st.integers(0, 50)
@@ -134,6 +144,7 @@ class SupervisorMachine(RuleBasedStateMachine):
                     assert effect.instance not in self.processes
                     assert effect.instance not in self.dead
                     self.processes[effect.instance] = Process(effect.key)
+                    self.agrees_with_the_breaker(effect.key)
                 case ef.WriteCall():
                     process = self.processes[effect.instance]
                     assert process.has_greeted
@@ -192,14 +203,26 @@ class SupervisorMachine(RuleBasedStateMachine):
         self.agrees_with_the_mode(process)
         del process.rounds[wire]
 
+    def agrees_with_the_breaker(self, key: PoolKey) -> None:
+        breaker = self.core.pools[key].restart.breaker
+        assert breaker != "open", "it started though its breaker is open"
+        starting = [each for each in self.processes.values() if each.key == key and not each.has_greeted]
+        ending = [each for each in starting if each.stdin_closed]
+        assert breaker == "closed" or len(starting) - len(ending) <= 1, (
+            "more than one shows whether it is well"
+        )
+
     def process(self, pick: int, *, up: bool = True) -> tuple[InstanceId, Process] | None:
         able = [(i, p) for i, p in self.processes.items() if p.is_up == up]
         return able[pick % len(able)] if able else None
 
     # --- the broker ---------------------------------------------------------------------------------------
 
-    @rule(versions=VERSIONS, cap=st.integers(2, 6), least=LEAST, after=st.booleans(), sharing=MODES)
-    def wanted(self, versions: tuple[int, ...], cap: int, least: int, after: bool, sharing: Sharing) -> None:
+    @rule(versions=VERSIONS, cap=st.integers(2, 6), sharing=MODES, after=st.booleans(), more=st.data())
+    def wanted(
+        self, versions: tuple[int, ...], cap: int, sharing: Sharing, after: bool, more: st.DataObject
+    ) -> None:
+        least, limits = more.draw(LEAST), more.draw(LIMITS)
         keys = [
             PoolKey(f"{server}:{version}")
             for server, version in zip("abcd", versions, strict=True)
@@ -211,7 +234,9 @@ class SupervisorMachine(RuleBasedStateMachine):
             old = PoolKey(f"{key[0]}:{3 - int(key[2])}")
             replaces = "" if old in keys else old
             first = old if after and key == "a:2" and replaces else ""
-            specs.append(spec(key, least=least, after=first, replaces=replaces, sharing=sharing))
+            specs.append(
+                spec(key, least=least, after=first, replaces=replaces, sharing=sharing, limits=limits)
+            )
         self.feed(Wanted(specs, cap, 2))
 
     @rule(
@@ -387,6 +412,13 @@ class SupervisorMachine(RuleBasedStateMachine):
                 found[1].running.pop(wire, None)
             self.feed(ev.InstanceExited(found[0], "was killed by SIGKILL", unwritten, "", 0.5))
 
+    @rule(pick=PICK, sizes=st.lists(st.sampled_from([50, 150]), min_size=1, max_size=3))
+    def memory_measured(self, pick: int, sizes: list[int]) -> None:
+        found = self.process(pick)
+        for size_mb in sizes if found else ():
+            assert found
+            self.feed(ev.MemoryMeasured(((found[0], size_mb << 20),)))
+
     @rule(pick=PICK, blocked=st.booleans())
     def stdin_blocked(self, pick: int, blocked: bool) -> None:
         found = self.process(pick)
@@ -454,9 +486,15 @@ class SupervisorMachine(RuleBasedStateMachine):
 
 
 def spec(
-    key: PoolKey, *, least: int = 0, after: str = "", replaces: str = "", sharing: Sharing = "auto"
+    key: PoolKey,
+    *,
+    least: int = 0,
+    after: str = "",
+    replaces: str = "",
+    sharing: Sharing = "auto",
+    limits: Limits | None = None,
 ) -> PoolSpec:
-    policy = replace(POLICY, min_instances=least, sharing=FIXED.get(key[0], sharing))
+    policy = replace(POLICY, min_instances=least, sharing=FIXED.get(key[0], sharing), **(limits or {}))
     return PoolSpec(
         key=key,
         server=ServerName(key[0]),
@@ -465,6 +503,7 @@ def spec(
         cwd="/",
         policy=policy,
         start_after=PoolKey(after),
+        stop_first=key[0] == "b",
         replaces=PoolKey(replaces),
         era="stateless" if key in STATELESS else "handshake",
     )

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from carpool_supervisor.vitals import Probe, find_marked, is_stopped, vitals
+from carpool_supervisor.vitals import Probe, find_marked, is_stopped, memory, vitals
 from tests.kit.spawning import server_argv
 from tests.kit.waits import until
 
@@ -37,6 +37,15 @@ async def test_the_memory_of_the_real_server_behind_a_wrapper_counts() -> None:
         assert now.cpu_s > 0
         assert wrapper.stdin is not None
         wrapper.stdin.close()  # or the server would outlive its wrapper
+
+
+async def test_the_memory_of_a_limit_is_that_of_the_process_and_all_its_descendants() -> None:
+    with running("sh", "-c", '"$@"; true', "sh", *server_argv("hog", "40")) as wrapper:
+        await until(lambda: memory([wrapper.pid]).get(wrapper.pid, 0) > 40 * MIB, "the server has its memory")
+        assert wrapper.stdin is not None
+        wrapper.stdin.close()
+    wrapper.wait()
+    assert memory([wrapper.pid]) == {}
 
 
 async def test_the_rate_of_cpu_is_that_since_the_last_survey() -> None:

@@ -72,7 +72,7 @@ from carpool_protocol.messages import (
     Wanted,
 )
 
-AWAY: Final = frozenset({"given_up", "stopped"})
+AWAY: Final = frozenset({"given_up", "stopped", "breaker_open", "half_open"})
 """States in which a server leaves every list."""
 
 
@@ -327,7 +327,7 @@ class BrokerCore:
     # --- what the servers do ---------------------------------------------------------------------------
 
     def _pool_changed(self, event: PoolChanged, now: float) -> None:
-        self.states[event.key] = event
+        self.outlook.learn(event, now)
         self.ledger.fresh.forget(event.key)
         changed = self.registry.hide(event.key) if event.state in AWAY else self.registry.show(event.key)
         self._told(changed)
@@ -384,6 +384,7 @@ class BrokerCore:
         for key in sorted(self._wanted - keys):
             self.states.pop(key, None)
             self.ledger.fresh.forget(key)
+            self.outlook.retry_at.pop(key, None)
             self._told(self.registry.forget(key))
         self.outlook.slow &= keys
         self.requests.hints.keep(keys)

@@ -86,6 +86,7 @@ class Lists:
     ) -> bool:
         view = self._outlook.view(session)
         if not self._outlook.unsettled(session, view):
+            self._outlook.miss(view)
             return False
         self._outlook.discover(session, view)
         session.lists[event.id] = event

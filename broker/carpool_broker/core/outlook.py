@@ -23,8 +23,11 @@ from carpool_broker.core.views import differing
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.messages import Discover, PoolChanged
 
-FAILING: Final = frozenset({"given_up", "stopped", "backing_off"})
+FAILING: Final = frozenset({"given_up", "stopped", "backing_off", "breaker_open", "half_open"})
 """States in which nothing waits for a pool's catalog."""
+
+RETRIED: Final = frozenset({"breaker_open", "half_open"})
+"""States in which an instance starts if somebody needs the pool: now, or when that may be (rule 8)."""
 
 NONE: Final[frozenset[ServerName]] = frozenset()
 
@@ -37,8 +40,23 @@ class Outlook:
         self._out = out
         self.states: dict[PoolKey, PoolChanged] = {}
         self.sources = Sources(registry, self.states)
+        self.retry_at: dict[PoolKey, float] = {}
+        """When a pool that fails may start again."""
         self.slow: set[PoolKey] = set()
         """Pools that a list has once waited for in vain."""
+
+    def learn(self, state: PoolChanged, now: float) -> None:
+        """The supervisor told the state of a pool."""
+        self.states[state.key] = state
+        self.retry_at.pop(state.key, None)
+        if state.retry_after_s is not None:
+            self.retry_at[state.key] = now + state.retry_after_s
+
+    def refusal(self, state: PoolChanged, now: float) -> tuple[str, str, float | None]:
+        """Why a pool in this failing state is not asked: (fault, detail, retry_after_s)."""
+        fault = "breaker_open" if state.state == "half_open" else state.state
+        at = self.retry_at.get(state.key)
+        return fault, state.reason, None if at is None else max(at - now, 0.1)
 
     # --- who sees what ---------------------------------------------------------------------------------
 
@@ -109,13 +127,20 @@ class Outlook:
         return self.sources.own_roots(session.source) if session.rooting else NONE
 
     def discover(self, session: Session, view: View) -> None:
-        """Have the unknown catalogs of this view told."""
+        """Have the unknown catalogs of this view told, and say that what is away is missed."""
         later: set[PoolKey] = set()
         if session.rooting:
             unrooted = self.unrooted(session)
             later = {entry.key for entry in view.scope.servers if entry.server in unrooted}
         for key in sorted(view.unknown - later):
             if not self.is_settled(key):
+                self._out(Discover(key))
+        self.miss(view)
+
+    def miss(self, view: View) -> None:
+        """Somebody who looks through this view does not find what is away."""
+        for key in sorted(view.away):
+            if key in self.states and self.states[key].state in RETRIED:
                 self._out(Discover(key))
 
     def check(self, sessions: Iterable[Session]) -> None:

@@ -19,7 +19,7 @@ from carpool_broker.core.interests import Interests
 from carpool_broker.core.ledger import Ledger, is_keepable
 from carpool_broker.core.listens import Listens
 from carpool_broker.core.lists import Lists
-from carpool_broker.core.outlook import FAILING, Outlook
+from carpool_broker.core.outlook import FAILING, RETRIED, Outlook
 from carpool_broker.core.outward import needed
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.replies import READ, refusal
@@ -31,7 +31,7 @@ from carpool_broker.core.watching import Watching
 from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.faults import TOOLS_CALL
 from carpool_protocol.ids import CallId, RawJson, ServerName, SessionId
-from carpool_protocol.messages import Feature
+from carpool_protocol.messages import Discover, Feature
 from carpool_protocol.subjects import TASKS
 
 Out = Callable[[AnyEffect], None]
@@ -128,7 +128,7 @@ class Requests:
                 self._enter(owed, view, now)
             return
         self._resolved(owed)
-        self._fail_unresolved(owed, view, found)
+        self._fail_unresolved(owed, view, found, now)
 
     def _may_change(self, session: Session, view: View, found: Target | NoTarget) -> bool:
         """Whether it is worth waiting for a better place than what was found."""
@@ -160,8 +160,10 @@ class Requests:
             self._resolved(owed)
         owed.edit = needed(view, owed.key, owed.version)
         away = self._outlook.states.get(owed.key) if owed.key in view.away else None
-        if away is not None:
-            self._ledger.fail(owed, away.state, away.reason, away.retry_after_s)
+        if away is not None and away.state != "half_open":
+            if away.state in RETRIED:
+                self._out(Discover(owed.key))
+            self._ledger.fail(owed, *self._outlook.refusal(away, now))
         elif owed.session.anonymous and self._keeps_state(owed):
             self._ledger.fail(owed, "needs_session")
         else:
@@ -172,13 +174,15 @@ class Requests:
         state = self._outlook.states.get(owed.key)
         return state is not None and state.mode == "session"
 
-    def _fail_unresolved(self, owed: Owed, view: View, found: NoTarget) -> None:
+    def _fail_unresolved(self, owed: Owed, view: View, found: NoTarget, now: float) -> None:
         """Nobody has it; or whoever may have it is failing: then that is the reason."""
         for key in found.suspects:
             state = self._outlook.states.get(key)
             if state is not None and state.state in FAILING:
                 owed.server = next(entry.server for entry in view.scope.servers if entry.key == key)
-                self._ledger.fail(owed, state.state, state.reason, state.retry_after_s)
+                if state.state in RETRIED:
+                    self._out(Discover(key))
+                self._ledger.fail(owed, *self._outlook.refusal(state, now))
                 return
         asked = owed.asked
         if asked.by is not None and _FAMILIES[asked.method] not in view.capabilities():

@@ -27,7 +27,7 @@ from carpool_broker.core.twins import Twins
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.messages import PoolChanged, PoolSpec, Wanted
 
-FAILED: Final = frozenset({"backing_off", "given_up"})
+FAILED: Final = frozenset({"backing_off", "given_up", "breaker_open", "half_open"})
 
 
 class Lane:

@@ -25,7 +25,6 @@ SERVER_LATER: Final[dict[str, str]] = {
     "serverUrl": _REMOTE,
     "headers": _REMOTE,
     "python": "servers made of a Python module are not there yet in this version; a server needs a `command`",
-    "limits": "limits of memory, calls and age are not there yet in this version; take them out",
     "tools_file": "offline tool lists are not there yet in this version; take it out",
     "environment": "the key is called `env` here",
     "enabled": "the key is called `disabled` here, with the opposite value",

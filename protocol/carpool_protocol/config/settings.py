@@ -277,7 +277,7 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         "policy.give_up_after",
         _P.give_up_after,
         "failures",
-        "Failures in a row after which the server is not restarted by itself.",
+        "Failures in a row after which the server is left alone for `restart.open_s`.",
     ),
     seconds(
         "restart.first_delay_s",
@@ -292,6 +292,43 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         "policy.healthy_after_s",
         _P.healthy_after_s,
         "After a life this long an end no longer counts as one failure more in a row.",
+    ),
+    seconds(
+        "restart.open_s",
+        "policy.open_s",
+        _P.open_s,
+        "A server that failed `restart.give_up_after` times in a row is left alone for this long; calls to "
+        "it are refused at once. Then, when somebody needs it, one start and one call show whether it is "
+        "well again. 0: never by itself, only `carpool start SERVER` tries again.",
+        zero=True,
+    ),
+    count(
+        "limits.rss_mb",
+        "policy.limit_rss_mb",
+        _P.limit_rss_mb,
+        "MiB",
+        "An instance whose processes hold more memory than this, twice in a row when looked at every few "
+        "seconds (RSS, so memory that they share counts for each), is replaced: another greets first if it "
+        "is in use, and open calls finish. One that an agent holds (`session`) is left to it for `drain_s`. "
+        "0: no limit.",
+        low=0,
+    ),
+    count(
+        "limits.calls",
+        "policy.limit_calls",
+        _P.limit_calls,
+        "calls",
+        "An instance is replaced in the same way after so many calls, or up to a tenth fewer, so that "
+        "several do not go at once. One that an agent holds is ended with its lease, as always. 0: no limit.",
+        low=0,
+        high=1_000_000_000,
+    ),
+    seconds(
+        "limits.age_s",
+        "policy.limit_age_s",
+        _P.limit_age_s,
+        "The same for the age of an instance. 0: no limit.",
+        zero=True,
     ),
     seconds("probe_s", "policy.probe_s", _P.probe_s, "An instance silent this long is probed with a ping."),
     seconds(

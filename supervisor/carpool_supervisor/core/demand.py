@@ -24,7 +24,8 @@ def needed(pool: Pool, leases: Leases) -> int:
 def wanted(pool: Pool, leases: Leases) -> int:
     """So many instances there should be at least, by what is open and in line now."""
     if pool.mode == "serial":
-        return min(len(pool.serving) + len(pool.waiting), pool.most) if pool.waiting else 0
+        lanes = sum(each.counts for each in pool.serving)
+        return min(lanes + len(pool.waiting), pool.most) if pool.waiting else 0
     if pool.mode == "session":
         in_use = _in_use(pool, leases)
         spares = pool.policy.spares if in_use else 0

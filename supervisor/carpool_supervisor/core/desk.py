@@ -68,7 +68,7 @@ class Desk:
                 self._place(opened, there, now)
             return None
         pool = self._pools.get(call.key)
-        refusal = no_entry(pool)
+        refusal = no_entry(pool, now)
         if pool is None or refusal is not None:
             slug, text, retry_after_s = refusal or GONE_POOL
             self._out(Failed(call.call, slug, "no", text, retry_after_s))
@@ -315,7 +315,7 @@ class Desk:
         """It was never delivered: it is the next of its session again."""
         call = opened.call
         pool = self._pools.get(call.key)  # after a reload not always that of the instance it was placed on
-        refusal = no_entry(pool)
+        refusal = no_entry(pool, now)
         if pool is None or refusal is not None:  # nobody is going to serve that line any more
             slug, text, retry_after_s = refusal or GONE_POOL
             self._out(Failed(call.call, slug, "no", text, retry_after_s))

@@ -279,6 +279,13 @@ class PoolKnown(Event, frozen=True):
     """Which it speaks, where that was found out by the other one not working."""
 
 
+class MemoryMeasured(Event, frozen=True):
+    """How much memory instances with a limit of it hold now, their descendants included."""
+
+    sizes: tuple[tuple[InstanceId, int], ...]
+    """RSS in bytes."""
+
+
 class ClockJumped(Event, frozen=True):
     """The machine slept: every instance is probed before it is used."""
 
@@ -314,7 +321,7 @@ InstanceEvent = (
     | InstanceExited
 )
 """Of one instance: all of these have an `instance`."""
-OwnEvent = BrokerCame | PoolKnown | ClockJumped | StopWanted | InstanceEvent
+OwnEvent = BrokerCame | PoolKnown | MemoryMeasured | ClockJumped | StopWanted | InstanceEvent
 LinkEvent = (
     Wanted
     | Discover

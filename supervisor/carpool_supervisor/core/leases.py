@@ -26,8 +26,9 @@ from carpool_protocol.ids import InstanceId, PoolKey, SessionId
 IDLE_S: Final = 1800.0
 
 Cause = Literal[
-    "crash", "silent", "mute", "idle", "reload", "restart", "needed", "room", "link", "roots", "supervisor"
-]
+    "crash", "silent", "mute", "idle", "reload", "restart", "needed", "room", "link", "roots", "supervisor",
+    "memory",
+]  # fmt: skip
 
 CAUSES: Final[Mapping[Cause, str]] = {
     "crash": "its process ended by itself",
@@ -40,6 +41,7 @@ CAUSES: Final[Mapping[Cause, str]] = {
     "roots": "the roots of this session are others now, and servers are told of roots when they start",
     "link": "the parts of carpool had lost touch with each other",
     "supervisor": "the part of carpool that runs the servers was restarted",
+    "memory": "it held more memory than its limit (limits.rss_mb) for too long",
     "room": "another server had no instance at all, and this one had gone unused for the longest time",
 }
 """For the agent: why the state is gone, as a clause after "because"."""

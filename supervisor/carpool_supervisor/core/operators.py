@@ -9,7 +9,7 @@ from collections.abc import Callable
 from carpool_protocol.messages import Operate, Operated
 from carpool_supervisor.core.effects import AnyEffect
 from carpool_supervisor.core.pool import Pool
-from carpool_supervisor.core.refusals import given_up_text
+from carpool_supervisor.core.refusals import broken_text
 from carpool_supervisor.core.restart import after_operator
 
 
@@ -22,7 +22,8 @@ def take_word(pool: Pool, word: Operate) -> None:
         return
     pool.stopped = False
     pool.restart = after_operator(pool.restart)
-    pool.not_before = 0.0
+    pool.not_before, pool.missed = 0.0, False
+    pool.try_out(None)
     if word.verb == "restart" or pool.target == 0:
         pool.target = max(pool.target, pool.policy.min_instances, 1)
 
@@ -53,8 +54,8 @@ def _effect_of(pool: Pool, verb: str, generation: int) -> tuple[bool, str] | Non
         return None if pool.instances else (True, "stopped")
     if pool.stopped:
         return False, "was stopped meanwhile"
-    if pool.restart.given_up:
-        return False, given_up_text(pool)
+    if pool.restart.breaker == "open":
+        return False, broken_text(pool)
     if pool.serving and (verb == "start" or any(i.generation > generation for i in pool.serving)):
         return True, "serving"
     return None

@@ -25,12 +25,13 @@ from carpool_protocol.messages import (
     PoolState,
 )
 from carpool_supervisor.core.attribution import CAN_ASK, InFlight
-from carpool_supervisor.core.leases import Leases
+from carpool_supervisor.core.leases import Cause, Leases
 from carpool_supervisor.core.lifecycle import ACTIVE, Happening, State, follow
 from carpool_supervisor.core.restart import FRESH, RestartState
 from carpool_supervisor.core.sharing import Evidence, EvidenceKind, Verdict, decide, most_instances
 from carpool_supervisor.core.trace import TraceKey
 from carpool_supervisor.core.waiting import Waiting
+from carpool_supervisor.core.wear import NEVER, calls_of, past
 from carpool_supervisor.core.well_known import Entry
 
 
@@ -87,9 +88,9 @@ class Instance:
     """One process of a pool."""
 
     __slots__ = (
-        "blocked", "calls", "era", "failure", "fit_at", "generation", "held", "id", "idle_since",
-        "in_flight", "last_heard", "lingering", "next_wire", "pid", "pool", "probed_at", "probed_era",
-        "refusals", "spawned_at", "state", "suspended", "tasks",
+        "blocked", "calls", "cause", "era", "failure", "fit_at", "generation", "heeded_at", "held", "id",
+        "idle_since", "in_flight", "last_heard", "lingering", "next_wire", "over_rss", "pid", "pool",
+        "probed_at", "probed_era", "refusals", "rss_mb", "spawned_at", "state", "suspended", "tasks", "worn",
     )  # fmt: skip
 
     def __init__(self, instance: InstanceId, pool: "Pool", generation: int, now: float) -> None:
@@ -125,6 +126,26 @@ class Instance:
         """It did not answer a probe: nothing new is placed on it."""
         self.failure: str | None = None
         """Why we end it, where that counts as a failure."""
+        self.cause: Cause = "reload"
+        """What its holder is told when it is ended while it drains."""
+        self.rss_mb = 0
+        """Memory of its processes, as last measured, in MiB."""
+        self.over_rss = 0
+        """So many measurements in a row were above its limit."""
+        self.heeded_at = NEVER
+        """From so many calls on its answers are looked at: a limit is reached, or it is on trial."""
+        self.worn = ""
+        """The limit that it has reached: another is to take its place (`recycling`)."""
+
+    def heed(self) -> None:
+        """Have its answers looked at from the right one on."""
+        reached = NEVER if self.worn else calls_of(self.pool.policy, self.generation)
+        self.heeded_at = 0 if self.pool.trial is self else reached
+
+    @property
+    def counts(self) -> bool:
+        """Whether it counts for the size of its pool."""
+        return self.state in ACTIVE and not self.worn
 
     @property
     def busy(self) -> bool:
@@ -153,7 +174,7 @@ class Instance:
         return (
             not self.blocked
             and not self.suspended
-            and len(self.in_flight) < self.pool.policy.max_in_flight
+            and len(self.in_flight) < self.pool.room
             and self.state in (State.SERVING, State.DRAINING)
         )
 
@@ -175,12 +196,18 @@ class Pool:
         self.key = key
         self.server = server
         self.policy = policy
+        self.room = policy.max_in_flight
+        """Unanswered calls that an instance may have: one while it is on trial (`breakers`)."""
         self.wanted = True
         self.stopped = False
         """By an operator."""
         self.restart: RestartState = FRESH
         self.not_before = 0.0
-        """No start before this time (back-off)."""
+        """No start before this time (back-off, open breaker)."""
+        self.missed = False
+        """Somebody needed it while its breaker was open."""
+        self.trial: Instance | None = None
+        """It was let through by the half open breaker, and no call has come back from it yet."""
         self.target = 0
         """How many active instances there should be now."""
         self.instances: dict[InstanceId, Instance] = {}
@@ -237,6 +264,22 @@ class Pool:
         """How its instances are shared by placements from now on."""
         return self.verdict.mode
 
+    def take_policy(self, policy: Policy) -> None:
+        """It is run in this way from now on."""
+        self.policy = policy
+        self.waiting.max_calls, self.waiting.max_bytes = policy.max_waiting_calls, policy.max_waiting_bytes
+        self.room = policy.max_in_flight if self.trial is None else 1
+        for instance in self.instances.values():
+            instance.heed()
+
+    def try_out(self, instance: "Instance | None") -> None:
+        """Let one call at a time through to this instance, until one has come back; None: no more."""
+        before, self.trial = self.trial, instance
+        self.room = self.policy.max_in_flight if instance is None else 1
+        for each in (before, instance):
+            if each is not None:
+                each.heed()
+
     def judge_sharing(self) -> None:
         """Policy, catalog or evidence are others now."""
         tools = [offer.name for offer in self.catalog.tools] if self.catalog is not None else []
@@ -248,7 +291,7 @@ class Pool:
     def pick(self) -> Instance | None:
         """The instance with the fewest unanswered calls that can take one more."""
         best: Instance | None = None
-        fewest = self.policy.max_in_flight
+        fewest = self.room
         for instance in self.serving:
             load = len(instance.in_flight)
             if load < fewest and not instance.blocked and not instance.suspended:
@@ -261,7 +304,16 @@ class Pool:
 
     def active(self) -> int:
         """How many instances count towards the pool's size."""
-        return sum(1 for instance in self.instances.values() if instance.state in ACTIVE)
+        return sum(1 for instance in self.instances.values() if instance.counts)
+
+    def starting(self) -> bool:
+        """Whether an instance is on its way."""
+        return any(i.state in (State.SPAWNING, State.GREETING) for i in self.instances.values())
+
+    def being_tried(self) -> bool:
+        """Whether it is being found out already if an instance can live: none starts beside that one."""
+        ending = any(each.failure is not None for each in self.instances.values())  # its end tells
+        return self.trial is not None or self.starting() or ending
 
     def state(self, now: float) -> PoolState:
         """What the broker and people are told."""
@@ -271,13 +323,20 @@ class Pool:
             return "stopped"
         if self.serving:
             return "serving"
-        if self.restart.given_up:
-            return "given_up"
-        if any(i.state in (State.SPAWNING, State.GREETING) for i in self.instances.values()):
+        if self.restart.breaker == "open":
+            return "breaker_open" if self.policy.open_s else "given_up"
+        if self.restart.breaker == "half_open":
+            return "half_open"
+        if self.starting():
             return "starting"
         if self.target > 0 and self.not_before > now:
             return "backing_off"
         return "starting" if self.target > 0 else "cold"
+
+    def retry_after_s(self, now: float) -> float | None:
+        """When something may start again, where that is not now."""
+        is_off = self.restart.breaker == "open" and not self.policy.open_s
+        return self.not_before - now if self.not_before > now and not is_off else None
 
     def report(self, now: float, leases: Leases) -> PoolReport:
         """For `status`; memory and CPU are the shell's to add."""
@@ -305,11 +364,14 @@ class Pool:
                     uptime_s=now - i.spawned_at,
                     holder=leases.holder(i.id) or SessionId(""),
                     asks=sum(opened.asks for opened in i.in_flight.values()),
+                    why=_why(i, leases, now),
                 )
                 for i in self.instances.values()
             ],
             verified=self.verdict.verified,
             asking=self.asking,
+            breaker=self.restart.breaker,
+            retry_after_s=self.retry_after_s(now),
         )
 
 
@@ -319,6 +381,14 @@ def _state_text(instance: Instance, leases: Leases) -> str:
     if instance.suspended:
         return "suspended"
     return "spare" if leases.is_spare(instance.id) else instance.state.value
+
+
+def _why(instance: Instance, leases: Leases, now: float) -> str:
+    """Why it is on its way out, where that is a limit."""
+    if instance.worn or instance.state is not State.SERVING or leases.holder(instance.id) is None:
+        return instance.worn
+    reached = past(instance.pool.policy, instance.generation, instance.calls, now - instance.spawned_at)
+    return f"{reached}; replaced when its lease ends" if reached else ""
 
 
 def timeout_of(policy: Policy, call: Call) -> float:

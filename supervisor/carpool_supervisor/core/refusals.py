@@ -5,7 +5,7 @@ Owns the details beside the sentences of `fault_kinds`. Pure functions of a pool
 Knows nothing of: who is told, and when (`desk`, `roster`).
 """
 
-from typing import Literal
+from typing import Final, Literal
 
 from carpool_supervisor.core.leases import CAUSES, Cause
 from carpool_supervisor.core.pool import OpenCall, Pool
@@ -13,20 +13,32 @@ from carpool_supervisor.core.pool import OpenCall, Pool
 GONE_POOL = ("draining", "Its configuration has just changed.", 0.5)
 
 
-def no_entry(pool: Pool | None) -> tuple[str, str, float | None] | None:
+PROBE_S: Final = 5.0
+"""While one start shows whether a server is well again: others may ask again after so long."""
+
+
+def no_entry(pool: Pool | None, now: float) -> tuple[str, str, float | None] | None:
     """Why no call may enter this pool now: (fault, detail, retry_after_s), or None."""
     if pool is None or not pool.wanted:
         return GONE_POOL
     if pool.stopped:
         return ("stopped", "", None)
-    if pool.restart.given_up and not pool.serving:
-        return given_up(pool)
+    if not pool.serving:
+        match pool.restart.breaker:
+            case "open":
+                return broken(pool, now)
+            case "half_open" if pool.waiting:
+                return ("breaker_open", last_error(pool), PROBE_S)
+            case _:
+                pass
     return None
 
 
-def given_up(pool: Pool) -> tuple[str, str, float | None]:
-    """Nothing starts here by itself any more: (fault, detail, retry_after_s)."""
-    return ("given_up", last_error(pool), None)
+def broken(pool: Pool, now: float) -> tuple[str, str, float | None]:
+    """Nothing starts here now: (fault, detail, retry_after_s)."""
+    if not pool.policy.open_s:
+        return ("given_up", last_error(pool), None)
+    return ("breaker_open", last_error(pool), pool.retry_after_s(now))
 
 
 def last_error(pool: Pool) -> str:
@@ -43,12 +55,14 @@ OWN_LANE = (
 """(fault, detail, retry_after_s) for an agent that would wait for itself (rule 14)."""
 
 
-def given_up_text(pool: Pool) -> str:
-    """For the operator: why nothing starts any more."""
+def broken_text(pool: Pool) -> str:
+    """For the operator: why nothing starts now, and until when."""
     failures = "a failure" if pool.restart.failures == 1 else f"{pool.restart.failures} failures in a row"
+    left = f"left alone for {pool.policy.open_s:g} s" if pool.policy.open_s else "not restarted by itself"
+    again = " at once" if pool.policy.open_s else ""
     return (
-        f"not restarted by itself after {failures}. {last_error(pool)}"
-        f" See `carpool logs {pool.server}`; `carpool start {pool.server}` tries again."
+        f"{left} after {failures}. {last_error(pool)}"
+        f" See `carpool logs {pool.server}`; `carpool start {pool.server}` tries again{again}."
     )
 
 
@@ -85,11 +99,13 @@ def timeout_text(slug: Literal["timed_out", "ran_too_long"], pool: Pool, opened:
     return f"The limit is {opened.timeout_s if slug == 'timed_out' else pool.policy.max_total_s:g} s."
 
 
-def ended_text(pool: Pool, *, closing: bool) -> str:
-    """We ended it while a call was open there: why, and how long it could have finished that."""
+def ended_text(pool: Pool, *, closing: bool, worn: str = "") -> str:
+    """We ended it while a call was open there: why, and how long it could have finished that. `worn`: the
+    limit that it had reached.
+    """
     if closing:
         return "It was ended by carpool, because carpool itself was stopped."
-    why = "it was restarted, replaced or no longer needed"
+    why = worn or "it was restarted, replaced or no longer needed"
     if not pool.wanted:
         why = "its configuration was changed or removed"
     elif pool.stopped:

@@ -18,16 +18,16 @@ from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.ids import InstanceId
 from carpool_protocol.messages import Catalog
 from carpool_supervisor.core import demand, witness
+from carpool_supervisor.core.breakers import Breakers
 from carpool_supervisor.core.desk import Desk
-from carpool_supervisor.core.effects import AnyEffect, CloseStdin, Forget, Note, Probe, SignalGroup, Spawn
+from carpool_supervisor.core.effects import AnyEffect, CloseStdin, Forget, Probe, SignalGroup, Spawn
 from carpool_supervisor.core.eras import Eras, first_of
 from carpool_supervisor.core.events import InstanceExited
 from carpool_supervisor.core.leases import Cause, Leases
 from carpool_supervisor.core.lifecycle import ACTIVE, ENDING, Happening, State
 from carpool_supervisor.core.placement import heirs
 from carpool_supervisor.core.pool import MAX_LINGERING, Instance, Pool, Pools
-from carpool_supervisor.core.refusals import died_text, ended_text, given_up, given_up_text, no_entry
-from carpool_supervisor.core.restart import after_failure
+from carpool_supervisor.core.refusals import died_text, ended_text
 from carpool_supervisor.core.silence import Judgement, judge
 from carpool_supervisor.core.starts import Starts, falls_short
 
@@ -50,6 +50,7 @@ class Roster:
         self.instances: dict[InstanceId, Instance] = {}
         self.eras = Eras(self.instances, out)
         self.starts = Starts(pools, self.instances, leases, start=self._start, drain=self._make_way)
+        self.breakers = Breakers(desk, self.starts, out)
         self._most = self.starts.max_processes
         """The cap, or what ran when it was lowered: nothing is ended for that alone."""
         self._next_id = 1
@@ -80,6 +81,7 @@ class Roster:
         self._next_id += 1
         self.instances[instance.id] = instance
         pool.instances[instance.id] = instance
+        instance.heed()
         self.phases.arm(instance.id, now, pool.start_limit_s())
         self._watch(now)
         era = instance.era = first_of(pool)
@@ -106,6 +108,7 @@ class Roster:
         self.phases.disarm(instance.id)
         self.starts.turns.disarm(instance.id)
         self.learn(pool, catalog, now)
+        self.breakers.greeted(instance, now)
         if pool.active() > max(pool.target, 1):
             self.shrink(pool, now)
         self._desk.serve(pool, now)  # before anybody takes it for idle
@@ -138,7 +141,9 @@ class Roster:
         if instance.state is State.SERVING and instance.busy:
             self._leaves_service(instance)
             instance.move(Happening.DRAIN)
-            self.phases.arm(instance.id, now, instance.pool.policy.drain_s)
+            policy = instance.pool.policy  # nothing is wrong with what is only worn: no call ends for it
+            limit_s = max(policy.drain_s, policy.max_total_s) if instance.worn else policy.drain_s
+            self.phases.arm(instance.id, now, limit_s)
         elif instance.state in ACTIVE:
             self.stop(instance, now, cause)
         else:
@@ -149,8 +154,9 @@ class Roster:
         self.drain(instance, now, cause)
         self._desk.freed(instance, now)
 
-    def wind_down(self, instance: Instance, now: float) -> None:
+    def wind_down(self, instance: Instance, now: float, cause: Cause = "reload") -> None:
         """It is not wanted any more: drain it, but its holder keeps it until `drain_s` is over (rule 15)."""
+        instance.cause = cause
         if self._leases.holder(instance.id) is None:
             self.drain(instance, now)
         elif instance.state is State.SERVING:
@@ -161,7 +167,7 @@ class Roster:
     def spare(self, instance: Instance, now: float, cause: Cause = "restart") -> None:
         """End it without another in its place."""
         pool = instance.pool
-        if instance.state in ACTIVE:
+        if instance.counts:
             pool.target = max(pool.active() - 1, pool.policy.min_instances)
         self.drain(instance, now, cause)
 
@@ -215,7 +221,7 @@ class Roster:
         first_words = never_fit or instance.calls == 0 or pool.policy.stderr_in_errors
         text = died_text(pool, event.how, event.stderr if first_words else "")
         if failure is None and instance.state in ENDING:
-            text = ended_text(pool, closing=self.starts.closed)
+            text = ended_text(pool, closing=self.starts.closed, worn=instance.worn)
         if instance.calls == len(event.unwritten):
             self._leases.unused(instance.id)
         self._remove(instance)
@@ -223,36 +229,15 @@ class Roster:
         forgiven = self.eras.ended(instance, by_itself=instance.failure is None and not asked)
         if failure is not None and not forgiven:
             pool.stderr = event.stderr.splitlines()[-20:]
-            self._failed(instance, failure, event.jitter, now)
+            self.breakers.failed(instance, failure, event.jitter, now)
         self._after_exit(pool, now)
 
     def spawn_failed(self, instance: Instance, text: str, jitter: float, now: float) -> None:
         """The process could not be started: trying again cannot help until somebody changes something."""
         self._remove(instance)
         if not self.starts.closed:
-            self._failed(instance, text, jitter, now, hopeless=True)
+            self.breakers.failed(instance, text, jitter, now, hopeless=True)
         self._after_exit(instance.pool, now)
-
-    def _failed(
-        self, instance: Instance, why: str, jitter: float, now: float, *, hopeless: bool = False
-    ) -> None:
-        pool = instance.pool
-        lived_s = 0.0 if instance.fit_at is None else now - instance.fit_at
-        pool.last_error = why
-        pool.restart, delay_s = after_failure(
-            pool.policy, pool.restart, lived_s=lived_s, jitter=jitter, hopeless=hopeless
-        )
-        self._out(Note("warning", f"{pool.server} #{instance.id} {why}"))
-        if pool.restart.given_up:
-            if pool.serving:
-                pool.target = pool.active()
-                return
-            pool.target = 0
-            self.starts.unwant(pool.key)
-            self._desk.fail_waiting(pool, *(no_entry(pool) or given_up(pool)))
-            self._out(Note("error", f"{pool.server} is {given_up_text(pool)}"))
-        else:
-            pool.not_before = now + delay_s
 
     def _after_exit(self, pool: Pool, now: float) -> None:
         self.starts.want(pool)
@@ -273,6 +258,7 @@ class Roster:
         self.starts.turns.disarm(instance.id)
         if instance.state is State.SERVING:
             instance.pool.serving.remove(instance)
+            self.breakers.left(instance)
 
     def _lose(self, instance: Instance, cause: Cause) -> None:
         """Nobody can hold it any longer. After a reload the loss is told at the pool that took over."""
@@ -286,7 +272,7 @@ class Roster:
         """End what is more than the pool may have: what is leased last."""
         surplus = max(pool.active() - pool.most, 0)
         order = sorted(
-            pool.serving,
+            [each for each in pool.serving if each.counts],
             key=lambda i: (self._leases.holder(i.id) is not None, i.busy, len(i.in_flight), i.idle_since),
         )
         for instance in order[:surplus]:
@@ -316,7 +302,7 @@ class Roster:
                 limit_s = instance.pool.start_limit_s()
                 self.condemn(instance, f"did not greet within {limit_s:g} s", now)
             case State.DRAINING:
-                self.stop(instance, now)
+                self.stop(instance, now, instance.cause)
             case State.STOPPING:
                 instance.move(Happening.GRACE_OVER)
                 self.phases.arm(instance.id, now, TERM_GRACE_S)
@@ -333,7 +319,9 @@ class Roster:
     def _look(self, instance: Instance, now: float) -> None:
         if instance.state is not State.SERVING:
             return
-        match judge(instance, now, may_end=demand.may_end(instance, self._leases)):
+        self.breakers.look(instance, now)
+        may_end = not instance.worn and demand.may_end(instance, self._leases)
+        match judge(instance, now, may_end=may_end):
             case Judgement.END_IDLE:
                 self.spare(instance, now)
             case Judgement.PROBE:
@@ -382,6 +370,7 @@ class Roster:
     def check(self) -> None:
         """Assert every invariant."""
         self.eras.check()
+        self.breakers.check(self._pools)
         assert len(self.instances) <= self._most + 1, "more processes than the cap"
         for instance in self.instances.values():
             assert instance.pool.instances[instance.id] is instance

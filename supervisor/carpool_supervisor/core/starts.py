@@ -19,6 +19,7 @@ from carpool_supervisor.core.demand import needed
 from carpool_supervisor.core.leases import Cause, Leases
 from carpool_supervisor.core.lifecycle import ENDING, State
 from carpool_supervisor.core.pool import Instance, Pool, Pools
+from carpool_supervisor.core.restart import after_pause
 
 GREETING_TURN_S: Final = 5.0
 """After this long a greeting no longer holds up the next start."""
@@ -55,6 +56,12 @@ class Starts:
         if falls_short(pool):
             self._queue[pool.key] = None
 
+    def hold(self, pool: Pool, now: float) -> None:
+        """Its breaker is open: nothing starts before it is half open."""
+        self.unwant(pool.key)
+        if pool.policy.open_s and pool.wanted and not self.closed:
+            self.delays.arm(pool.key, now, pool.not_before - now)
+
     def unwant(self, key: PoolKey) -> None:
         """Start nothing for this pool, now or after its back-off."""
         self._queue.pop(key, None)
@@ -67,9 +74,17 @@ class Starts:
             self.unwant(key)
 
     def due(self, now: float) -> None:
-        """Back-offs that are over go back into the queue; greetings that took long lose their turn."""
+        """Back-offs that are over go back into the queue, and what is missed of pools whose breaker was open
+        for long enough; greetings that took long lose their turn.
+        """
         for key in self.delays.due(now):
-            self.want(self._pools[key])
+            pool = self._pools[key]
+            if pool.restart.breaker == "open":
+                pool.restart = after_pause(pool.restart)
+                always = pool.policy.min_instances or pool.policy.auto_connect
+                if pool.missed or always or pool.serving:
+                    pool.target = max(pool.target, 1)
+            self.want(pool)
         self.turns.due(now)
 
     def fill(self, now: float) -> None:
@@ -136,7 +151,7 @@ class Starts:
 
     def _cap_for(self, pool: Pool) -> int:
         """A replacement may exceed the cap by one, or a full machine could never restart anything."""
-        replaces = any(i.state is State.DRAINING for i in pool.instances.values())
+        replaces = any(i.worn or i.state is State.DRAINING for i in pool.instances.values())
         return self.max_processes + (1 if replaces else 0)
 
     def _make_room(self, needy: Pool, now: float) -> bool:
@@ -147,7 +162,7 @@ class Starts:
         if found is None:
             return False
         victim, cause = found
-        if victim.pool is not needy:
+        if victim.pool is not needy and victim.counts:
             victim.pool.target = max(victim.pool.active() - 1, 0)
         self._drain(victim, now, cause)
         return len(self._instances) < self.max_processes
@@ -209,7 +224,11 @@ class Starts:
 
 def falls_short(pool: Pool) -> bool:
     """Whether the pool should have more instances than it has."""
-    return pool.active() < pool.target and pool.wanted and not pool.stopped and not pool.restart.given_up
+    if pool.active() >= pool.target or not pool.wanted or pool.stopped:
+        return False
+    return pool.restart.breaker == "closed" or (
+        pool.restart.breaker == "half_open" and not pool.being_tried()
+    )
 
 
 def _can_spare(instance: Instance) -> bool:

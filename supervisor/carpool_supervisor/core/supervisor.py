@@ -45,6 +45,7 @@ from carpool_supervisor.core.events import (
     InstanceGreeted,
     InstanceHeard,
     InstanceSpawned,
+    MemoryMeasured,
     PoolKnown,
     ProbeAnswered,
     ResourceUpdated,
@@ -68,6 +69,7 @@ from carpool_supervisor.core.later import Later
 from carpool_supervisor.core.leases import Leases
 from carpool_supervisor.core.lifecycle import State
 from carpool_supervisor.core.pool import Instance, Pool, Pools
+from carpool_supervisor.core.recycling import Recycling
 from carpool_supervisor.core.refusals import last_error
 from carpool_supervisor.core.roster import Roster
 from carpool_supervisor.core.wishes import Wishes
@@ -105,6 +107,7 @@ class SupervisorCore:
         self.asks.pauses = self.desk
         self.roster = Roster(self.pools, self.desk, self.leases, self._out)
         self.wishes = Wishes(self.pools, self.desk, self.roster, self.leases, self._out)
+        self.recycling = Recycling(self.pools, self.roster, self.leases, self._out)
         self.held = Held(self.roster.instances, self.leases, self.roster.relax, self._out)
         self.now = 0.0
 
@@ -144,6 +147,7 @@ class SupervisorCore:
         self.held.overdue(now)
         self.wishes.overdue(now)
         self.roster.overdue(now)
+        self.recycling.overdue(now)
         self._announce(now)
         return effects
 
@@ -153,6 +157,7 @@ class SupervisorCore:
         for at in (
             self.roster.next_deadline(),
             self.wishes.next_deadline(),
+            self.recycling.next_deadline(),
             self.asks.next_deadline(),
             self.later.next_deadline(),
             self.held.next_deadline(),
@@ -167,6 +172,7 @@ class SupervisorCore:
         self.asks.check(self.desk.calls.values())
         self.roster.check()
         self.wishes.check()
+        self.recycling.check()
         self.later.check(self.desk.calls.values())
         self.held.check()
 
@@ -237,6 +243,8 @@ class SupervisorCore:
                     pool.catalog_said = False
                     pool.operations.clear()
                     self._relax(pool, now)
+            case MemoryMeasured():
+                self.recycling.measured(event, now)
             case ClockJumped():
                 for each in self.roster.instances.values():
                     self.roster.doubt(each, now)
@@ -265,6 +273,7 @@ class SupervisorCore:
                 self.roster.spawn_failed(instance, event.text, event.jitter, now)
             case InstanceGreeted():
                 self.roster.greeted(instance, event.catalog, now)
+                self.recycling.greeted(instance, now)
                 hearing.greeted(instance, self._out)
             case GreetingFailed():
                 self.roster.condemn(instance, event.text, now)
@@ -332,14 +341,24 @@ class SupervisorCore:
         if event.task or event.task_over:
             self.held.answered(instance, event, now)
         self.desk.answered(instance, event, now)
+        pool = instance.pool
+        if instance.calls >= instance.heeded_at:
+            self._heed(instance, now)
         if instance.state is State.DRAINING and not instance.in_flight:
             self.roster.relax(instance, now)
-        pool = instance.pool
         if not pool.wanted:
             self._announce(now)
         elif not pool.plain and not instance.in_flight:
             self.wishes.tend(pool, now)
             self._announce_one(pool, now)
+
+    def _heed(self, instance: Instance, now: float) -> None:
+        """An answer that matters: of one on trial, or of one that has done its time."""
+        if instance.pool.trial is instance:
+            self.roster.breakers.close(instance.pool, now)
+        else:
+            self.recycling.look(instance, now)
+        self._announce(now)
 
     def _relax(self, pool: Pool, now: float) -> None:
         for instance in list(pool.instances.values()):
@@ -370,7 +389,7 @@ class SupervisorCore:
             self._out(pool.catalog)
         state = pool.state(now)
         reason = "" if state == "serving" else last_error(pool)
-        retry_after_s = max(pool.not_before - now, 0.0) if state == "backing_off" else None
+        retry_after_s = pool.retry_after_s(now) if state in ("backing_off", "breaker_open") else None
         said = pool.said
         if said is None or said.state != state or said.reason != reason or said.mode != pool.mode:
             pool.said = PoolChanged(pool.key, state, reason, retry_after_s, pool.mode)

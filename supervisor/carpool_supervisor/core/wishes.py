@@ -14,7 +14,16 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from carpool_protocol.ids import PoolKey, SessionId
-from carpool_protocol.messages import Discover, Operate, Operated, PoolSpec, SessionRekeyed, Sessions, Wanted
+from carpool_protocol.messages import (
+    Discover,
+    Operate,
+    Operated,
+    Policy,
+    PoolSpec,
+    SessionRekeyed,
+    Sessions,
+    Wanted,
+)
 from carpool_supervisor.core import demand, operators
 from carpool_supervisor.core.desk import Desk
 from carpool_supervisor.core.effects import AnyEffect, Relist
@@ -24,7 +33,7 @@ from carpool_supervisor.core.leases import Ended, Leases
 from carpool_supervisor.core.lifecycle import ENDING, State
 from carpool_supervisor.core.placement import heirs, stranded, waiting_for_themselves
 from carpool_supervisor.core.pool import Pool, Pools
-from carpool_supervisor.core.refusals import GONE_POOL, OWN_LANE, given_up
+from carpool_supervisor.core.refusals import GONE_POOL, OWN_LANE, broken
 from carpool_supervisor.core.restart import FRESH
 from carpool_supervisor.core.roster import Roster
 from carpool_supervisor.core.starts import falls_short
@@ -64,13 +73,11 @@ class Wishes:
                 pool.era = first_of(pool)
                 pool.target = max(spec.policy.min_instances, 1 if spec.policy.auto_connect else 0)
             else:
-                pool.policy = spec.policy
+                self._change_policy(pool, spec.policy, now)
                 self._roster.judge(pool, now)
                 if not pool.wanted:
                     self._rewant(pool)
-                pool.waiting.max_calls = spec.policy.max_waiting_calls
-                pool.waiting.max_bytes = spec.policy.max_waiting_bytes
-                if not pool.stopped and not pool.restart.given_up:
+                if not pool.stopped and pool.restart.breaker == "closed":
                     pool.target = max(pool.target, spec.policy.min_instances)
             pool.start_after, pool.stop_first = spec.start_after, spec.stop_first
             self._succeed(pool, spec)
@@ -80,6 +87,13 @@ class Wishes:
         for key in [key for key in self._pools if key not in keys]:
             self.retire(self._pools[key], now)
         self._starts.fill(now)
+
+    def _change_policy(self, pool: Pool, policy: Policy, now: float) -> None:
+        before, after = pool.policy.open_s, policy.open_s
+        pool.take_policy(policy)
+        if pool.restart.breaker == "open" and before != after:
+            pool.not_before = now + after
+            self._starts.hold(pool, now)
 
     def _succeed(self, pool: Pool, spec: PoolSpec) -> None:
         """It stands in the place of others, and of all in whose place those stood."""
@@ -97,7 +111,8 @@ class Wishes:
         pool.wanted = True
         pool.said = None
         pool.catalog_said = False
-        pool.restart, pool.not_before = FRESH, 0.0
+        pool.restart, pool.not_before, pool.missed = FRESH, 0.0, False
+        pool.try_out(None)
         if not pool.serving:  # the next instance tells it; `discover` starts none where it is known
             pool.catalog = None
         if pool.policy.auto_connect:
@@ -186,13 +201,16 @@ class Wishes:
         pool = self._pools.get(word.key)
         if pool is None or not pool.wanted:
             return
-        if pool.catalog is not None:
-            if word.again and not pool.relisting:
-                pool.relisting = True  # if none runs, the next one to start tells it
-                for instance in pool.serving[:1]:
-                    self._out(Relist(instance.id))
+        if word.again and pool.catalog is not None and not pool.relisting:
+            pool.relisting = True  # if none runs, the next one to start tells it
+            for instance in pool.serving[:1]:
+                self._out(Relist(instance.id))
+        if pool.stopped:
             return
-        if pool.stopped or pool.restart.given_up:
+        if pool.restart.breaker != "closed" and not pool.serving:
+            self._roster.breakers.missed(pool, now)
+            return
+        if pool.catalog is not None:
             return
         if pool.target == 0:
             pool.target = 1
@@ -308,9 +326,9 @@ class Wishes:
                     self._roster.spare(instance, now)
             elif not self._leases.knows(instance.id):
                 self._leases.offer(instance.id, pool.key, now)
-        if pool.restart.given_up:
+        if pool.restart.breaker == "open":
             for session in self._leases.waiting(pool.key):
-                self._desk.fail_waiting_of(session, pool, *given_up(pool))
+                self._desk.fail_waiting_of(session, pool, *broken(pool, now))
 
     def next_deadline(self) -> float | None:
         """When `overdue` has something to do."""

@@ -1,0 +1,275 @@
+"""The circuit breaker of a pool: when it opens, whom it lets through, how it closes."""
+
+from typing import Any
+
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, InstanceId, PoolKey, ServerName, SessionId
+from carpool_protocol.messages import Call, Catalog, Discover, Failed, Operate, Policy, PoolSpec, Wanted
+from carpool_supervisor.core import events as ev
+from carpool_supervisor.core.effects import Spawn, WriteCall
+from carpool_supervisor.core.supervisor import SupervisorCore
+from tests.behaviours import behaviour
+
+KEY = PoolKey("git:1")
+
+
+def spec(**policy: Any) -> PoolSpec:
+    given = {"give_up_after": 2, "first_delay_s": 0.0, "open_s": 60.0, "idle_s": 1000.0, "probe_s": 900.0}
+    return PoolSpec(
+        key=KEY, server=ServerName("git"), argv=[], env={}, cwd="/", policy=Policy(**(given | policy))
+    )
+
+
+class Rig:
+    """One pool with a clock. Instances do what they are told to."""
+
+    def __init__(self, **policy: Any) -> None:
+        self.core = SupervisorCore(b"l" * 16)
+        self.now = 100.0
+        self.spawned: list[InstanceId] = []
+        self.written: dict[int, WriteCall] = {}
+        self.failed: dict[int, Failed] = {}
+        self.states: list[str] = []
+        self.do(Wanted([spec(**policy)]))
+
+    def do(self, event: ev.AnyEvent) -> None:
+        self.take(self.core.handle(event, self.now))
+
+    def take(self, effects: list[Any]) -> None:
+        self.core.check()
+        for effect in effects:
+            match effect:
+                case Spawn():
+                    self.spawned.append(effect.instance)
+                case WriteCall():
+                    self.written[effect.call.call] = effect
+                case Failed():
+                    self.failed[effect.call] = effect
+                case _:
+                    state = getattr(effect, "state", None)
+                    self.states += [state] if state else []
+
+    def wait(self, duration_s: float) -> None:
+        until = self.now + duration_s
+        while (due := self.core.next_deadline()) is not None and due <= until:
+            self.now = max(self.now, due)
+            self.take(self.core.tick(self.now))
+        self.now = until
+
+    def call(self, number: int, session: str = "a") -> None:
+        request = Call(
+            CallId(number), KEY, SessionId(session), "tools/call", "t", EMPTY_OBJECT, ABSENT,
+            wants_progress=False,
+        )  # fmt: skip
+        self.do(request)
+
+    def answer(self, number: int) -> None:
+        written = self.written[number]
+        self.do(ev.ServerAnswered(written.instance, written.wire, is_error=True, body=EMPTY_OBJECT))
+
+    def greet(self) -> InstanceId:
+        instance = self.spawned.pop(0)
+        self.do(ev.InstanceSpawned(instance, 9))
+        told = Catalog(KEY, [], "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25")
+        self.do(ev.InstanceGreeted(instance, told))
+        return instance
+
+    def die(self, instance: InstanceId | None = None) -> None:
+        instance = instance or self.spawned.pop(0)
+        self.do(ev.InstanceExited(instance, "ended with exit code 1", (), "", 0.0))
+
+    def broken(self) -> "Rig":
+        """Until its breaker is open."""
+        self.call(1)
+        while self.core.pools[KEY].restart.breaker == "closed":
+            self.die()
+            self.wait(0.1)
+        return self
+
+    @property
+    def breaker(self) -> str:
+        return self.core.pools[KEY].restart.breaker
+
+
+def refusal(rig: Rig, number: int) -> tuple[str, str, float | None]:
+    failed = rig.failed[number]
+    return failed.fault, failed.delivered, failed.retry_after_s
+
+
+@behaviour("silence:breaker")
+def test_an_open_breaker_refuses_calls_at_once_and_says_how_long() -> None:
+    rig = Rig().broken()
+    assert refusal(rig, 1) == ("breaker_open", "no", 60.0)
+    assert "exit code 1" in rig.failed[1].text
+    rig.wait(19.9)
+    rig.call(2)
+    fault, delivered, retry_after_s = refusal(rig, 2)
+    assert (fault, delivered) == ("breaker_open", "no")
+    assert retry_after_s is not None
+    assert 39 < retry_after_s < 41
+    assert rig.spawned == []
+    assert rig.core.report()[0].breaker == "open"
+
+
+@behaviour("silence:breaker-on-demand")
+def test_nothing_starts_after_the_open_time_while_nobody_needs_it() -> None:
+    rig = Rig().broken()
+    rig.wait(1000.0)
+    assert rig.spawned == []
+    assert rig.core.pools[KEY].state(rig.now) == rig.states[-1] == "half_open"
+    assert rig.core.next_deadline() is None
+
+
+@behaviour("silence:breaker-on-demand")
+def test_who_missed_it_while_it_was_open_has_it_started_by_itself() -> None:
+    rig = Rig().broken()
+    rig.wait(10.0)
+    rig.do(Discover(KEY))
+    rig.wait(49.0)
+    assert rig.spawned == []
+    rig.wait(2.0)
+    assert len(rig.spawned) == 1
+
+
+def test_a_server_that_shall_always_run_is_tried_again_though_nobody_asks() -> None:
+    for policy in ({"min_instances": 1}, {"auto_connect": True}):
+        rig = Rig(**policy).broken()
+        rig.wait(61.0)
+        assert len(rig.spawned) == 1, policy
+
+
+@behaviour("silence:breaker-probes")
+def test_when_it_is_half_open_one_call_has_an_instance_started_and_others_are_refused() -> None:
+    rig = Rig().broken()
+    rig.wait(61.0)
+    rig.call(2)
+    assert len(rig.spawned) == 1
+    rig.call(3, "b")
+    assert refusal(rig, 3)[:2] == ("breaker_open", "no")
+    assert refusal(rig, 3)[2] is not None
+    assert 2 not in rig.failed
+
+
+@behaviour("silence:breaker-probes")
+def test_what_is_let_through_gets_one_call_at_a_time_until_one_has_come_back() -> None:
+    rig = Rig(max_instances=3, scale_up_at=1).broken()
+    rig.wait(61.0)
+    rig.call(2)
+    rig.greet()
+    for number in (3, 4, 5):
+        rig.call(number, "b")
+    assert list(rig.written) == [2]
+    assert rig.core.report()[0].breaker == "half_open"
+    assert rig.spawned == []
+    rig.answer(2)
+    assert sorted(rig.written) == [2, 3, 4, 5]
+    assert rig.breaker == "closed"
+    assert rig.failed.keys() == {1}
+
+
+def test_a_call_that_times_out_on_trial_makes_way_for_the_next_one() -> None:
+    rig = Rig(timeout_s=5.0).broken()
+    rig.wait(61.0)
+    rig.call(2)
+    rig.greet()
+    rig.call(3)
+    rig.wait(6.0)
+    assert rig.failed[2].fault == "timed_out"
+    assert 3 in rig.written
+    assert rig.breaker == "half_open"
+
+
+@behaviour("silence:breaker-probes")
+def test_a_failure_while_it_is_half_open_opens_it_again_for_as_long() -> None:
+    rig = Rig().broken()
+    rig.wait(61.0)
+    rig.call(2)
+    rig.die(rig.greet())
+    assert (rig.breaker, rig.failed[2].fault) == ("open", "instance_died")
+    rig.call(3)
+    assert refusal(rig, 3) == ("breaker_open", "no", 60.0)
+    assert rig.states[-2:] == ["serving", "breaker_open"]
+
+
+def test_a_start_that_fails_while_it_is_half_open_refuses_the_call_that_had_it_started() -> None:
+    rig = Rig().broken()
+    rig.wait(61.0)
+    rig.call(2)
+    rig.die()
+    assert refusal(rig, 2) == ("breaker_open", "no", 60.0)
+
+
+def test_soon_after_it_closed_one_failure_opens_it_and_after_a_healthy_life_it_does_not() -> None:
+    for lived_s, breaker in ((1.0, "open"), (61.0, "closed")):
+        rig = Rig().broken()
+        rig.wait(61.0)
+        rig.call(2)
+        instance = rig.greet()
+        rig.answer(2)
+        rig.wait(lived_s)
+        rig.die(instance)
+        assert rig.breaker == breaker
+
+
+def test_a_healthy_life_without_any_call_closes_it_too() -> None:
+    rig = Rig(auto_connect=True).broken()
+    rig.wait(61.0)
+    rig.greet()
+    assert rig.breaker == "half_open"
+    rig.wait(70.0)
+    assert rig.breaker == "closed"
+
+
+def test_instances_that_serve_go_on_while_others_fail_and_one_at_a_time_is_tried() -> None:
+    rig = Rig(max_instances=3, scale_up_at=1, max_in_flight=1)
+    rig.call(1)
+    rig.greet()
+    for number in (2, 3):
+        rig.call(number)
+        rig.die()
+        rig.wait(0.1)
+    rig.call(4)
+    assert rig.breaker == "open"
+    assert set(rig.failed) == set()
+    assert rig.core.pools[KEY].state(rig.now) == "serving"
+    rig.wait(25.0)
+    rig.answer(1)
+    rig.wait(36.0)
+    rig.call(5)
+    rig.call(6)
+    assert len(rig.spawned) == 1
+    rig.greet()
+    assert rig.breaker == "closed"
+
+
+def test_an_operator_closes_it_at_once() -> None:
+    rig = Rig().broken()
+    rig.do(Operate(1, KEY, "start"))
+    assert len(rig.spawned) == 1
+    rig.greet()
+    for number in (2, 3):
+        rig.call(number)
+    assert sorted(rig.written) == [2, 3]
+
+
+def test_with_no_open_time_it_stays_open_until_an_operator_says_start() -> None:
+    rig = Rig(open_s=0.0).broken()
+    assert refusal(rig, 1) == ("given_up", "no", None)
+    rig.do(Discover(KEY))
+    rig.wait(10_000.0)
+    assert rig.spawned == []
+    assert rig.states[-1] == "given_up"
+    rig.do(Wanted([spec(open_s=30.0)]))
+    rig.call(2)
+    assert refusal(rig, 2) == ("breaker_open", "no", 30.0)
+    rig.do(Operate(1, KEY, "start"))
+    assert len(rig.spawned) == 1
+
+
+def test_a_command_that_cannot_be_started_opens_it_at_once_and_is_tried_again_too() -> None:
+    rig = Rig(give_up_after=5)
+    rig.call(1)
+    rig.do(ev.SpawnFailed(rig.spawned.pop(), "could not be started: no such command", 0.0))
+    assert refusal(rig, 1) == ("breaker_open", "no", 60.0)
+    rig.wait(61.0)
+    rig.call(2)
+    assert len(rig.spawned) == 1

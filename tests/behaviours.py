@@ -101,6 +101,9 @@ _RUNS: Final = {
     "recycling:leases": Behaviour(
         "rule 15", "A limit of calls or age ends no lease; one of memory does after drain_s, and says so."
     ),
+    "stop:bounded": Behaviour(
+        "issue 5", "Stopping is bounded, whatever instances are doing and whatever they refuse to do."
+    ),
     "silence:clock-jump": Behaviour(
         "rule 8", "After a jump of the clock every instance is probed before use."
     ),

@@ -67,6 +67,13 @@ HELD_HIGH_BYTES = 64 * 1024 * 1024
 HELD_LOW_BYTES = 16 * 1024 * 1024
 """While so much waits for the broker, no more is read from servers; they wait in turn (rule 10)."""
 
+END_S = 9.0
+"""From the word to stop until instances that do not end are left to the spawner: above the whole stop ladder
+(5 s, TERM, 2 s, KILL). Then it has `CLOSE_S`. Together less than the launcher's patience (15 s)."""
+
+CLOSE_S = 4.0
+"""What the spawner then has for them: TERM, 2 s, KILL."""
+
 _TESTIFIED: Final[dict[str, EvidenceKind]] = {
     "probe_diverged": "probe_diverged",
     "probe_agreed": "probe_agreed",
@@ -114,6 +121,7 @@ class SupervisorShell:
         self._unflushed = 0
         """Messages sent since the link was flushed."""
         self._stopping = False
+        self._stop_wanted = trio.Event()
         self._stopped = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._perform_one: dict[type, Callable[..., None]] = {
@@ -127,7 +135,9 @@ class SupervisorShell:
         }
 
     async def run(self) -> None:
-        """Serve until stopped: by the lifeline, or by `stop`. Ends every process it has started."""
+        """Serve until stopped: by the lifeline, or by `stop`. Ends every process it has started, and itself
+        within `END_S` and `CLOSE_S`, whatever they do.
+        """
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             await self._spawner.start()
@@ -143,9 +153,13 @@ class SupervisorShell:
                 self._lifeline.ready()
                 nursery.start_soon(self._lifeline.run, self.stop, _ignore)
             log.info("supervisor %s serves (pid %d)", self._name, os.getpid())
-            await self._stopped.wait()
+            await self._stop_wanted.wait()
+            with trio.move_on_after(END_S, shield=True) as patience:
+                await self._stopped.wait()
+            if patience.cancelled_caught:
+                log.error("instances do not end; the spawner is told to end them all")
             with trio.CancelScope(shield=True):
-                await self._spawner.close()
+                await self._spawner.close(CLOSE_S)
                 await self._knowledge.flush()
             nursery.cancel_scope.cancel()
         self._conversations.close()
@@ -154,6 +168,7 @@ class SupervisorShell:
         """End: every instance is asked to end, then the process."""
         if not self._stopping:
             self._stopping = True
+            self._stop_wanted.set()
             log.info("stopping")
             self._pump.feed(events.StopWanted())
             self._settle()

@@ -132,10 +132,11 @@ class Spawner:
         if instance in self._pids or instance in self._asked:
             self._send(encode(("signal", instance, int(signal.Signals[f"SIG{name}"]))), ())
 
-    async def close(self) -> None:
+    async def close(self, within_s: float = CLOSE_S) -> None:
         """End every process: TERM, 2 s, KILL; then the spawner. The exits are still reported.
 
-        Runs to its end also when cancelled, within `CLOSE_S`.
+        Runs to its end also when cancelled, within `within_s`: a spawner that takes longer is killed, and
+        its servers die with it.
         """
         sock = self._sock
         if sock is None:
@@ -145,7 +146,7 @@ class Spawner:
         self._outbox_closed()
         with contextlib.suppress(OSError):
             sock.shutdown(socket.SHUT_WR)
-        with trio.move_on_after(CLOSE_S, shield=True):
+        with trio.move_on_after(within_s, shield=True):
             while self._receive():
                 await trio.lowlevel.wait_readable(sock)
         self._abandon()  # after its end of file there is nothing left of it but its exit

@@ -1,0 +1,98 @@
+"""`carpool down` in every phase of every instance: it ends, within its bound, and leaves nothing.
+
+The bound: the stop ladder of an instance is 7 s (end of stdin, TERM after 5 s, KILL after 2 more), the
+supervisor gives up on it after 9 s, the spawner has 4 s for what is left, and the launcher kills after 15 s.
+"""
+
+import os
+import signal
+
+import pytest
+import trio
+
+from carpool.launcher import CLEAR_S, STOP_S
+from carpool_supervisor import marks
+from carpool_supervisor.shell import CLOSE_S, END_S
+from tests.behaviours import behaviour
+from tests.kit.line_agent import LIMIT_S, Agent
+from tests.kit.live import Daemon, Make, kit, observer
+
+BOUND_S = END_S + CLOSE_S + 2.0
+"""And 2 s for the processes themselves, on a busy machine."""
+
+
+FROZEN_BOUND_S = STOP_S + CLEAR_S
+"""Where the launcher has to do it alone."""
+
+
+async def down(one: Daemon, bound_s: float = BOUND_S) -> None:
+    with trio.fail_after(bound_s):
+        code, _, said = await one.carpool("down")
+    assert code == 0, said
+    assert not one.running()
+
+
+async def inside(agent: Agent, server: str) -> None:
+    await agent.start(f"{server}__wait", {"gate": "never"})
+    await agent.inside(server, 1)
+
+
+@behaviour("stop:bounded")
+async def test_down_is_bounded_whatever_each_instance_is_doing(daemon: Make) -> None:
+    """All phases beside each other: the bound is one for all of them."""
+    leaving = observer()
+    servers = {
+        "installing": kit("never_greets", first_start_s=300, auto_connect=True),
+        "stillborn": kit("dies_at_start", auto_connect=True),
+        "idle": observer(auto_connect=True),
+        "busy": observer(),
+        "frozen": observer(),
+        "full": kit("never_reads"),
+        "shouting": kit("big"),
+        "stopping": kit("deaf"),
+        "breeder": kit("breeder"),
+    }
+    one = daemon({**servers, "leaving": leaving}, max_greeting=10, list_wait_s=1)
+    with trio.fail_after(LIMIT_S):
+        async with one.agent() as agent:
+            for server in ("busy", "leaving", "frozen"):
+                await inside(agent, server)
+            for server in ("breeder", "stopping"):
+                await agent.start(f"{server}__{'breed' if server == 'breeder' else 'echo'}")
+            for _ in range(4):
+                await agent.start("full__echo", {"text": "x" * 300_000})
+            frozen = (await one.pids("frozen"))[0]
+            await one.until(lambda facts: facts["servers"]["stopping"]["state"] == "serving", "it serves")
+            one.configure(servers)
+            assert (await one.reload())["ok"]
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(one.operate, "stop", "stopping")
+                facts = await one.until(
+                    lambda facts: (
+                        [i["state"] for i in facts["servers"]["stopping"]["instances"]] == ["stopping"]
+                    ),
+                    "one is stopping",
+                )
+                nursery.cancel_scope.cancel()
+            phases = {each["state"] for server in facts["servers"].values() for each in server["instances"]}
+            assert {"greeting", "serving", "draining", "stopping"} <= phases
+            os.kill(frozen, signal.SIGSTOP)
+            for _ in range(4):
+                await agent.start("shouting__big")
+            await down(one)
+
+
+@behaviour("stop:bounded")
+@pytest.mark.parametrize("who", ["spawner", "supervisor"])
+async def test_down_is_bounded_when_a_part_of_carpool_itself_is_frozen(daemon: Make, who: str) -> None:
+    one = daemon({"good": observer(), "deaf": kit("deaf")})
+    with trio.fail_after(LIMIT_S):
+        async with one.agent() as agent:
+            await inside(agent, "good")
+            await agent.start("deaf__echo", {"text": "x"})
+            await one.until(lambda facts: facts["servers"]["deaf"]["state"] == "serving", "it serves")
+            pid: int = (await one.status())["supervisors"][0]["pid"]
+            if who == "spawner":
+                [pid] = [child for child in one.running() if marks.parent_of(child) == pid]
+            os.kill(pid, signal.SIGSTOP)
+            await down(one, BOUND_S if who == "spawner" else FROZEN_BOUND_S)

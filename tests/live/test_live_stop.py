@@ -7,7 +7,6 @@ supervisor gives up on it after 9 s, the spawner has 4 s for what is left, and t
 import os
 import signal
 
-import pytest
 import trio
 
 from carpool.launcher import CLEAR_S, STOP_S
@@ -83,16 +82,25 @@ async def test_down_is_bounded_whatever_each_instance_is_doing(daemon: Make) -> 
 
 
 @behaviour("stop:bounded")
-@pytest.mark.parametrize("who", ["spawner", "supervisor"])
-async def test_down_is_bounded_when_a_part_of_carpool_itself_is_frozen(daemon: Make, who: str) -> None:
-    one = daemon({"good": observer(), "deaf": kit("deaf")})
+async def test_down_is_bounded_when_a_part_of_carpool_itself_is_frozen(daemon: Make) -> None:
+    """Each part in a carpool of its own, all at once: what takes time here is waiting."""
+    bounds = {"spawner": BOUND_S, "supervisor": FROZEN_BOUND_S, "broker": FROZEN_BOUND_S}
     with trio.fail_after(LIMIT_S):
-        async with one.agent() as agent:
-            await inside(agent, "good")
-            await agent.start("deaf__echo", {"text": "x"})
-            await one.until(lambda facts: facts["servers"]["deaf"]["state"] == "serving", "it serves")
-            pid: int = (await one.status())["supervisors"][0]["pid"]
-            if who == "spawner":
-                [pid] = [child for child in one.running() if marks.parent_of(child) == pid]
-            os.kill(pid, signal.SIGSTOP)
-            await down(one, BOUND_S if who == "spawner" else FROZEN_BOUND_S)
+        async with trio.open_nursery() as nursery:
+            for part, bound_s in bounds.items():
+                one = daemon({"good": observer(), "deaf": kit("deaf")})
+                nursery.start_soon(freeze_and_end, one, part, bound_s)
+
+
+async def freeze_and_end(one: Daemon, part: str, bound_s: float) -> None:
+    async with one.agent() as agent:
+        await inside(agent, "good")
+        await agent.start("deaf__echo", {"text": "x"})
+        facts = await one.until(lambda facts: facts["servers"]["deaf"]["state"] == "serving", "it serves")
+        pid: int = facts["supervisors"][0]["pid"]
+        if part == "broker":
+            pid = facts["broker"]["pid"]
+        elif part == "spawner":
+            [pid] = [child for child in one.running() if marks.parent_of(child) == pid]
+        os.kill(pid, signal.SIGSTOP)
+        await down(one, bound_s)

@@ -17,21 +17,19 @@ from carpool_protocol.messages import (
     Catalog,
     Era,
     EraWish,
-    InstanceReport,
     Mode,
     Policy,
     PoolChanged,
-    PoolReport,
     PoolState,
 )
 from carpool_supervisor.core.attribution import CAN_ASK, InFlight
-from carpool_supervisor.core.leases import Cause, Leases
+from carpool_supervisor.core.leases import Cause
 from carpool_supervisor.core.lifecycle import ACTIVE, Happening, State, follow
 from carpool_supervisor.core.restart import FRESH, RestartState
 from carpool_supervisor.core.sharing import Evidence, EvidenceKind, Verdict, decide, most_instances
 from carpool_supervisor.core.trace import TraceKey
 from carpool_supervisor.core.waiting import Waiting
-from carpool_supervisor.core.wear import NEVER, calls_of, past
+from carpool_supervisor.core.wear import NEVER, calls_of
 from carpool_supervisor.core.well_known import Entry
 
 
@@ -337,58 +335,6 @@ class Pool:
         """When something may start again, where that is not now."""
         is_off = self.restart.breaker == "open" and not self.policy.open_s
         return self.not_before - now if self.not_before > now and not is_off else None
-
-    def report(self, now: float, leases: Leases) -> PoolReport:
-        """For `status`; memory and CPU are the shell's to add."""
-        return PoolReport(
-            key=self.key,
-            server=self.server,
-            state=self.state(now),
-            sharing=self.mode,
-            waiting=len(self.waiting),
-            restarts=self.restart.restarts,
-            last_error=self.last_error,
-            stderr_tail=list(self.stderr),
-            instances=[
-                InstanceReport(
-                    id=i.id,
-                    pid=i.pid,
-                    state=_state_text(i, leases),
-                    generation=i.generation,
-                    era=i.era,
-                    in_flight=len(i.in_flight),
-                    calls=i.calls,
-                    rss_bytes=0,
-                    pss_bytes=0,
-                    cpu_percent=0.0,
-                    uptime_s=now - i.spawned_at,
-                    holder=leases.holder(i.id) or SessionId(""),
-                    asks=sum(opened.asks for opened in i.in_flight.values()),
-                    why=_why(i, leases, now),
-                )
-                for i in self.instances.values()
-            ],
-            verified=self.verdict.verified,
-            asking=self.asking,
-            breaker=self.restart.breaker,
-            retry_after_s=self.retry_after_s(now),
-        )
-
-
-def _state_text(instance: Instance, leases: Leases) -> str:
-    if instance.state is not State.SERVING:
-        return instance.state.value
-    if instance.suspended:
-        return "suspended"
-    return "spare" if leases.is_spare(instance.id) else instance.state.value
-
-
-def _why(instance: Instance, leases: Leases, now: float) -> str:
-    """Why it is on its way out, where that is a limit."""
-    if instance.worn or instance.state is not State.SERVING or leases.holder(instance.id) is None:
-        return instance.worn
-    reached = past(instance.pool.policy, instance.generation, instance.calls, now - instance.spawned_at)
-    return f"{reached}; replaced when its lease ends" if reached else ""
 
 
 def timeout_of(policy: Policy, call: Call) -> float:

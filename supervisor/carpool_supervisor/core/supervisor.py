@@ -71,6 +71,7 @@ from carpool_supervisor.core.lifecycle import State
 from carpool_supervisor.core.pool import Instance, Pool, Pools
 from carpool_supervisor.core.recycling import Recycling
 from carpool_supervisor.core.refusals import last_error
+from carpool_supervisor.core.reports import report
 from carpool_supervisor.core.roster import Roster
 from carpool_supervisor.core.wishes import Wishes
 
@@ -178,7 +179,7 @@ class SupervisorCore:
 
     def report(self) -> list[PoolReport]:
         """For `status`: all pools, without memory and CPU."""
-        return [pool.report(self.now, self.leases) for pool in self.pools.values()]
+        return [report(pool, self.now, self.leases) for pool in self.pools.values()]
 
     @property
     def quiet(self) -> bool:

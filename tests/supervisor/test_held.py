@@ -4,12 +4,22 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from carpool_protocol.ids import ABSENT, CallId, InstanceId, RawJson, ServerName, SessionId, WireId
+from carpool_protocol.ids import (
+    ABSENT,
+    EMPTY_OBJECT,
+    CallId,
+    InstanceId,
+    RawJson,
+    ServerName,
+    SessionId,
+    WireId,
+)
 from carpool_protocol.messages import (
     Answered,
     Call,
     CancelCall,
     CancelTask,
+    Catalog,
     Failed,
     Policy,
     PoolSpec,
@@ -121,6 +131,21 @@ def test_draining_waits_for_tasks_as_long_as_for_calls() -> None:
     begin(one)
     assert not only(unwanted(one) + one.wait(59), CloseStdin)
     assert only(one.wait(2), CloseStdin)
+
+
+@behaviour("tasks:held", "recycling:costs-no-call")
+def test_an_instance_that_has_done_its_time_is_kept_for_its_tasks() -> None:
+    one, other = house(limit_calls=1, drain_s=60.0, max_instances=1), InstanceId(2)
+    begin(one, ttl_ms=8 * 3_600_000)
+    one.do(ev.InstanceSpawned(other, 101))
+    features: Any = ["tools", "logging"]
+    told = Catalog(KEY, [], "", EMPTY_OBJECT, EMPTY_OBJECT, "2026-07-28", features=features)
+    one.do(ev.InstanceGreeted(other, told))
+    assert one.call(2, "s2").instance == other
+    assert not [each for each in only(one.wait(7 * 3600), CloseStdin) if each.instance == ME]
+    [written] = only(one.do(about(3)), WriteCall)
+    assert written.instance == ME
+    assert CloseStdin(ME) in one.do(ev.ServerAnswered(ME, written.wire, False, BODY, task_over=True))
 
 
 def test_what_is_about_a_task_of_an_instance_that_is_gone_is_refused_and_not_delivered() -> None:

@@ -23,6 +23,7 @@ from carpool_supervisor.core.desk import Desk
 from carpool_supervisor.core.effects import AnyEffect, CloseStdin, Forget, Probe, SignalGroup, Spawn
 from carpool_supervisor.core.eras import Eras, first_of
 from carpool_supervisor.core.events import InstanceExited
+from carpool_supervisor.core.held import MAX_HELD_S
 from carpool_supervisor.core.leases import Cause, Leases
 from carpool_supervisor.core.lifecycle import ACTIVE, ENDING, Happening, State
 from carpool_supervisor.core.placement import heirs
@@ -141,8 +142,7 @@ class Roster:
         if instance.state is State.SERVING and instance.busy:
             self._leaves_service(instance)
             instance.move(Happening.DRAIN)
-            policy = instance.pool.policy  # nothing is wrong with what is only worn: no call ends for it
-            limit_s = max(policy.drain_s, policy.max_total_s) if instance.worn else policy.drain_s
+            limit_s = _worn_s(instance) if instance.worn else instance.pool.policy.drain_s
             self.phases.arm(instance.id, now, limit_s)
         elif instance.state in ACTIVE:
             self.stop(instance, now, cause)
@@ -387,3 +387,11 @@ class Roster:
             if falls_short(pool) and not condemned and not self.starts.closed:
                 assert self.starts.remembers(pool), f"{pool.key} is short and forgotten"
         assert self.look_at is not None or not self.instances
+
+
+def _worn_s(instance: Instance) -> float:
+    """How long what is only worn may drain. Nothing is wrong with it: no call and no task ends for it, unless
+    others wait for its end (`stop_first`).
+    """
+    pool = instance.pool
+    return max(pool.policy.drain_s, pool.policy.max_total_s if pool.stop_first else MAX_HELD_S)

@@ -56,8 +56,8 @@ class SharingBook:
         self._modes = dict(modes)
         self._kept = kept
 
-    def came(self, call: Call) -> None:
-        """The supervisor has got a call."""
+    def sent(self, call: Call) -> None:
+        """The broker has sent a call: whether it arrives or not, from then on it is in doubt."""
         self._calls[call.call] = call
 
     def placed(self, instance: SimInstance, call: Call, mode: Mode) -> None:
@@ -117,7 +117,7 @@ class SharingBook:
             self._doubts[at] = self._doubts.get(at, 0) + 1
 
     def _called(self) -> set[At]:
-        """Who called what: a broker cannot tell a call in line from one that ran."""
+        """Who called what: a broker cannot tell a call on its way or in line from one that ran."""
         called = [call for call in self._calls.values() if call.key in self._server_of]
         shared = {(SessionId(call.session.partition(".")[0]), self._server_of[call.key]) for call in called}
         return shared | {self._at(call) for call in called}

@@ -24,6 +24,7 @@ from carpool_protocol.journal import Journal
 from carpool_protocol.machine import Ticked
 from carpool_protocol.messages import (
     LINK_VERSION,
+    Call,
     Hello,
     Message,
     Operated,
@@ -185,6 +186,8 @@ class BrokerSide:
         for effect in effects:
             if isinstance(effect, Message):
                 if self.linked:
+                    if isinstance(effect, Call):
+                        self.world.supervisor.sharing.sent(effect)
                     self.peer.send(effect)
             elif not isinstance(effect, bf.Note):
                 agent = self.world.agents.get(effect.session)

@@ -204,8 +204,6 @@ class SupervisorSide:
                     self._feed_message(message)
 
     def _feed_message(self, message: AnyMessage) -> None:
-        if isinstance(message, Call):
-            self.sharing.came(message)
         if isinstance(message, sv.LinkEvent):
             self.feed(message)
 

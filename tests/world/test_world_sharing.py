@@ -67,6 +67,20 @@ def test_when_a_holder_goes_the_next_in_line_has_an_instance_within_a_second() -
     assert not held.alive or held.served == {first.session}
 
 
+def test_a_call_that_was_on_its_way_when_the_supervisor_died_costs_one_word_too_many() -> None:
+    """Whether it had run there, the broker cannot know: found by storm 477."""
+    world = quiet()
+    agent = world.agent()
+    world.run(3)
+    world.call(agent, "s__t0")
+    world.kill_supervisor(0.5)
+    world.run(3)
+    for _ in range(2):
+        world.call(agent, "s__t0")
+        world.run(3)
+    assert world.book.outcomes == {"link_broken": 1, "state_lost": 1, "ok": 1}
+
+
 @behaviour("lease:idle")
 def test_an_idle_lease_ends_at_its_limit_and_its_holder_is_told_once() -> None:
     world = quiet(lease_idle_s=5.0)

@@ -585,6 +585,16 @@ _DOOR: Final = {
     ),
 }
 
+_PRIVATE: Final = {
+    "private:files": Behaviour(
+        "issue 5",
+        "Every directory, file and socket that carpool makes is its user's alone, whatever the umask.",
+    ),
+    "private:places": Behaviour(
+        "issue 5", "A directory or a file that another user owns, or could replace, is refused and not used."
+    ),
+}
+
 BEHAVIOURS: Final[dict[str, Behaviour]] = (
-    _RUNS | _CALLS | _FEATURES | _ASKS | _SHARING | _TASKS | _STREAMS | _DOOR
+    _RUNS | _CALLS | _FEATURES | _ASKS | _SHARING | _TASKS | _STREAMS | _DOOR | _PRIVATE
 )

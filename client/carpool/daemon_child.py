@@ -12,6 +12,8 @@ import signal
 import socket
 import subprocess
 
+from carpool_protocol import private_files
+
 LOG_BYTES = 1024 * 1024
 """A log longer than this is set aside (`.1`) when its process starts."""
 _LONGEST_WORD_BYTES = 4096
@@ -45,7 +47,7 @@ class DaemonChild:
         """Start the next incarnation. Raises `OSError` when the machine refuses."""
         ours, its = socket.socketpair()
         try:
-            with open(self._rotated(), "ab") as log:
+            with open(private_files.open_to_append(self._rotated()), "ab") as log:
                 self._log_start = log.seek(0, os.SEEK_END)
                 self._process = subprocess.Popen(
                     [python, "-m", *self._command, "--lifeline", str(its.fileno())],

@@ -30,7 +30,7 @@ class Holder:
 
 def take(directory: str, config: str, http: str = "") -> int | None:
     """Lock `directory` for this process: the descriptor that holds the lock; `None`: another has it."""
-    fd = os.open(paths.lock_file(directory), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(paths.lock_file(directory), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     for _ in range(_TRIES):
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,7 +15,7 @@ from carpool import lock
 from carpool.daemon_child import rotate
 from carpool.door_watch import told_url
 from carpool.launcher import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Launcher, accepts
-from carpool_protocol import paths
+from carpool_protocol import paths, private_files
 
 START_S = 60.0
 """The longest wait for a start: by us, or by somebody else whose socket we wait for."""
@@ -124,6 +124,11 @@ def daemon_environment(directory: str) -> dict[str, str]:
 
 def _stay(place: Place, config: str, ready_fd: int, http: str) -> int:
     """Be the launcher, in the environment that `daemon_environment` made."""
+    try:
+        paths.ensure_private(place.logs, paths.STATE_VARIABLE)
+    except paths.NotPrivateError as error:
+        _say(str(error))
+        return EXIT_USAGE
     held = lock.take(place.directory, config, http)
     if held is None:
         holder = lock.holder(place.directory)
@@ -140,12 +145,19 @@ def _stay(place: Place, config: str, ready_fd: int, http: str) -> int:
 
 def _start(place: Place, config: str, http: str, deadline: float) -> tuple[int | None, str]:
     """Start a launcher and hear how it went. Code `None`: another one was quicker."""
-    os.makedirs(place.logs, mode=0o700, exist_ok=True)
+    try:
+        paths.ensure_private(place.logs, paths.STATE_VARIABLE)
+    except paths.NotPrivateError as error:
+        return EXIT_USAGE, str(error)
     log_path = paths.daemon_log(place.logs, "launcher")
     rotate(log_path)
+    try:
+        log_fd = private_files.open_to_append(log_path)
+    except OSError as error:
+        return EXIT_FAILED, f"cannot write the log {log_path}: {error.strerror}"
     hear, tell = os.pipe()
     try:
-        with open(log_path, "ab") as log:
+        with open(log_fd, "ab") as log:
             command = [sys.executable, "-m", "carpool.launcher", "--stay", "--ready-fd", str(tell)]
             process = subprocess.Popen(
                 [*command, *(["--config", config] if config else []), *(["--http", http] if http else [])],

@@ -64,34 +64,64 @@ def find_runtime_dir(environ: "Mapping[str, str]", uid: int) -> tuple[str, str]:
     )
 
 
-def ensure_private(directory: str) -> None:
+def ensure_private(directory: str, variable: str = RUNTIME_VARIABLE) -> None:
     """Make `directory` with mode 0700, or accept one that is ours and closed to others.
 
     Raises `NotPrivateError` otherwise: who can write there could put a socket of his own in our place.
+    `variable` names the environment variable that says where it is.
     """
     try:
-        os.makedirs(os.path.dirname(directory), exist_ok=True)
+        parent = os.path.dirname(directory)
+        _make_parents(parent)
+        _refuse_open_parents(parent, variable)
         os.mkdir(directory, 0o700)
     except FileExistsError:
         pass
     except OSError as error:
         raise NotPrivateError(
             f"cannot make the directory {directory} ({error.strerror}); "
-            f"set {RUNTIME_VARIABLE} to one that you can write"
+            f"set {variable} to one that you can write"
         ) from None
     found = os.lstat(directory)
     if found.st_mode & 0o170000 != 0o040000:
-        raise NotPrivateError(
-            f"{directory} is not a directory; remove it or set {RUNTIME_VARIABLE} to another one"
-        )
+        raise NotPrivateError(f"{directory} is not a directory; remove it or set {variable} to another one")
     if found.st_uid != os.getuid():
         raise NotPrivateError(
-            f"{directory} belongs to user {found.st_uid}, not to you; set {RUNTIME_VARIABLE} to one of yours"
+            f"{directory} belongs to user {found.st_uid}, not to you; set {variable} to one of yours"
         )
     if found.st_mode & 0o077:
         raise NotPrivateError(
             f"{directory} is open to others (mode {found.st_mode & 0o777:04o}); run `chmod 700 {directory}`"
         )
+
+
+def _make_parents(directory: str) -> None:
+    """Missing ones are made for us alone too, whatever the umask (XDG base directories: mode 0700)."""
+    if not os.path.isdir(directory):
+        _make_parents(os.path.dirname(directory))
+        try:  # noqa: SIM105 - contextlib is more than the shim may import
+            os.mkdir(directory, 0o700)
+        except FileExistsError:  # another starter was quicker, or it is no directory: `mkdir` in it will say
+            pass
+
+
+def _refuse_open_parents(directory: str, variable: str) -> None:
+    """Who may rename entries of a parent can put a directory of his own in our place at any time.
+
+    Anybody may where it is open to all and not sticky (`/tmp` is sticky). A parent that a group may write
+    is left to its owner: with private groups (umask 002) that is common, and harmless.
+    """
+    parent = os.path.realpath(directory)
+    while True:
+        mode = os.stat(parent).st_mode
+        if mode & 0o002 and not mode & 0o1000:
+            raise NotPrivateError(
+                f"anybody may replace what lies in {parent} (mode {mode & 0o7777:04o}), where carpool's "
+                f"files are to be; run `chmod o-w {parent}` or set {variable} to a directory elsewhere"
+            )
+        if parent == os.path.dirname(parent):
+            return
+        parent = os.path.dirname(parent)
 
 
 def agents_socket(directory: str) -> str:

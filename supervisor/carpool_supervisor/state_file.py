@@ -10,10 +10,11 @@ Knows nothing of: what is in it.
 import os
 import stat
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final, TypeVar
 
 import msgspec
+
+from carpool_protocol import private_files
 
 Held = TypeVar("Held")
 
@@ -83,23 +84,9 @@ def set_aside(path: str, why: str, lost: str) -> str:
 
 def write(path: str, data: bytes) -> str:
     """Put it there. A clause about what went wrong, and then the old one is as it was; else empty."""
-    part = f"{path}.part-{os.getpid()}"
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        _write(part, data)
-        os.replace(part, path)
+        private_files.replace(path, data)
     except OSError as error:
-        with suppress(OSError):
-            os.unlink(part)
         return f"{path} cannot be written ({error.strerror})"
     return ""
-
-
-def _write(part: str, data: bytes) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(part)  # left by an earlier process of this number
-    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(file, "wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())

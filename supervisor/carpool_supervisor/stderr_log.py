@@ -15,6 +15,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+from carpool_protocol import private_files
 from carpool_protocol.ids import InstanceId
 from carpool_protocol.runtime.ready import ReadySet
 from carpool_protocol.wallclock import wallclock
@@ -171,7 +172,7 @@ class StderrLog:
             count = block[written:].count(b"\n")
             os.write(self._fd, b"\n")  # so that the next line begins on its own, if there will be one
         except OSError as error:
-            reason = os.strerror(error.errno or 0)
+            reason = error.strerror or "no reason given"
         self.lost_lines += count
         if not self._has_complained:
             self._has_complained = True
@@ -179,8 +180,7 @@ class StderrLog:
 
     def _open(self) -> None:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        self._fd = os.open(self._path, flags, 0o600)
+        self._fd = private_files.open_to_append(str(self._path))
         self._size_bytes = os.fstat(self._fd).st_size
 
     def _rotate(self) -> None:

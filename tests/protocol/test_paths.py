@@ -49,6 +49,30 @@ def test_a_new_directory_is_made_for_us_alone(tmp_path: Path) -> None:
     paths.ensure_private(str(directory))
 
 
+@behaviour("private:places")
+def test_a_directory_that_anybody_may_replace_is_refused(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    for directory in (shared / "rt", shared / "deep" / "rt"):
+        with pytest.raises(paths.NotPrivateError, match=f"chmod o-w {shared}`.*set CARPOOL_STATE_DIR"):
+            paths.ensure_private(str(directory), paths.STATE_VARIABLE)
+        assert not directory.exists()
+    shared.chmod(0o1777)  # as /tmp: only who owns an entry may replace it
+    paths.ensure_private(str(shared / "rt"))
+
+
+@behaviour("private:files")
+def test_missing_parents_are_made_for_us_alone_too(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        paths.ensure_private(str(tmp_path / "a" / "b" / "rt"))
+    finally:
+        os.umask(old)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("a", "a/b", "a/b/rt")] == [0o700] * 3
+
+
+@behaviour("private:places")
 def test_a_directory_open_to_others_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o750)
     with pytest.raises(paths.NotPrivateError, match="chmod 700"):

@@ -20,6 +20,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import trio
 
+from carpool_protocol import private_files
 from carpool_protocol.journal import Journal
 from carpool_protocol.machine import Machine, Ticked
 
@@ -147,7 +148,7 @@ class Pump(Generic[E, F]):
             return
         try:
             # Blocking on purpose: nothing else may run before the process ends.
-            self._dump_to.write_bytes(self._journal.dump())
+            private_files.replace(str(self._dump_to), self._journal.dump())
         except OSError as failure:
             exc.add_note(f"the journal could not be written to {self._dump_to}: {failure.strerror}")
         else:

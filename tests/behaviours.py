@@ -593,6 +593,9 @@ _PRIVATE: Final = {
     "private:places": Behaviour(
         "issue 5", "A directory or a file that another user owns, or could replace, is refused and not used."
     ),
+    "private:peers": Behaviour(
+        "issue 5", "No process of another user is let in, and nothing is said to another user's socket."
+    ),
 }
 
 BEHAVIOURS: Final[dict[str, Behaviour]] = (

@@ -8,9 +8,9 @@ Knows nothing of: JSON, sessions, the attach line.
 """
 
 import socket
-import struct
 from collections.abc import Callable
 
+from carpool_protocol import credentials
 from carpool_protocol.lines import LineBuffer, OverlongLine
 from carpool_protocol.runtime.ready import ReadySet
 
@@ -75,10 +75,8 @@ class AgentIo:
 
     def peer_pid(self) -> int:
         """The agent's pid where the system tells it, else 0."""
-        if not hasattr(socket, "SO_PEERCRED"):
-            return 0
-        credentials = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        return int(struct.unpack("3i", credentials)[0])
+        found = credentials.peer(self._sock)
+        return found[0] if found is not None else 0
 
     def write(self, line: bytes) -> None:
         """Accept a complete line. `flush` sends it."""

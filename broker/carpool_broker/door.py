@@ -20,6 +20,7 @@ import trio
 
 from carpool_broker.agent_io import AgentIo
 from carpool_broker.carrier import Carrier, Stream, StreamHost
+from carpool_protocol import credentials
 from carpool_protocol.attach import (
     Attach,
     AttachProblem,
@@ -210,6 +211,10 @@ class Door:
             except OSError as error:  # out of descriptors: whoever waits is served when some are free
                 log.error("cannot accept an agent: %s", error.strerror)  # noqa: TRY400 - the reason says all
                 return
+            if not credentials.is_ours(sock):
+                log.warning("a process of another user is not let in")
+                sock.close()
+                continue
             sock.setblocking(False)
             agent = Agent(self._mint(), trio.current_time())
             agent.io = AgentIo(

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from carpool_protocol import paths
+from carpool_protocol import credentials, paths
 from carpool_protocol.attach import (
     Attach,
     AttachProblem,
@@ -80,6 +80,8 @@ class Door:
             ) from None
         except OSError as error:
             self._fail(f"cannot connect to the broker: {error.strerror or error}")
+        if not credentials.is_ours(self._socket):
+            self._fail(f"nothing was said to the socket in {directory}: {credentials.NOT_OURS}")
         self._attach(control, profile)
 
     def __enter__(self) -> "Door":

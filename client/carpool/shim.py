@@ -17,7 +17,7 @@ import os
 import sys
 
 from carpool.shim_pump import AGENT_GONE, BROKER_GONE, REFUSED, Pump
-from carpool_protocol import paths
+from carpool_protocol import credentials, paths
 from carpool_protocol.attach_version import ATTACH_VERSION
 
 try:
@@ -169,7 +169,11 @@ def _reach(directory: str) -> "tuple[socket | None, int]":
             _say(f"cannot connect to {path}: {error.strerror}")
             return None, EXIT_NO_BROKER
         else:
-            return sock, 0
+            if credentials.is_ours(sock):
+                return sock, 0
+            sock.close()
+            _say(f"nothing was said to {path}: {credentials.NOT_OURS}")
+            return None, EXIT_NO_BROKER
     _say("carpool was started but does not stay up; see `carpool logs --daemon`")
     return None, EXIT_NO_BROKER
 

@@ -1,13 +1,16 @@
 """The door's receive budget, with real sockets and without a broker."""
 
+import os
 import socket
 from pathlib import Path
 
+import pytest
 import trio
 
 from carpool_broker.carrier import Stream
 from carpool_broker.core.events import AnyEvent
 from carpool_broker.door import READ_AHEAD_BYTES, Door
+from carpool_protocol import credentials
 from carpool_protocol.attach import Attach
 from carpool_protocol.ids import RawJson, SessionId
 from carpool_protocol.lines import OverlongLine
@@ -90,3 +93,31 @@ async def test_when_the_budget_for_unfinished_lines_is_spent_only_the_oldest_rea
             end.close()
         door.close()
         ready.close()
+
+
+@behaviour("private:peers")
+async def test_a_process_of_another_user_is_not_let_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ready, hotel = ReadySet(), Hotel()
+    path = str(tmp_path / "agents.sock")
+    door = Door(path, ready, hotel, slow_reader_s=30.0, receive_budget_bytes=BUDGET)
+    door.open(lambda: None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ready.run, door.flush)
+        with monkeypatch.context() as patch:
+            patch.setattr(credentials, "peer", lambda _sock: (1, os.getuid() + 1))
+            with socket.socket(socket.AF_UNIX) as stranger:
+                stranger.connect(path)
+                stranger.setblocking(False)
+                with trio.fail_after(20):
+                    await trio.lowlevel.wait_readable(stranger)
+                assert stranger.recv(1) == b""
+        assert "another user" in caplog.text
+        assert not door.agents
+        with socket.socket(socket.AF_UNIX) as friend:
+            friend.connect(path)
+            await until(lambda: len(door.agents) == 1, "who comes after is let in")
+        nursery.cancel_scope.cancel()
+    door.close()
+    ready.close()

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
-from carpool_protocol import paths
+from carpool_protocol import credentials, paths
 from carpool_protocol.attach import Attach, AttachProblem, attach_line, environment_line, parse_attached
 from carpool_protocol.attach_version import ATTACH_VERSION
 
@@ -39,6 +39,10 @@ class Line(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
+        if not credentials.is_ours(transport.get_extra_info("socket")):
+            self._why = f"nothing was said to the broker's socket: {credentials.NOT_OURS}"
+            transport.abort()
+            return
         attach = Attach(version=ATTACH_VERSION, carrier="door", pid=os.getpid(), agent="http", streams=True)
         transport.write(attach_line(attach))
         asyncio.get_running_loop().call_later(_ATTACH_S, self._impatient)

@@ -17,8 +17,9 @@ by an empty frame, and greets); LINGER 0 and a context of its own (closing never
 Knows nothing of: messages, epochs, credit (`peer`).
 """
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import trio
 import zmq
@@ -89,7 +90,7 @@ class ZmqLink(PeeredLink):
                 if self.is_broker:
                     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
                     socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-                    socket.bind(self._address)
+                    _bind(socket, self._address)
                 else:
                     socket.setsockopt(zmq.ROUTING_ID, self.me.name.encode())
                     socket.setsockopt(zmq.IMMEDIATE, 1)
@@ -206,6 +207,20 @@ class ZmqLink(PeeredLink):
     def _kick(self) -> None:
         if self._asleep and self._nap is not None:
             self._nap.cancel()
+
+
+def _bind(socket: "zmq.Socket[bytes]", address: str) -> None:
+    """This user only: the file's mode from its first moment, and whose process it is at each connection.
+
+    Who could write to the link could have any program run.
+    """
+    with suppress(zmq.ZMQError):  # a libzmq for a system that does not tell whose process connects
+        socket.setsockopt(zmq.IPC_FILTER_UID, os.geteuid())
+    old = os.umask(0o177)
+    try:
+        socket.bind(address)
+    finally:
+        os.umask(old)
 
 
 def _name_of(identity: bytes) -> str:

@@ -1,0 +1,47 @@
+"""Whose process is at the other end of a Unix socket, and whom we speak with."""
+
+import os
+import socket
+import sys
+
+import pytest
+
+from carpool_protocol import credentials
+from tests.behaviours import behaviour
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who is there")
+
+
+class Told:
+    """A socket of which the kernel says this."""
+
+    def __init__(self, *told: int | OSError) -> None:
+        self.told = told
+
+    def getsockopt(self, level: int, option: int, size: int) -> bytes:
+        parts = []
+        for each in self.told:
+            if isinstance(each, OSError):
+                raise each
+            parts.append(each.to_bytes(4, sys.byteorder))
+        return b"".join(parts)
+
+
+@linux
+def test_the_kernel_names_the_process_and_its_user() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        assert credentials.peer(one) == (os.getpid(), os.getuid())
+        assert credentials.is_ours(one)
+
+
+@linux
+@behaviour("private:peers")
+@pytest.mark.parametrize(("uid", "is_ours"), [(os.getuid(), True), (0, True), (os.getuid() + 1, False)])
+def test_ours_are_our_user_and_root(uid: int, is_ours: bool) -> None:
+    assert credentials.is_ours(Told(4711, uid, 4711)) is is_ours
+
+
+def test_where_the_system_does_not_tell_nobody_is_turned_away() -> None:
+    assert credentials.peer(Told(OSError("no"))) is None
+    assert credentials.is_ours(Told(OSError("no")))

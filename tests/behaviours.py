@@ -596,6 +596,9 @@ _PRIVATE: Final = {
     "private:peers": Behaviour(
         "issue 5", "No process of another user is let in, and nothing is said to another user's socket."
     ),
+    "private:http": Behaviour(
+        "issue 5", "A door without tokens serves the processes of its own user only, on loopback too."
+    ),
 }
 
 BEHAVIOURS: Final[dict[str, Behaviour]] = (

@@ -32,9 +32,9 @@ class Taker:
     def turned_away(self, path: str, headers: dict[str, str]) -> Respond | None:
         return Respond(0, 401, b"{}") if self.strangers else None
 
-    def come(self, connection: Connection) -> bool:
+    def come(self, connection: Connection) -> Respond | None:
         self.connections.append(connection)
-        return not self.full
+        return Respond(0, 503, b"too many") if self.full else None
 
     def asked(self, connection: Connection, request: Request) -> int:
         self.requests.append(request)

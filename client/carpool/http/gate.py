@@ -40,6 +40,11 @@ class Gate:
         self._good_hosts: set[str] = set()
         """Values seen and found right: agents repeat themselves."""
 
+    @property
+    def is_open(self) -> bool:
+        """No token is asked for."""
+        return not self._tokens
+
     def host_allowed(self, value: str | None) -> bool:
         """Whether a `Host` header is one of ours; its port does not count."""
         if value is None:

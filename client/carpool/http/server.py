@@ -18,13 +18,14 @@ from typing import Final
 
 import msgspec
 
+from carpool.http import neighbour
 from carpool.http.core import Core
 from carpool.http.effects import Begin, Effect, End, Request, Respond, Tell, Write
 from carpool.http.gate import Gate
 from carpool.http.limits import Limits
 from carpool.http.line import Line, keep_connected
 from carpool.http.wire import Connection
-from carpool_protocol import paths
+from carpool_protocol import paths, private_files
 from carpool_protocol.wallclock import wallclock
 
 _BACKLOG: Final = 2048
@@ -32,6 +33,11 @@ _BEAT_S: Final = 1.0
 _PATIENCE_S: Final = 3.0
 """How long a request waits for a broker that is just being started (again)."""
 _MAX_EARLY: Final = 1024
+_TEXT: Final = "text/plain; charset=utf-8"
+_NOT_YOURS: Final = (
+    b"this door has no tokens, so it serves the processes of its own user only; he can make a token with "
+    b"`carpool token NAME`"
+)
 _GOODBYE_S: Final = 3.0
 """How long answers may still take when the door is to end."""
 
@@ -59,9 +65,15 @@ class DoorServer:
 
     # --- the clients' side (see `wire.Taker`) ---
 
-    def come(self, connection: Connection) -> bool:
+    def come(self, connection: Connection) -> Respond | None:
         self._connections.add(connection)
-        return len(self._connections) <= self._max_connections
+        if len(self._connections) > self._max_connections:
+            return Respond(0, 503, b"too many connections are open", media=_TEXT)
+        return None if self._is_let_in(connection) else Respond(0, 403, _NOT_YOURS, media=_TEXT)
+
+    def _is_let_in(self, connection: Connection) -> bool:
+        """Without tokens, only the processes of this user are."""
+        return not self._core.gate.is_open or neighbour.is_ours(connection.socket)
 
     def turned_away(self, path: str, headers: dict[str, str]) -> Respond | None:
         return self._core.turned_away(path, headers)
@@ -163,6 +175,9 @@ class DoorServer:
     def let_in_by(self, gate: Gate) -> None:
         """From now on these may come in; the sessions of those who no longer may are ended."""
         self._carry_out(self._core.let_in_by(gate, self._clock()))
+        for connection in list(self._connections):
+            if not self._is_let_in(connection):  # it came while tokens were asked for
+                connection.finish()
 
     def stop(self) -> None:
         """End, after a moment for open answers."""
@@ -208,10 +223,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 def tell_url(directory: str, url: str) -> None:
     """Write it down for `carpool status`."""
-    path = paths.door_file(directory)
-    with open(path + ".new", "wb") as file:
-        file.write(msgspec.json.encode({"url": url, "pid": os.getpid()}))
-    os.replace(path + ".new", path)
+    private_files.replace(paths.door_file(directory), msgspec.json.encode({"url": url, "pid": os.getpid()}))
 
 
 def say(text: str) -> None:

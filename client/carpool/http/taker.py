@@ -24,8 +24,8 @@ class Taker(Protocol):
     def turned_away(self, path: str, headers: dict[str, str]) -> Respond | None:
         """The refusal of a client that has no business here, before its body is taken."""
 
-    def come(self, connection: "Connection") -> bool:
-        """A client connected. False: there are too many."""
+    def come(self, connection: "Connection") -> Respond | None:
+        """A client connected. The refusal of one that may not, or is one too many."""
 
     def asked(self, connection: "Connection", request: Request) -> int:
         """A request; its number, by which `gone` tells of it."""

@@ -13,6 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from http import HTTPStatus
+from socket import socket
 from typing import Any, Final, Literal
 
 import httptools
@@ -73,8 +74,9 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         transport.set_write_buffer_limits(high=256 * 1024)
-        if not self._taker.come(self):
-            self._fail(503, "too many connections are open")
+        refused = self._taker.come(self)
+        if refused is not None:
+            self._turn_away(refused)
 
     def data_received(self, data: bytes) -> None:
         if self._failed:
@@ -345,6 +347,12 @@ class Connection(asyncio.Protocol):
         self.due = self._clock() + LINGER_S
 
     # --- the shell's side ---
+
+    @property
+    def socket(self) -> socket:
+        """The connection's own; for questions about its other end."""
+        found: socket = self._transport.get_extra_info("socket")
+        return found
 
     def cut(self) -> None:
         """End the connection now; what was not sent is lost."""

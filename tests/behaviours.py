@@ -599,6 +599,11 @@ _PRIVATE: Final = {
     "private:http": Behaviour(
         "issue 5", "A door without tokens serves the processes of its own user only, on loopback too."
     ),
+    "private:no-secret-is-told": Behaviour(
+        "issue 5",
+        "No environment value, argument, header or token is in a log, an error, a report, a command line or "
+        "a journal of ours.",
+    ),
 }
 
 BEHAVIOURS: Final[dict[str, Behaviour]] = (

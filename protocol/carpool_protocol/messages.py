@@ -28,6 +28,9 @@ SecretWords = Annotated[list[str], Meta(extra={"journal": "blank"})]
 Payload = Annotated[RawJson, Meta(extra={"journal": "length"})]
 """Opaque cargo: of it a journal keeps the length only."""
 
+Text = Annotated[str, Meta(extra={"journal": "length"})]
+"""What an agent or a server wrote, in words of its own: of it a journal keeps the length only."""
+
 Delivered = Literal["no", "maybe"]
 """Whether a server can have seen the call. `no`: it was never written. `maybe`: it was, outcome unknown."""
 
@@ -236,7 +239,7 @@ class CancelCall(Message, frozen=True, tag=13):
     """The agent no longer wants the answer; none is sent."""
 
     call: CallId
-    reason: str
+    reason: Text
 
 
 class Operate(Message, frozen=True, tag=14):
@@ -581,7 +584,7 @@ class AskWithdrawn(Message, frozen=True, tag=40):
     """Nobody waits for the answer to this ask any more."""
 
     ask: AskId
-    reason: str
+    reason: Text
 
 
 class Elicited(Message, frozen=True, tag=41):

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, structs
@@ -13,6 +14,7 @@ from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, Set
 from carpool_protocol.config.shape import read_config
 from carpool_protocol.ids import ServerName
 from carpool_protocol.messages import Policy
+from tests.behaviours import behaviour
 
 GIT = ServerName("git")
 
@@ -190,3 +192,15 @@ def test_describe_tells_every_setting_and_where_it_comes_from_and_masks_env() ->
     assert by_setting["mcpServers.git.tools_prefix"].value == "—"
     assert "hunter2" not in repr(rows)
     assert "hunter2" not in repr(config)
+
+
+@behaviour("private:no-secret-is-told")
+@pytest.mark.parametrize(
+    "word",
+    ["hunter2", "--key=hunter2", "-phunter2", "postgres://u:hunter2@h/d", "${A:-hunter2}", "--hunter2"],
+)
+def test_an_argument_that_may_hold_a_secret_is_masked_like_env(word: str) -> None:
+    args = ["-y", "--api-key", "${KEY}", word]
+    config = good(json.dumps({"mcpServers": {"git": {"command": "x", "args": args}}}))
+    [row] = [row for row in describe(config) if row.setting == "mcpServers.git.args"]
+    assert json.loads(row.value) == ["-y", "--api-key", "${KEY}", MASK]

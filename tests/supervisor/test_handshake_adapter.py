@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_protocol.ids import ABSENT, CallId, InstanceId, PoolKey, RawJson, SessionId, WireId
+from carpool_protocol.journal import Journal
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.messages import Call
 from carpool_supervisor.core.events import (
@@ -259,3 +260,34 @@ def test_whatever_a_server_writes_nothing_raises_and_what_goes_back_is_json(line
     talk.say(*[each.replace(b"\n", b" ") for each in lines])
     talk.accept(tools={})
     talk.say(*[each.replace(b"\n", b" ") for each in lines])
+
+
+@behaviour("private:no-secret-is-told")
+def test_a_journal_keeps_nothing_of_what_a_server_answers_or_says() -> None:
+    secret = "hunter2-hunter2"
+    talk = Talk()
+    talk.fit("t")
+    for number in (1, 2, 3):
+        talk.adapter.call(WireId(number), call(number, progress=True))
+    ask = {"id": 9, "method": "sampling/createMessage", "params": {"messages": [secret], "maxTokens": 1}}
+    said: list[dict[str, Any]] = [
+        {
+            "method": "notifications/progress",
+            "params": {"progressToken": 1, "progress": 1, "message": secret},
+        },
+        {"method": "notifications/message", "params": {"level": "info", "data": secret}},
+        ask,
+        {"method": "notifications/cancelled", "params": {"requestId": 9, "reason": secret}},
+        {"id": 1, "result": {"content": [{"type": "text", "text": secret}]}},
+        {"id": 2, "error": {"code": -1, "message": secret}},
+        {"id": 3, "result": [secret]},
+        {"id": 99, "result": {"x": secret}},
+        {"method": ["no method", secret]},
+    ]
+    journal = Journal()
+    for each in said:
+        events, _ = talk.say(line(**each))
+        for event in events:
+            journal.record(1.0, event, [event])
+    assert len(journal) >= len(said) - 2  # the question, and that it is taken back, are not for agents here
+    assert secret not in journal.dump().decode()

@@ -25,6 +25,7 @@ from carpool_protocol.messages import (
     SessionRekeyed,
     Sessions,
     SetLevel,
+    Text,
     Wanted,
     Watch,
     WatchTasks,
@@ -214,7 +215,7 @@ class WithdrawAsk(Effect, frozen=True):
 
     session: SessionId
     ask: AskId
-    reason: str
+    reason: Text
     request: RawJson = ABSENT
     """As in `SendAsk`."""
 

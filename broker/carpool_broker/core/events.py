@@ -30,6 +30,7 @@ from carpool_protocol.messages import (
     PoolSpec,
     Progressed,
     TaskTold,
+    Text,
     Updated,
 )
 
@@ -266,7 +267,7 @@ class AgentCancelled(Event, frozen=True):
 
     session: SessionId
     id: RawJson
-    reason: str
+    reason: Text
 
 
 class AgentSetLevel(Event, frozen=True):

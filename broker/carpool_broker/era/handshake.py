@@ -187,10 +187,11 @@ def bounded(meaning: Meaning) -> Meaning:
     """The same, unless names, ids and the like in it are so long that a journal of it could fill our memory.
     For lines that are long enough for that.
     """
+    if isinstance(meaning, AgentCancelled) and len(meaning.reason) > MAX_KEPT_BYTES:
+        # A journal keeps no reason, but the link takes a cancel without credit.
+        meaning = AgentCancelled(meaning.session, meaning.id, "")
     if not isinstance(meaning, Event) or kept_bytes(meaning) <= MAX_KEPT_BYTES:
         return meaning
-    if isinstance(meaning, AgentCancelled) and len(meaning.id) <= MAX_KEPT_BYTES:
-        return AgentCancelled(meaning.session, meaning.id, "")
     request = getattr(meaning, "id", None)
     if request is None:
         return None

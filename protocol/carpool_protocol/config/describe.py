@@ -1,9 +1,11 @@
 """A configuration, told back setting by setting: what `carpool check` shows.
 
-Owns the masking: values of `env` are shown as `…`, always.
+Owns the masking: values of `env` are shown as `…`, always, and so is each of `args` that is neither the name
+of an option nor a variable: what `check` says is pasted into reports.
 """
 
 import json
+import re
 from typing import Any
 
 from msgspec import Struct
@@ -15,6 +17,8 @@ from carpool_protocol.config.shape import SERVERS
 
 MASK = "…"
 DEFAULT = "default"
+_TELLS_NOTHING = re.compile(r"-[A-Za-z]|--[A-Za-z][A-Za-z-]*|\$\{[A-Za-z_][A-Za-z0-9_]*\}", re.ASCII)
+"""A word of a command line in which there is no value. (`-phunter2` is a password to some programs.)"""
 
 
 class Row(Struct, frozen=True):
@@ -54,6 +58,8 @@ def _row(
     owner: Config | ServerConfig, lines: dict[KeyPath, int], path: KeyPath, setting: Setting, file: str
 ) -> Row:
     value = value_of(owner, setting)
+    if setting.kind == "templates":
+        value = [word if _TELLS_NOTHING.fullmatch(word) else MASK for word in value]
     shown = "—" if value is None else json.dumps(value, ensure_ascii=False)
     spellings = (setting.key, *setting.also)
     found = (lines.get(tuple(key.split("."))) for key in spellings)

@@ -26,9 +26,9 @@ from carpool_protocol.messages import (
     PoolChanged,
     Progressed,
     TaskTold,
+    Text,
     Updated,
 )
-from carpool_supervisor.core.events import Text
 from carpool_supervisor.core.sharing import EvidenceKind
 
 
@@ -72,7 +72,7 @@ class WriteCancel(Effect, frozen=True):
 
     instance: InstanceId
     wire: WireId
-    reason: str
+    reason: Text
 
 
 class WriteAskAnswer(Effect, frozen=True):

@@ -7,9 +7,9 @@ opaque and annotated so that a journal keeps their length only.
 Knows nothing of: JSON, pipes, pids' meaning.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from carpool_protocol.ids import InstanceId, PoolKey, RawJson, WireId
 from carpool_protocol.messages import (
@@ -28,6 +28,7 @@ from carpool_protocol.messages import (
     SessionRekeyed,
     Sessions,
     SetLevel,
+    Text,
     Wanted,
     Watch,
     WatchTasks,
@@ -35,9 +36,6 @@ from carpool_protocol.messages import (
 from carpool_supervisor.core.attribution import AskFacts
 from carpool_supervisor.core.sharing import Evidence
 from carpool_supervisor.core.well_known import Entry
-
-Text = Annotated[str, Meta(extra={"journal": "length"})]
-"""Text that a server wrote: of it a journal keeps the length only."""
 
 
 class Event(Struct, frozen=True, tag=True):
@@ -158,7 +156,7 @@ class ServerWithdrew(Event, frozen=True):
 
     instance: InstanceId
     id: RawJson
-    reason: str
+    reason: Text
 
 
 class UrlsOffered(Event, frozen=True):

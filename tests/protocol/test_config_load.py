@@ -16,6 +16,7 @@ from carpool_protocol.config.load import (
     load_env_file,
 )
 from carpool_protocol.config.shape import Loaded
+from tests.behaviours import behaviour
 
 
 @pytest.mark.parametrize(
@@ -74,11 +75,33 @@ def test_what_is_no_readable_text_file_is_a_problem(tmp_path: Path) -> None:
     assert "cannot be opened" in texts[4]
 
 
+@behaviour("private:places")
+def test_a_file_that_anybody_may_write_is_not_read(tmp_path: Path) -> None:
+    file, env_file = tmp_path / "c.json", tmp_path / "secrets"
+    file.write_text('{"env_file": "secrets"}')
+    env_file.write_text("A=1")
+    for mode, readable in ((0o664, True), (0o666, False), (0o602, False)):
+        file.chmod(mode)
+        assert (asked(file).config is not None) is readable
+        assert [each.render() for each in asked(file).problems] == [
+            f"{file}:1: may be written by anybody, who could have any program run; run `chmod o-w` on it"
+        ] * (not readable)
+    file.chmod(0o600)
+    config = asked(file).config
+    assert config is not None
+    env_file.chmod(0o666)
+    values, problems = load_env_file(config, "/h")
+    assert values == {}
+    assert "written by anybody" in problems[0].render()
+
+
 def test_no_descriptor_stays_open(tmp_path: Path) -> None:
-    file = tmp_path / "c.json"
+    file, open_file = tmp_path / "c.json", tmp_path / "o.json"
     file.write_text("{}")
+    open_file.write_text("{}")
+    open_file.chmod(0o666)
     before = set(os.listdir("/dev/fd"))
-    for path in (file, tmp_path, tmp_path / "none"):
+    for path in (file, open_file, tmp_path, tmp_path / "none"):
         asked(path)
     assert set(os.listdir("/dev/fd")) == before
 

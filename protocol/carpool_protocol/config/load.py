@@ -1,7 +1,8 @@
 """Where the configuration file is, and its bytes.
 
 Owns all file access of configuration. Raises nothing: a file that cannot be read is a problem like any
-other. Reads regular files only, and never waits for one (a FIFO in its place is refused).
+other. Reads regular files only that not everybody may write (they say what is run), and never waits for one
+(a FIFO in its place is refused).
 
 Knows nothing of: what the text means, when to read again.
 """
@@ -90,9 +91,15 @@ def _read(path: str) -> str | ConfigProblem | None:
         return None
     except (OSError, ValueError) as error:
         return ConfigProblem(path, 1, "", f"cannot be opened: {_reason(error)}")
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)  # not left to `open`, which refuses a directory without closing it
         return ConfigProblem(path, 1, "", "is not a regular file")
+    if mode & 0o002:
+        os.close(descriptor)
+        return ConfigProblem(
+            path, 1, "", "may be written by anybody, who could have any program run; run `chmod o-w` on it"
+        )
     with open(descriptor, "rb") as file:
         try:
             data = file.read(MAX_FILE_BYTES + 1)

@@ -2,7 +2,8 @@
 
 Sessions take turns, each with its own calls in order: a session with 1,000 calls waiting
 delays another session's single call by one turn. When the line is full, the last call of the
-session that takes up most of what is short gives way; between equals, the latest comer. Where a
+session that takes up most of what is short gives way; between equals, the one that came to that
+last. To find it costs no more with a thousand sessions than with one, for that is when it is needed. Where a
 session's call may go and another's may not (leases), `sessions` tells the turns and `pop_for` takes one.
 Sessions that are parts of one (`ids.whole_of`: the agents behind one bearer token, or behind none) have one
 turn together, which goes round among them.
@@ -11,15 +12,25 @@ Invariants (`check`): counts and bytes equal what is in line; no session without
 Knows nothing of: instances, deadlines, what a call asks for.
 """
 
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
 from itertools import zip_longest
 
 from carpool_protocol.ids import CallId, SessionId, whole_of
 
 _Line = deque[tuple[CallId, int]]
-_Parts = OrderedDict[SessionId, _Line]
-"""The lines of all parts of one session; of most sessions there is but one, itself."""
+
+
+class _Whole:
+    """One session in line."""
+
+    __slots__ = ("calls", "parts", "size_bytes")
+
+    def __init__(self) -> None:
+        self.parts: OrderedDict[SessionId, _Line] = OrderedDict()
+        """The lines of all its parts, next turn first; most sessions have but one, themselves."""
+        self.calls = 0
+        self.size_bytes = 0
 
 
 class Waiting:
@@ -30,8 +41,12 @@ class Waiting:
         self.max_bytes = max_bytes
         self.calls = 0
         self.size_bytes = 0
-        self._turns: OrderedDict[SessionId, _Parts] = OrderedDict()
-        """By the whole session, next turn first; in it likewise."""
+        self._turns: OrderedDict[SessionId, _Whole] = OrderedDict()
+        """By the whole session, next turn first."""
+        self._with: defaultdict[int, dict[SessionId, None]] = defaultdict(dict)
+        """Which whole sessions have so many calls in line, the latest comer last."""
+        self._most = 0
+        """The most calls that any has."""
 
     def __bool__(self) -> bool:
         return self.calls > 0
@@ -44,31 +59,31 @@ class Waiting:
         if size_bytes > self.max_bytes:
             return [call]
         self._line(session).append((call, size_bytes))
-        self.calls += 1
-        self.size_bytes += size_bytes
+        self._count(whole_of(session), 1, size_bytes)
         out: list[CallId] = []
         while self.calls > self.max_calls:
-            out.append(self._drop_last(len))
+            out.append(self._drop_last(next(reversed(self._with[self._most])), len))
         while self.size_bytes > self.max_bytes:
-            out.append(self._drop_last(_size_of))
+            largest = max(reversed(self._turns), key=lambda whole: self._turns[whole].size_bytes)
+            out.append(self._drop_last(largest, _size_of))
         return out
 
     def put_back(self, session: SessionId, call: CallId, size_bytes: int) -> None:
         """A call that was placed but never delivered goes to the head of its session's line."""
         self._line(session).appendleft((call, size_bytes))
-        self.calls += 1
-        self.size_bytes += size_bytes
+        self._count(whole_of(session), 1, size_bytes)
 
     def pop(self) -> CallId:
         """The next call; its session goes to the end of the turns. The line must not be empty."""
-        return self.pop_for(next(iter(next(iter(self._turns.values())))))
+        return self.pop_for(next(iter(next(iter(self._turns.values())).parts)))
 
     def pop_for(self, session: SessionId) -> CallId:
         """The next call of this session, whose turn it is then. It must have one in line."""
         whole = whole_of(session)
-        parts = self._turns[whole]
+        parts = self._turns[whole].parts
         line = parts[session]
         call, size_bytes = line.popleft()
+        self._count(whole, -1, -size_bytes)
         if line:
             parts.move_to_end(session)
         else:
@@ -77,44 +92,43 @@ class Waiting:
             self._turns.move_to_end(whole)
         else:
             del self._turns[whole]
-        self.calls -= 1
-        self.size_bytes -= size_bytes
         return call
 
     def sessions(self) -> list[SessionId]:
         """Who has calls in line, next turn first."""
-        rounds = zip_longest(*self._turns.values())
+        rounds = zip_longest(*(each.parts for each in self._turns.values()))
         return [session for each in rounds for session in each if session is not None]
 
     def has(self, session: SessionId) -> bool:
         """Whether this session has a call in line."""
-        return session in self._turns.get(whole_of(session), ())
+        whole = self._turns.get(whole_of(session))
+        return whole is not None and session in whole.parts
 
     def head(self, session: SessionId) -> CallId:
         """The call that `pop_for` would take."""
-        return self._turns[whole_of(session)][session][0][0]
+        return self._turns[whole_of(session)].parts[session][0][0]
 
     def of(self, session: SessionId) -> list[CallId]:
         """The calls of this session, in order."""
-        parts = self._turns.get(whole_of(session))
-        return [call for call, _ in parts.get(session, ())] if parts else []
+        whole = self._turns.get(whole_of(session))
+        return [call for call, _ in whole.parts.get(session, ())] if whole else []
 
     def ahead(self, session: SessionId, call: CallId) -> int:
         """How many calls go before this one if the turns stay as they are."""
         whole = whole_of(session)
-        of_parts = {part: len(line) for part, line in self._turns[whole].items()}
+        of_parts = {part: len(line) for part, line in self._turns[whole].parts.items()}
         among_parts = _before(of_parts, session, self.of(session).index(call))
-        of_wholes = {other: _sum(len, parts) for other, parts in self._turns.items()}
+        of_wholes = {other: each.calls for other, each in self._turns.items()}
         return _before(of_wholes, whole, among_parts)
 
     def remove(self, session: SessionId, call: CallId) -> None:
         """Take a call out of the middle of the line (it was cancelled or waited too long)."""
-        line = self._turns[whole_of(session)][session]
+        whole = whole_of(session)
+        line = self._turns[whole].parts[session]
         for place, (waiting, size_bytes) in enumerate(line):
             if waiting == call:
                 del line[place]
-                self.calls -= 1
-                self.size_bytes -= size_bytes
+                self._count(whole, -1, -size_bytes)
                 break
         self._tidy(session, line)
 
@@ -127,46 +141,64 @@ class Waiting:
 
     def check(self) -> None:
         """Assert every invariant."""
-        assert self.calls == sum(_sum(len, parts) for parts in self._turns.values())
-        assert self.size_bytes == sum(_sum(_size_of, parts) for parts in self._turns.values())
-        for whole, parts in self._turns.items():
-            assert parts, "a session without calls is in the turns"
-            for session, line in parts.items():
+        assert self.calls == sum(each.calls for each in self._turns.values())
+        assert self.size_bytes == sum(each.size_bytes for each in self._turns.values())
+        for whole, each in self._turns.items():
+            assert each.parts, "a session without calls is in the turns"
+            assert each.calls == sum(map(len, each.parts.values()))
+            assert each.size_bytes == sum(map(_size_of, each.parts.values()))
+            assert whole in self._with[each.calls]
+            for session, line in each.parts.items():
                 assert line, "a session without calls is in the turns"
                 assert whole_of(session) == whole
+        assert sum(map(len, self._with.values())) == len(self._turns)
+        assert self._most == max((each.calls for each in self._turns.values()), default=0)
 
     def _line(self, session: SessionId) -> _Line:
-        parts = self._turns.setdefault(whole_of(session), OrderedDict())
-        line = parts.get(session)
+        whole = whole_of(session)
+        found = self._turns.get(whole)
+        if found is None:
+            found = self._turns[whole] = _Whole()
+        line = found.parts.get(session)
         if line is None:
-            line = parts[session] = deque()
+            line = found.parts[session] = deque()
         return line
 
-    def _drop_last(self, weight: Callable[[_Line], int]) -> CallId:
-        """The last call of whoever takes up most by this weight; between equals of the latest comer."""
-        parts = max(reversed(self._turns.values()), key=lambda each: _sum(weight, each))
+    def _count(self, whole: SessionId, calls: int, size_bytes: int) -> None:
+        """One call more (`calls` is 1) or less (-1) of this session."""
+        self.calls += calls
+        self.size_bytes += size_bytes
+        found = self._turns[whole]
+        found.size_bytes += size_bytes
+        if found.calls:
+            del self._with[found.calls][whole]
+        found.calls += calls
+        if found.calls:
+            self._with[found.calls][whole] = None
+        if found.calls > self._most or not self._with[self._most]:
+            self._most = found.calls  # it was alone there, and is one below now
+
+    def _drop_last(self, whole: SessionId, weight: Callable[[_Line], int]) -> CallId:
+        """The last call of this session; of its parts, of the one that takes up most by this weight."""
+        parts = self._turns[whole].parts
         session = max(reversed(parts), key=lambda each: weight(parts[each]))
         line = parts[session]
         call, size_bytes = line.pop()
-        self.calls -= 1
-        self.size_bytes -= size_bytes
+        self._count(whole, -1, -size_bytes)
         self._tidy(session, line)
         return call
 
     def _tidy(self, session: SessionId, line: _Line) -> None:
         whole = whole_of(session)
+        parts = self._turns[whole].parts
         if not line:
-            del self._turns[whole][session]
-        if not self._turns[whole]:
+            del parts[session]
+        if not parts:
             del self._turns[whole]
 
 
 def _size_of(line: _Line) -> int:
     return sum(size for _, size in line)
-
-
-def _sum(weight: Callable[[_Line], int], parts: _Parts) -> int:
-    return sum(map(weight, parts.values()))
 
 
 def _before(lengths: Mapping[SessionId, int], mine: SessionId, place: int) -> int:

@@ -16,7 +16,18 @@ from typing import Final, Generic, TypeVar, cast
 
 from msgspec import Struct, msgpack
 
-from carpool_protocol.messages import Answered, AnyMessage, Asked, Call, Progressed, ToBroker, ToSupervisor
+from carpool_protocol.messages import (
+    Answered,
+    AnyMessage,
+    Asked,
+    Call,
+    Logged,
+    Progressed,
+    TaskTold,
+    ToBroker,
+    ToSupervisor,
+    Updated,
+)
 
 FRAME_BYTES: Final = 256 * 1024
 """A burst is cut into frames of this size, and a message with more payload travels alone (rule 10): one huge
@@ -63,7 +74,7 @@ def paid_size(message: AnyMessage) -> int:
         return len(message.body) + MESSAGE_BYTES  # type: ignore[union-attr]  # asked of the type itself: 3 x faster
     if kind is Call:
         return len(message.params) + len(message.meta) + MESSAGE_BYTES  # type: ignore[union-attr]  # as above
-    if kind is Progressed or kind is Asked:
+    if kind is Progressed or kind is Asked or kind is Logged or kind is Updated or kind is TaskTold:
         return len(message.params) + MESSAGE_BYTES  # type: ignore[union-attr]  # as above
     return 0
 

@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 
 from carpool_protocol.ids import AskId, CallId, Epoch, InstanceId, PoolKey, RawJson, ServerName, SessionId
 
-LINK_VERSION = 2
+LINK_VERSION = 3
 """What both ends say first. A peer that says another number is refused with a clear sentence."""
 
 Secret = Annotated[dict[str, str], Meta(extra={"journal": "blank"})]

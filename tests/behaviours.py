@@ -70,6 +70,9 @@ _RUNS: Final = {
     "pressure:receive-budget": Behaviour(
         "rule 3", "When the budget for unfinished lines is spent only the oldest reads on."
     ),
+    "pressure:server-lines": Behaviour(
+        "rule 3", "Unfinished lines of all servers stay within a budget; the oldest goes on."
+    ),
     "pressure:fair-share": Behaviour(
         "issue 5", "Beside a swarm a lone agent's call starts after at most one call of each session."
     ),

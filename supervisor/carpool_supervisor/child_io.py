@@ -54,7 +54,8 @@ class ChildIo:
 
     `on_lines` gets complete lines without their newline, at least one. `on_stdout_closed` is called once,
     never from `close`. `on_stdin_blocked` says that the pipe is full (True; may come from within `flush`)
-    and that everything has been written since (False).
+    and that everything has been written since (False). `on_long_line` is called whenever the unfinished line
+    on stdout has grown beyond `LONG_LINE_BYTES`, and when such a line has come to its end.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class ChildIo:
         on_lines: Callable[[list[bytes | OverlongLine]], None],
         on_stdout_closed: Callable[[], None],
         on_stdin_blocked: Callable[[bool], None],
+        on_long_line: "Callable[[ChildIo], None]",
         cap_bytes: int = LINE_CAP_BYTES,
     ) -> None:
         self._ready = ready
@@ -76,6 +78,7 @@ class ChildIo:
         self._on_lines = on_lines
         self._on_stdout_closed = on_stdout_closed
         self._on_stdin_blocked = on_stdin_blocked
+        self._on_long_line = on_long_line
         self._buffer = LineBuffer(cap_bytes=cap_bytes)
         self._lines: deque[bytes] = deque()
         self._offset = 0
@@ -188,6 +191,11 @@ class ChildIo:
             self._is_waiting = False
             self._ready.want_write(self._stdin_fd, None)
 
+    @property
+    def pending_bytes(self) -> int:
+        """What is kept of the unfinished line on stdout."""
+        return self._buffer.pending_bytes
+
     # --- from the process ---------------------------------------------------------------------------------
 
     def pause(self) -> None:
@@ -226,13 +234,18 @@ class ChildIo:
             return
         self.received_bytes += len(data)
         end = data.rfind(b"\n")
+        was_long = self._line_bytes > LONG_LINE_BYTES
         if end < 0:
             self._line_bytes += len(data)
         else:
             self._line_bytes = len(data) - end - 1
-        if self._line_bytes > LONG_LINE_BYTES and self._raised is False:
+        is_long = self._line_bytes > LONG_LINE_BYTES
+        if is_long and self._raised is False:
             self._raise_pipe()
-        if lines := self._buffer.feed(data):
+        lines = self._buffer.feed(data)
+        if is_long or was_long:
+            self._on_long_line(self)
+        if lines:
             self._on_lines(lines)
 
     def _raise_pipe(self) -> None:

@@ -18,6 +18,7 @@ from carpool_supervisor.child_io import ChildIo, PipeBudget
 from carpool_supervisor.core.events import InstanceHeard, OwnEvent, StdinBlocked, StdoutClosed
 from carpool_supervisor.era.adapter import Adapter
 from carpool_supervisor.era.detection import Detection
+from carpool_supervisor.intake import Intake
 from carpool_supervisor.spawn_request import Pipes
 from carpool_supervisor.stderr_log import StderrLog
 
@@ -42,6 +43,7 @@ class Conversation:
         secrets: Iterable[str],
         feed: Callable[[Iterable[OwnEvent]], None],
         on_dirty: Callable[["Conversation"], None],
+        intake: Intake,
     ) -> None:
         self.instance = instance
         self._detection = adapter if isinstance(adapter, Detection) else None
@@ -63,7 +65,10 @@ class Conversation:
             on_lines=self._take,
             on_stdout_closed=lambda: feed((StdoutClosed(instance),)),
             on_stdin_blocked=lambda blocked: feed((StdinBlocked(instance, blocked),)),
+            on_long_line=intake.line_grew,
         )
+        self._intake = intake
+        intake.attach(self.io)
         log.attach(instance, pipes.stderr_fd)
 
     def greet(self) -> None:
@@ -145,6 +150,7 @@ class Conversation:
     def close(self) -> None:
         """Let go of the pipes."""
         self.io.close()
+        self._intake.forget(self.io)
         self._log.forget(self.instance)
 
     def _write(self, line: bytes, wire: WireId = WireId(0)) -> None:  # noqa: B008 - an int

@@ -23,6 +23,7 @@ from carpool_supervisor.era.asking import Declared
 from carpool_supervisor.era.detection import Detection
 from carpool_supervisor.era.handshake import Handshake
 from carpool_supervisor.era.stateless import Stateless
+from carpool_supervisor.intake import Intake
 from carpool_supervisor.spawn_request import Pipes
 from carpool_supervisor.stderr_log import StderrLog
 
@@ -41,6 +42,8 @@ class Conversations:
         self._life = life
         self._feed = feed
         self._budget = PipeBudget()
+        self.intake = Intake()
+        """How much is read from all of them."""
         self._held: dict[InstanceId, Conversation] = {}
         self._stderr: dict[ServerName, StderrLog] = {}
         self._dirty: list[Conversation] = []
@@ -76,6 +79,7 @@ class Conversations:
             secrets=[value for name, value in spec.env.items() if os.environ.get(name) != value],
             feed=self._feed,
             on_dirty=self._dirty.append,
+            intake=self.intake,
         )
 
     def greet(self, instance: InstanceId) -> None:
@@ -99,16 +103,6 @@ class Conversations:
             self._dirty.clear()
             for conversation in dirty:
                 conversation.flush()
-
-    def pause(self) -> None:
-        """Read from no server."""
-        for conversation in self._held.values():
-            conversation.io.pause()
-
-    def resume(self) -> None:
-        """Read from all of them again."""
-        for conversation in self._held.values():
-            conversation.io.resume()
 
     def close(self) -> None:
         """Let go of the logs."""

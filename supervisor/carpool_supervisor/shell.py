@@ -63,10 +63,6 @@ from carpool_supervisor.verdicts import verdicts_file
 
 log = logging.getLogger("carpool.supervisor")
 
-HELD_HIGH_BYTES = 64 * 1024 * 1024
-HELD_LOW_BYTES = 16 * 1024 * 1024
-"""While so much waits for the broker, no more is read from servers; they wait in turn (rule 10)."""
-
 END_S = 9.0
 """From the word to stop until instances that do not end are left to the spawner: above the whole stop ladder
 (5 s, TERM, 2 s, KILL). Then it has `CLOSE_S`. Together less than the launcher's patience (15 s)."""
@@ -117,7 +113,6 @@ class SupervisorShell:
         self._surveyor = Surveyor()
         self._knowledge = Knowledge(verdicts_file(paths.state_dir(os.environ, runtime_dir)))
         self._specs: dict[PoolKey, PoolSpec] = {}
-        self._paused = False
         self._unflushed = 0
         """Messages sent since the link was flushed."""
         self._stopping = False
@@ -180,13 +175,7 @@ class SupervisorShell:
         self._conversations.flush()
         self._link.flush()
         self._pump.settle()
-        held = self._link.held_bytes(BROKER)
-        if held > HELD_HIGH_BYTES and not self._paused:
-            self._paused = True
-            self._conversations.pause()
-        elif self._paused and held < HELD_LOW_BYTES:
-            self._paused = False
-            self._conversations.resume()
+        self._conversations.intake.settle(self._link.held_bytes(BROKER))
         if self._stopping and self.core.quiet:
             self._stopped.set()
 

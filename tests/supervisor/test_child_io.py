@@ -33,6 +33,7 @@ class Far:
         self.lines: list[bytes | OverlongLine] = []
         self.closed = 0
         self.blocked: list[bool] = []
+        self.long: list[int] = []
         self.io = ChildIo(
             ready,
             stdin_write,
@@ -41,6 +42,7 @@ class Far:
             on_lines=self.lines.extend,
             on_stdout_closed=self._closed,
             on_stdin_blocked=self.blocked.append,
+            on_long_line=lambda io: self.long.append(io.pending_bytes),
             cap_bytes=cap_bytes,
         )
 

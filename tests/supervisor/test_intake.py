@@ -1,0 +1,114 @@
+"""How much is read from servers: pauses and the budget for unfinished lines, with real pipes."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from carpool_protocol.runtime.ready import ReadySet
+from carpool_supervisor.child_io import LONG_LINE_BYTES, ChildIo, PipeBudget
+from carpool_supervisor.intake import HELD_HIGH_BYTES, HELD_LOW_BYTES, Intake
+from tests.behaviours import behaviour
+
+BUDGET = 4 * LONG_LINE_BYTES
+CHUNK = b"x" * 32_768
+
+
+class House:
+    """Servers that write, as far as they are read."""
+
+    def __init__(self) -> None:
+        self.ready = ReadySet()
+        self.intake = Intake(BUDGET)
+        self.lines: list[int] = []
+        """The lengths of whole lines that came."""
+        self.servers = [self.server() for _ in range(3)]
+
+    def server(self) -> tuple[int, ChildIo]:
+        stdin_read, stdin_write = os.pipe()
+        stdout_read, stdout_write = os.pipe()
+        os.close(stdin_read)
+        for fd in (stdin_write, stdout_read, stdout_write):
+            os.set_blocking(fd, False)
+        io = ChildIo(
+            self.ready,
+            stdin_write,
+            stdout_read,
+            PipeBudget(0),
+            on_lines=lambda lines: self.lines.extend(len(line) for line in lines if isinstance(line, bytes)),
+            on_stdout_closed=lambda: None,
+            on_stdin_blocked=lambda _: None,
+            on_long_line=self.intake.line_grew,
+        )
+        self.intake.attach(io)
+        return stdout_write, io
+
+    def write(self, place: int, size_bytes: int, end: bytes = b"") -> int:
+        """Have a server write so much of a line; how much of it was taken."""
+        fd, _ = self.servers[place]
+        data = b"x" * size_bytes + end
+        taken = 0
+        for _ in range(200):
+            try:
+                taken += os.write(fd, data[taken : taken + len(CHUNK)])
+            except BlockingIOError:
+                self.ready._round()
+            if taken == len(data):
+                break
+        self.ready._round()
+        self.ready._round()
+        return taken
+
+    def pending(self) -> list[int]:
+        return [io.pending_bytes for _, io in self.servers]
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    one = House()
+    yield one
+    for fd, io in one.servers:
+        io.close()
+        os.close(fd)
+    one.ready.close()
+
+
+@behaviour("pressure:server-lines")
+def test_when_the_budget_is_spent_only_the_oldest_line_is_read_on(house: House) -> None:
+    house.write(1, 2 * LONG_LINE_BYTES)
+    house.write(0, 8 * LONG_LINE_BYTES)
+    assert BUDGET < sum(house.pending()) <= BUDGET + 2 * 65_536, house.pending()
+    oldest_before = house.pending()[1]
+    house.write(1, 2 * LONG_LINE_BYTES)
+    assert house.pending()[1] > oldest_before
+    assert house.write(2, 1000, b"\n") == 1001
+    assert house.lines == [1000], "short lines of others pass"
+    house.write(1, 0, b"\n")
+    before = house.pending()[0]
+    house.write(0, 2 * LONG_LINE_BYTES)
+    assert house.pending()[0] > before, "then it is the next one's turn"
+
+
+def test_the_turn_goes_on_when_the_server_with_the_oldest_line_is_gone(house: House) -> None:
+    house.write(1, 2 * LONG_LINE_BYTES)
+    house.write(0, 8 * LONG_LINE_BYTES)
+    before = house.pending()[0]
+    house.intake.forget(house.servers[1][1])
+    house.write(0, 2 * LONG_LINE_BYTES)
+    assert house.pending()[0] > before
+
+
+def test_while_much_waits_for_the_broker_nobody_is_read_not_even_who_comes_then(house: House) -> None:
+    house.intake.settle(HELD_HIGH_BYTES + 1)
+    house.servers.append(house.server())
+    for place in range(4):
+        house.write(place, 10, b"\n")
+    assert house.lines == []
+    house.intake.settle(HELD_LOW_BYTES)
+    for _ in range(2):
+        house.ready._round()
+    assert house.lines == []
+    house.intake.settle(HELD_LOW_BYTES - 1)
+    for _ in range(2):
+        house.ready._round()
+    assert house.lines == [10] * 4

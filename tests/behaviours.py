@@ -70,6 +70,14 @@ _RUNS: Final = {
     "pressure:receive-budget": Behaviour(
         "rule 3", "When the budget for unfinished lines is spent only the oldest reads on."
     ),
+    "pressure:arguments": Behaviour(
+        "rule 3",
+        "Arguments of all open calls stay within a budget; who floods is refused, small calls get in.",
+    ),
+    "pressure:unread-answers": Behaviour(
+        "rule 3",
+        "What agents leave unread stays within a budget; each call is answered all the same, if by an error.",
+    ),
     "pressure:server-lines": Behaviour(
         "rule 3", "Unfinished lines of all servers stay within a budget; the oldest goes on."
     ),

@@ -8,21 +8,28 @@ Knows nothing of: JSON, sessions, the attach line.
 """
 
 import socket
+from collections import deque
 from collections.abc import Callable
 
 from carpool_protocol import credentials
 from carpool_protocol.lines import LineBuffer, OverlongLine
+from carpool_protocol.runtime.pump import PIECE
 from carpool_protocol.runtime.ready import ReadySet
 
 LINE_CAP_BYTES = 8 * 1024 * 1024
 UNREAD_HIGH_BYTES = 1024 * 1024
 """So much that the agent has not read stops our reading of it."""
 READ_BYTES = 64 * 1024
+_BATCH_BYTES = 256 * 1024
+"""Lines up to this size together are joined; longer ones leave as they are, without a copy."""
+_STEP_BYTES = 1024 * 1024
+"""With every step more or less that is unread, `on_unread` is told."""
 
 
 class AgentIo:
     """One agent's socket on the ready set. `on_closed` is called once, not after `close`; `on_unfinished`
-    after each read that leaves a line unfinished, and after the one that ends it.
+    after each read that leaves a line unfinished, and after the one that ends it; `on_unread` with how much
+    the agent leaves unread, at every step of that, and with 0 once it has read all.
     """
 
     on_lines: Callable[[list[bytes | OverlongLine]], None]
@@ -36,6 +43,7 @@ class AgentIo:
         on_lines: Callable[[list[bytes | OverlongLine]], None],
         on_closed: Callable[[], None],
         on_unfinished: Callable[[], None],
+        on_unread: Callable[[int], None],
     ) -> None:
         self._sock = sock
         self._fd = sock.fileno()
@@ -43,14 +51,20 @@ class AgentIo:
         self.on_lines = on_lines
         self._on_closed = on_closed
         self._on_unfinished = on_unfinished
+        self._on_unread = on_unread
         self._buffer = LineBuffer(cap_bytes=LINE_CAP_BYTES)
-        self._out: list[bytes] = []
+        self._out: deque[bytes] = deque()
         self._unsent = memoryview(b"")
         self._waiting_bytes = 0
         """Accepted and not yet taken by the socket."""
+        self._later: list[bytes | OverlongLine] = []
+        """Lines that were read together with others whose answers the agent does not read."""
+        self._going = False
         self._unfinished = False
         """The last read brought no line end: what there is of a line counts towards the door's budget."""
         self._blocked = False
+        self._steps = 0
+        """As last told."""
         self._held = False
         self._paused = False
         self.progress = 0
@@ -82,6 +96,8 @@ class AgentIo:
         """Accept a complete line. `flush` sends it."""
         self._out.append(line)
         self._waiting_bytes += len(line)
+        if self._waiting_bytes > UNREAD_HIGH_BYTES and not self._blocked:
+            self.flush()  # now, so that it is known soon whether the agent reads
 
     def flush(self) -> None:
         """Send what the socket takes now; the rest follows by itself."""
@@ -91,8 +107,11 @@ class AgentIo:
             self._judge()
             return
         out = self._out
-        data = out[0] if len(out) == 1 else b"".join(out)
-        self._out = []
+        if self._waiting_bytes <= _BATCH_BYTES:
+            data = out[0] if len(out) == 1 else b"".join(out)
+            out.clear()
+        else:
+            data = self._batch()
         try:
             sent = self._sock.send(data)
         except BlockingIOError:
@@ -102,16 +121,28 @@ class AgentIo:
             return
         self.progress += sent
         self._waiting_bytes -= sent
-        if sent < len(data):
+        if sent < len(data) or out:
             self._unsent = memoryview(data)[sent:]
             self._blocked = True
             self._ready.want_write(self._fd, self._writable)
             self._judge()
 
+    def _batch(self) -> bytes:
+        """The next lines, as many as are worth joining, and one at least."""
+        out = self._out
+        lines = [out.popleft()]
+        room = _BATCH_BYTES - len(lines[0])
+        while out and len(out[0]) <= room:
+            room -= len(out[0])
+            lines.append(out.popleft())
+        return lines[0] if len(lines) == 1 else b"".join(lines)
+
     def hold(self, held: bool) -> None:
         """The door's word: do not read (the receive budget is spent), or read again."""
         self._held = held
         self._judge()
+        if self._later:
+            self._go_on()
 
     def close(self) -> None:
         """Let go of the socket. No callback comes after this."""
@@ -135,10 +166,26 @@ class AgentIo:
             self._unfinished = True
             self._on_unfinished()
             return
-        self.on_lines(lines)
+        if len(lines) <= PIECE:
+            self.on_lines(lines)
+        else:
+            self._later = lines
+            self._go_on()
         if self._unfinished:
             self._unfinished = False
             self._on_unfinished()
+
+    def _go_on(self) -> None:
+        """Hand over what was read: a piece at a time, for one read may hold a thousand requests, and what
+        answers them may be all that the agent can take.
+        """
+        if self._going:
+            return  # from within: the piece before comes to its end first
+        self._going = True
+        while self._later and not self._paused and not self.closed:
+            lines, self._later = self._later[:PIECE], self._later[PIECE:]
+            self.on_lines(lines)
+        self._going = False
 
     def _writable(self) -> None:
         try:
@@ -152,15 +199,24 @@ class AgentIo:
         self._waiting_bytes -= sent
         self._unsent = self._unsent[sent:]
         if not self._unsent:
-            self._blocked = False
-            self._ready.want_write(self._fd, None)
-            self.flush()
+            if self._out:  # one batch a round: a fast reader of much does not keep everybody waiting
+                self._unsent = memoryview(self._batch())
+            else:
+                self._unsent = memoryview(b"")
+                self._blocked = False
+                self._ready.want_write(self._fd, None)
         self._judge()
+        if self._later:
+            self._go_on()
 
     def _judge(self) -> None:
         """Whether to read: not while held, nor while too much waits for the agent."""
         if self.closed:
             return
+        steps = self._waiting_bytes // _STEP_BYTES + 1 if self._blocked else 0
+        if steps != self._steps:
+            self._steps = steps
+            self._on_unread(self._waiting_bytes if steps else 0)
         pause = self._held or (self._blocked and self._waiting_bytes > UNREAD_HIGH_BYTES)
         if pause != self._paused:
             self._paused = pause

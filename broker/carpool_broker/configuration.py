@@ -130,6 +130,8 @@ class Configuration:
             max_open_calls=session.max_open_calls,
             max_waiting_calls=session.max_waiting_calls,
             max_waiting_bytes=session.max_waiting_bytes,
+            argument_budget_bytes=self.config.argument_budget_bytes,
+            unread_budget_bytes=self.config.unread_budget_bytes,
             park_s=session.park_s,
         )
 

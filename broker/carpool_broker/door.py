@@ -41,6 +41,8 @@ ENVIRONMENT_S: Final = 10.0
 """How long a carrier may take to say the asked variables; after that they count as missing."""
 LOOK_S: Final = 1.0
 BACKLOG: Final = 512
+EARLY_BYTES: Final = 16 * 1024 * 1024
+"""A carrier that sends more before it has said its environment is dropped."""
 READ_AHEAD_BYTES: Final = 64 * 1024
 """Less than this of an unfinished line does not count towards the receive budget."""
 UNREAD_CAP_BYTES: Final = 256 * 1024 * 1024
@@ -56,12 +58,16 @@ class Host(StreamHost, Protocol):
     def take(self, session: SessionId, lines: list[bytes | OverlongLine]) -> None:
         """Lines of the agent."""
 
+    def unread(self, session: SessionId, unread_bytes: int) -> None:
+        """So much waits for the agent to read; 0: nothing does any more."""
+
 
 class Agent:
     """One connection."""
 
     __slots__ = (
-        "asked", "attach", "began_at", "carrier", "id", "io", "kept", "seen_at", "seen_progress", "welcomed",
+        "asked", "attach", "began_at", "carrier", "id", "io", "kept", "line_at", "line_bytes", "seen_at",
+        "seen_progress", "welcomed",
     )  # fmt: skip
 
     def __init__(self, session: SessionId, now: float) -> None:
@@ -79,6 +85,10 @@ class Agent:
         self.seen_progress = 0
         self.seen_at = now
         """When the agent was last seen to read, or had nothing to read."""
+        self.line_bytes = 0
+        """Length of its unfinished line at the last look."""
+        self.line_at = now
+        """When that was last seen to grow."""
 
 
 class Door:
@@ -97,6 +107,10 @@ class Door:
         self.agents: dict[SessionId, Agent] = {}
         self._streams: dict[SessionId, Stream] = {}
         """Sessions that come through a carrier with many."""
+        self._unfinished: dict[SessionId, Agent] = {}
+        """Whose unfinished line counts towards the receive budget, the oldest line first."""
+        self._spent = False
+        """The receive budget is."""
         self._dirty: dict[SessionId, Agent] = {}
         self._unflushed = 0
         self._settle: Callable[[], None] = _nothing
@@ -174,6 +188,7 @@ class Door:
             log.warning("%s is dropped: %s", session, why)
             agent.io.flush()
             agent.io.close()
+            self._line_changed(agent)
             self._farewell(agent)
 
     def _farewell(self, agent: Agent) -> None:
@@ -196,7 +211,7 @@ class Door:
                 if agent.asked and now - agent.began_at > ENVIRONMENT_S:
                     log.warning("%s did not say its environment; its variables count as missing", agent.id)
                     self._welcome(agent, {})
-            self._ration()
+            self._end_stalled(now)
             self._settle()
 
     # --- connections -----------------------------------------------------------------------------------
@@ -222,7 +237,8 @@ class Door:
                 self._ready,
                 on_lines=lambda lines, agent=agent: self._take(agent, lines),  # type: ignore[misc]
                 on_closed=lambda agent=agent: self._left(agent),  # type: ignore[misc]
-                on_unfinished=self._ration,
+                on_unfinished=lambda agent=agent: self._line_changed(agent),  # type: ignore[misc]
+                on_unread=lambda size_bytes, agent=agent: self._unread(agent, size_bytes),  # type: ignore[misc]
             )
             self.agents[agent.id] = agent
 
@@ -232,8 +248,12 @@ class Door:
 
     def _left(self, agent: Agent) -> None:
         if self.agents.pop(agent.id, None) is not None:
-            self._ration()
+            self._line_changed(agent)
             self._farewell(agent)
+
+    def _unread(self, agent: Agent, unread_bytes: int) -> None:
+        if agent.welcomed:
+            self._host.unread(agent.id, unread_bytes)
 
     def _take(self, agent: Agent, lines: list[bytes | OverlongLine]) -> None:
         """Lines of an agent that is not welcome yet."""
@@ -301,6 +321,9 @@ class Door:
                 self._welcome(agent, {name: environment[name] for name in agent.asked if name in environment})
                 return
             agent.kept.append(line)
+        if sum(len(line) for line in agent.kept if isinstance(line, bytes)) > EARLY_BYTES:
+            text = f"it has sent {EARLY_BYTES} bytes before the environment that it was asked for"
+            self.drop(agent.id, text)
 
     def _welcome(self, agent: Agent, environment: dict[str, str]) -> None:
         assert agent.attach is not None
@@ -312,12 +335,36 @@ class Door:
         if kept:
             self._host.take(agent.id, kept)
 
+    # --- the receive budget ----------------------------------------------------------------------------
+
+    def _line_changed(self, agent: Agent) -> None:
+        """The unfinished line of an agent grew, came to its end, or went with the agent."""
+        if not agent.io.closed and agent.io.pending_bytes > READ_AHEAD_BYTES:
+            self._unfinished.setdefault(agent.id, agent)
+        elif self._unfinished.pop(agent.id, None) is None:
+            return
+        self._ration()
+
     def _ration(self) -> None:
         """One budget for all unfinished lines: when it is spent only the oldest one keeps reading."""
-        unfinished = [agent for agent in self.agents.values() if agent.io.pending_bytes > READ_AHEAD_BYTES]
-        spent = sum(agent.io.pending_bytes for agent in unfinished) > self.receive_budget_bytes
-        for place, agent in enumerate(unfinished):
-            agent.io.hold(spent and place > 0)
+        lines = list(self._unfinished.values())
+        spent = sum(agent.io.pending_bytes for agent in lines) > self.receive_budget_bytes
+        if spent or self._spent:
+            self._spent = spent
+            for place, agent in enumerate(lines):
+                agent.io.hold(spent and place > 0)
+
+    def _end_stalled(self, now: float) -> None:
+        """While others wait for the oldest line it must grow: its agent has as long as a slow reader has."""
+        oldest = next(iter(self._unfinished.values()), None)
+        if oldest is None:
+            return
+        if not self._spent or oldest.line_bytes != oldest.io.pending_bytes:
+            for agent in self._unfinished.values():
+                agent.line_bytes, agent.line_at = agent.io.pending_bytes, now
+        elif now - oldest.line_at > self.slow_reader_s:
+            why = f"others waited for the end of its line, which has not grown for {self.slow_reader_s:g} s"
+            self.drop(oldest.id, why)
 
 
 def _nothing() -> None:

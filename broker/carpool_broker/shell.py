@@ -324,6 +324,10 @@ class BrokerShell:
             self._settle()
         scopes.discard(scope)
 
+    def unread(self, session: SessionId, unread_bytes: int) -> None:
+        """See `door.Host`."""
+        self._pump.feed(events.AgentUnread(session, unread_bytes))
+
     def farewell(self, session: SessionId) -> None:
         """See `door.Host`."""
         for scope in self._operators.pop(session, ()):

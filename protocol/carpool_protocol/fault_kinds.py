@@ -215,6 +215,14 @@ _KINDS: Final = (
         "Wait for some of the open calls to end, then try again.",
     ),
     FaultKind(
+        "arguments_too_many",
+        "unavailable",
+        5313,
+        "The open calls, those of other agents included, hold as many bytes of arguments as carpool keeps.",
+        "Try again when some of them have ended, with fewer or smaller calls at once; argument_budget_bytes "
+        "allows more.",
+    ),
+    FaultKind(
         "starting_failed",
         "unavailable",
         5304,
@@ -341,6 +349,14 @@ _KINDS: Final = (
         5407,
         "The server's answer is larger than carpool passes on.",
         "The call has probably run; ask for less at once (a range, a page, a filter).",
+    ),
+    FaultKind(
+        "unread_answers",
+        "lost",
+        5410,
+        "The server answered, but so much waits for this agent to read already that the answer was not kept.",
+        "The call has run: look at what it changed. Read answers as they come, or have fewer calls for large "
+        "ones open at once; unread_budget_bytes allows more.",
     ),
 )
 

@@ -15,6 +15,7 @@ from carpool_broker.core import effects as ef
 from carpool_broker.core import events as ev
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.budgets import SLOW_BYTES
 from carpool_broker.core.events import SourceId
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.scope import Scope, ScopeEntry
@@ -225,6 +226,11 @@ class BrokerMachine(RuleBasedStateMachine):
                 del self.owed[session, request]
                 self.stateless.discard((session, request))
             self.feed(ev.AgentCancelled(session, request, "no longer wanted"))
+
+    @rule(session=SESSIONS, unread_bytes=st.sampled_from([0, 0, 1000, 2 * SLOW_BYTES]))
+    def leaves_unread(self, session: SessionId, unread_bytes: int) -> None:
+        if session in self.tokens:
+            self.feed(ev.AgentUnread(session, unread_bytes))
 
     # --- the supervisor -----------------------------------------------------------------------------------
 

@@ -74,6 +74,9 @@ class Hall:
     def give_up(self, session: SessionId, request: RawJson) -> None:
         self.given_up.append((session, request))
 
+    def unread(self, session: SessionId, unread_bytes: int) -> None:
+        raise AssertionError("a carrier of many streams is no session")
+
     def farewell(self, session: SessionId) -> None:
         del self.here[session]
 

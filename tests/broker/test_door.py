@@ -2,6 +2,8 @@
 
 import os
 import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import trio
 
 from carpool_broker.carrier import Stream
 from carpool_broker.core.events import AnyEvent
-from carpool_broker.door import READ_AHEAD_BYTES, Door
+from carpool_broker.door import READ_AHEAD_BYTES, Agent, Door
 from carpool_protocol import credentials
 from carpool_protocol.attach import Attach
 from carpool_protocol.ids import RawJson, SessionId
@@ -20,6 +22,7 @@ from tests.behaviours import behaviour
 from tests.kit.waits import until
 
 BUDGET = 4 * READ_AHEAD_BYTES
+Flood = Callable[[int, bytes], None]
 
 
 class Hotel:
@@ -51,42 +54,39 @@ class Hotel:
     def take(self, session: SessionId, lines: list[bytes | OverlongLine]) -> None:
         self.lines[session] += lines
 
+    def unread(self, session: SessionId, unread_bytes: int) -> None:
+        pass
+
     def farewell(self, session: SessionId) -> None:
         del self.lines[session]
 
 
-@behaviour("pressure:receive-budget")
-async def test_when_the_budget_for_unfinished_lines_is_spent_only_the_oldest_reads_on(tmp_path: Path) -> None:
+@asynccontextmanager
+async def opened(path: str, slow_reader_s: float = 30.0) -> AsyncIterator[tuple[Door, list[Agent], Flood]]:
+    """A door with four agents, and a way to have one of them send part of a line."""
     ready, hotel = ReadySet(), Hotel()
-    path = str(tmp_path / "agents.sock")
-    door = Door(path, ready, hotel, slow_reader_s=30.0, receive_budget_bytes=BUDGET)
+    door = Door(path, ready, hotel, slow_reader_s=slow_reader_s, receive_budget_bytes=BUDGET)
     door.open(lambda: None)
     ends = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(4)]
+
+    async def flood(place: int, data: bytes) -> None:
+        while data:
+            await trio.lowlevel.wait_writable(ends[place])
+            data = data[ends[place].send(data[: 1 << 16]) :]
+
     try:
         with trio.fail_after(20):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(ready.run, door.flush)
+                nursery.start_soon(door.watch)
+                agents: list[Agent] = []
                 for end in ends:
                     end.connect(path)
                     end.sendall(b'{"jsonrpc":"2.0","method":"hello"}\n')
                     end.setblocking(False)
-                await until(lambda: len(hotel.lines) == 4, "all are in")
-
-                async def flood(end: socket.socket, size_bytes: int) -> None:
-                    sent = 0
-                    while sent < size_bytes:
-                        await trio.lowlevel.wait_writable(end)
-                        sent += end.send(b"x" * min(size_bytes - sent, 1 << 16))
-
-                for end in ends:
-                    nursery.start_soon(flood, end, 2 * BUDGET)
-                io = [agent.io for agent in door.agents.values()]
-                await until(lambda: io[0].pending_bytes == 2 * BUDGET, "the oldest has read all of its line")
-                held = sum(each.pending_bytes for each in io[1:])
-                assert held <= BUDGET + len(ends) * READ_AHEAD_BYTES, "the others stood still meanwhile"
-                ends[0].setblocking(True)
-                ends[0].sendall(b"\n")
-                await until(lambda: io[1].pending_bytes == 2 * BUDGET, "then it is the next one's turn")
+                    await until(lambda: len(hotel.lines) == len(agents) + 1, "it is in")
+                    agents.append(list(door.agents.values())[-1])
+                yield door, agents, lambda place, data: nursery.start_soon(flood, place, data)
                 nursery.cancel_scope.cancel()
     finally:
         for end in ends:
@@ -121,3 +121,34 @@ async def test_a_process_of_another_user_is_not_let_in(
         nursery.cancel_scope.cancel()
     door.close()
     ready.close()
+
+
+@behaviour("pressure:receive-budget")
+async def test_when_the_budget_for_unfinished_lines_is_spent_only_the_oldest_reads_on(tmp_path: Path) -> None:
+    async with opened(str(tmp_path / "agents.sock")) as (_, agents, flood):
+        line = b"x" * (2 * BUDGET)
+        flood(2, line)
+        await until(lambda: agents[2].io.pending_bytes > READ_AHEAD_BYTES, "the third has begun")
+        for place in (0, 1, 3):
+            flood(place, line)
+        await until(lambda: agents[2].io.pending_bytes == len(line), "the oldest line is read to its end")
+        held = sum(agents[place].io.pending_bytes for place in (0, 1, 3))
+        assert held <= BUDGET + 4 * READ_AHEAD_BYTES, "the others stood still meanwhile"
+        flood(2, b"\n")
+        await until(
+            lambda: any(agents[place].io.pending_bytes == len(line) for place in (0, 1, 3)),
+            "then it is the next one's turn",
+        )
+
+
+@behaviour("pressure:receive-budget")
+async def test_whoever_does_not_go_on_with_the_line_that_others_wait_for_is_dropped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(str(tmp_path / "agents.sock"), slow_reader_s=0.1) as (door, agents, flood):
+        flood(0, b"x" * (BUDGET + 1))  # and never a line end
+        await until(lambda: agents[0].io.pending_bytes > BUDGET, "the budget is spent")
+        flood(1, b"x" * (2 * READ_AHEAD_BYTES) + b"\n")
+        await until(lambda: agents[0].id not in door.agents, "it is dropped")
+        await until(lambda: agents[1].io.pending_bytes == 0, "the other goes on")
+        assert "others waited for the end of its line" in caplog.text

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from carpool_broker.core import books
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.effects import Reply, ReportProgress
 from carpool_broker.core.events import AgentCalled, SourceId
@@ -34,7 +35,7 @@ class Rig:
         return self.done()
 
     def done(self) -> list[Any]:
-        self.ledger.check()
+        books.check(self.ledger, self.sessions)
         done = list(self.effects)
         self.effects.clear()
         return done

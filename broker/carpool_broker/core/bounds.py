@@ -1,4 +1,4 @@
-"""What one session may have open and waiting (rule 3), and how long it waits (rule 14)."""
+"""What sessions may have open, waiting and unread (rule 3), and how long they wait (rule 14)."""
 
 from msgspec import Struct
 
@@ -9,6 +9,10 @@ class Bounds(Struct, frozen=True, kw_only=True):
     max_open_calls: int = 64
     max_waiting_calls: int = 256
     max_waiting_bytes: int = 16 * 1024 * 1024
+    argument_budget_bytes: int = 256 * 1024 * 1024
+    """Of the open calls of all sessions (`budgets`)."""
+    unread_budget_bytes: int = 256 * 1024 * 1024
+    """Of all sessions: answers that their agents leave unread (`budgets`)."""
     wait_s: float = 30.0
     park_s: float = 300.0
     """How long a call waits for a retry with what it wants of its agent (rule 14)."""

@@ -11,7 +11,7 @@ Knows nothing of: how an era words requests and answers, sockets, processes.
 
 from typing import Final, assert_never
 
-from carpool_broker.core import bereft
+from carpool_broker.core import bereft, books
 from carpool_broker.core.asks import Asks
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.course import Course
@@ -33,6 +33,7 @@ from carpool_broker.core.events import (
     AgentRooted,
     AgentRootsChanged,
     AgentSetLevel,
+    AgentUnread,
     AgentWatched,
     AnyEvent,
     LimitsRead,
@@ -144,7 +145,7 @@ class BrokerCore:
 
     def check(self) -> None:
         """Assert every invariant of every part."""
-        self.ledger.check()
+        books.check(self.ledger, self.sessions)
         self.asks.check()
         self.parked.check()
         self.roots.check()
@@ -242,6 +243,7 @@ class BrokerCore:
         session: Session,
         event: SessionMoved
         | AgentLeft
+        | AgentUnread
         | AgentGreeted
         | AgentReady
         | AgentRootsChanged
@@ -288,6 +290,8 @@ class BrokerCore:
                     self.requests.moved(now)
             case AgentProgressed():
                 self.asks.progressed(session, event)
+            case AgentUnread():
+                self.ledger.has_read(session, event.unread_bytes, now)
             case AgentReady():
                 self.roots.ready(session)
             case AgentRootsChanged():

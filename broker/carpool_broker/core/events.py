@@ -142,6 +142,13 @@ class SessionMoved(Event, frozen=True):
     source: SourceId
 
 
+class AgentUnread(Event, frozen=True):
+    """So much of what it was told waits for this agent to read. Said every MiB, and when it has read all."""
+
+    session: SessionId
+    unread_bytes: int
+
+
 class AgentLeft(Event, frozen=True):
     """The agent is gone: nobody waits for anything of it."""
 
@@ -314,6 +321,7 @@ OwnEvent = (
     | AgentCame
     | SessionMoved
     | AgentLeft
+    | AgentUnread
     | AgentGreeted
     | AgentReady
     | AgentRootsChanged

@@ -44,7 +44,9 @@ class Hearing:
         owed = self._ledger.calls.get(event.call)
         wants = self._interests.wants_log
         if owed is None:
-            if event.session in self._sessions and wants(event.session, event.level):
+            session = self._sessions.get(event.session)
+            is_wanted = session is not None and wants(event.session, event.level)
+            if session is not None and is_wanted and not self._ledger.unread.leaves_out(session):
                 self._out(SayLog(event.session, event.params))
             return
         by, session = owed.asked.by, owed.session
@@ -52,16 +54,16 @@ class Hearing:
             is_wanted = wants(session.id, event.level)
         else:
             is_wanted = bool(by.level) and not owed.parked and rank(event.level) >= rank(by.level)
-        if is_wanted:
+        if is_wanted and not self._ledger.unread.leaves_out(session):
             self._out(SayLog(session.id, event.params, owed.asked.id))
 
     def updated(self, event: Updated) -> None:
         """A resource changed."""
         for session_id, listen, spelled, exact in self._interests.hearers(event.key, event.uri):
-            uri = spelled
+            session, uri = self._sessions[session_id], spelled
             if not exact:
-                uri = self._outlook.view(self._sessions[session_id]).outward_uri(event.key, event.uri)
-            self._out(SayUpdated(session_id, uri, event.params, listen))
+                uri = self._outlook.view(session).outward_uri(event.key, event.uri)
+            self._ledger.unread.updated(SayUpdated(session_id, uri, event.params, listen), session)
 
     def tell(self, session: Session, families: Iterable[Family]) -> None:
         """These lists are others now."""

@@ -5,30 +5,30 @@ the backstop, and the one answer each call gets. A call is answered exactly once
 without a word. While a call of the stateless era is between two rounds nobody waits for it; how it ends then
 is `parked`'s.
 
-Invariants (`check`): a call is in its session's `owed` under its own id and in `calls` under its
+Invariants (`books.check`): a call is in its session's `owed` under its own id and in `calls` under its
 number, or in neither, or it is parked and in `calls` alone; what is in a session's line is `waiting`; `sent`
 counts are right; nothing waits while it could go.
 
 Knows nothing of: names, views, how an answer is worded for an era, what calls want in rounds.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from carpool_broker.core.aftermath import Aftermath, Outcome
 from carpool_broker.core.bounds import Bounds
+from carpool_broker.core.budgets import COUNTED_BYTES, SLOW_BYTES, Arguments, Unread
 from carpool_broker.core.calling import stateless_call
 from carpool_broker.core.effects import AnyEffect, Reply, ReportProgress
 from carpool_broker.core.events import AgentCalled
 from carpool_broker.core.fresh import Fresh
-from carpool_broker.core.replies import READ
 from carpool_broker.core.replies import answer as answer_to
+from carpool_broker.core.replies import is_keepable
 from carpool_broker.core.session import Owed, Session
 from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.fault_kinds import KINDS
 from carpool_protocol.faults import fault, fault_of, for_method
-from carpool_protocol.ids import EMPTY_OBJECT, CallId, PoolKey, RawJson, SessionId
+from carpool_protocol.ids import CallId, PoolKey, RawJson, SessionId
 from carpool_protocol.link_codec import MESSAGE_BYTES
 from carpool_protocol.messages import (
     Answered,
@@ -61,6 +61,8 @@ class Ledger:
         """What was read a moment ago and is current still."""
         self.aftermath: Aftermath | None = None
         """Of calls of the stateless era; there are none before it is set."""
+        self.arguments = Arguments()
+        self.unread = Unread(out)
         self.calls: dict[CallId, Owed] = {}
         self.opened = 0
         """All calls since this broker began; also the number of the last one."""
@@ -80,12 +82,26 @@ class Ledger:
         call = CallId(self.opened)
         owed = self.calls[call] = session.owed[asked.id] = Owed(call, session, asked)
         session.calls += 1
+        self.arguments.enter(owed)
         return owed
+
+    def refuses(self, owed: Owed) -> bool:
+        """End a call that may not wait, if this is one: its session, or all together, have too many."""
+        session, bounds = owed.session, self.bounds
+        if self.arguments.too_many(owed, bounds.argument_budget_bytes):
+            self.fail(owed, "arguments_too_many", retry_after_s=1.0)
+        elif len(session.owed) > self.most(session) + bounds.max_waiting_calls:
+            self.fail(owed, "too_many_calls", retry_after_s=1.0)
+        else:
+            return False
+        return True
 
     def admit(self, owed: Owed, now: float) -> None:
         """The call knows where it goes: send it, put it in line, or refuse it."""
         session = owed.session
-        if not session.waiting and self._may_send(session):
+        if owed.size_bytes > COUNTED_BYTES and self.refuses(owed):
+            return
+        if not session.waiting and self.may_send(session):
             self._send(owed, now)
             return
         full = len(session.waiting) >= self.bounds.max_waiting_calls
@@ -98,12 +114,14 @@ class Ledger:
         self.waits.arm(owed.call, now, self.bounds.wait_s)
         self._stalled[session.id] = None
 
-    def _most(self, session: Session) -> int:
+    def most(self, session: Session) -> int:
+        """How many calls it may have open."""
         return session.max_open_calls or self.bounds.max_open_calls
 
-    def _may_send(self, session: Session) -> bool:
+    def may_send(self, session: Session) -> bool:
+        """Whether a call of it may go now."""
         most = session.max_open_calls or self.bounds.max_open_calls
-        return session.sent < most and (self.credit_bytes or 0) > 0
+        return session.sent < most and (self.credit_bytes or 0) > 0 and session.unread_bytes <= SLOW_BYTES
 
     def _send(self, owed: Owed, now: float) -> None:
         asked = owed.asked
@@ -133,7 +151,7 @@ class Ledger:
 
     def pump(self, session: Session, now: float) -> None:
         """Send what waits in this session's line, as far as it may go."""
-        while session.waiting and self._may_send(session):
+        while session.waiting and self.may_send(session):
             owed = session.waiting.popleft()
             session.waiting_bytes -= owed.size_bytes
             self.waits.disarm(owed.call)
@@ -147,7 +165,7 @@ class Ledger:
             session_id = next(iter(self._stalled))
             del self._stalled[session_id]
             session = self._sessions.get(session_id)
-            if session is None or not session.waiting or session.sent >= self._most(session):
+            if session is None or not session.waiting or not self.may_send(session):
                 continue
             owed = session.waiting.popleft()
             session.waiting_bytes -= owed.size_bytes
@@ -164,6 +182,8 @@ class Ledger:
         if owed is not None:
             session, asked = owed.session, owed.asked
             session.called.add(owed.server)
+            if session.unread_bytes and not owed.parked and not self._kept(owed, answer, now):
+                return
             if answer.ttl_ms > 0:
                 self._keep(owed, answer, now)
             if asked.by is not None:
@@ -182,6 +202,20 @@ class Ledger:
                 self.pump(owed.session, now)
         elif answer.task:
             self._out(CancelTask(answer.instance, answer.task))
+
+    def _kept(self, owed: Owed, answer: Answered, now: float) -> bool:
+        """Whether the answer is kept for an agent that does not read; else its call ends without it."""
+        size_bytes = len(answer.body)
+        if self.unread.keeps(owed.session, size_bytes, self.bounds.unread_budget_bytes):
+            return True
+        self.fail(owed, "unread_answers", f"The answer had {size_bytes} bytes.")
+        self.pump(owed.session, now)
+        return False
+
+    def has_read(self, session: Session, unread_bytes: int, now: float) -> None:
+        """The door says how much waits for an agent."""
+        self.unread.told(session, unread_bytes)
+        self.pump(session, now)
 
     def _keep(self, owed: Owed, answer: Answered, now: float) -> None:
         if is_keepable(owed) and not answer.is_error:
@@ -221,7 +255,7 @@ class Ledger:
         if kind is not None and kind.delivered == failure.delivered:
             self.fail(owed, failure.fault, failure.text, failure.retry_after_s)
         else:
-            said = fault_of(failure, server=owed.server, tool=owed.tool, call=call_name(owed.call))
+            said = fault_of(failure, server=owed.server, tool=owed.tool, call=f"c{owed.call}")
             self.give(owed, Outcome(*for_method(said, owed.asked.method)))
         self.pump(owed.session, now)
 
@@ -238,7 +272,8 @@ class Ledger:
     def report(self, owed: Owed, params: RawJson) -> None:
         """Tell how far a call is."""
         asked = owed.asked
-        self._out(ReportProgress(owed.session.id, asked.token, params, asked.id))
+        if not self.unread.leaves_out(owed.session):
+            self._out(ReportProgress(owed.session.id, asked.token, params, asked.id))
 
     def fail(self, owed: Owed, slug: str, detail: str = "", retry_after_s: float | None = None) -> None:
         """End a call with our own words."""
@@ -248,7 +283,7 @@ class Ledger:
             retry_after_s=retry_after_s,
             server=owed.server,
             tool=owed.tool,
-            call=call_name(owed.call),
+            call=f"c{owed.call}",
         )
         self.give(owed, Outcome(*for_method(said, owed.asked.method)))
 
@@ -287,6 +322,7 @@ class Ledger:
         for owed in list(session.owed.values()):
             self.drop(owed, "the agent is gone")
         self._stalled.pop(session.id, None)
+        self.unread.forget(session)
 
     def park(self, owed: Owed) -> None:
         """Its request was answered with what it wants: nobody waits for it until the retry comes."""
@@ -304,6 +340,7 @@ class Ledger:
     def close(self, owed: Owed) -> None:
         """Take a call out of the books. Whoever does that answers it, or knows that nobody waits."""
         session = owed.session
+        self.arguments.leave(owed)
         del self.calls[owed.call]
         if not owed.parked:
             del session.owed[owed.asked.id]
@@ -360,41 +397,3 @@ class Ledger:
         self.backstop_s = {
             spec.key: spec.policy.wait_s + spec.policy.max_total_s + BACKSTOP_MARGIN_S for spec in specs
         }
-
-    def check(self) -> None:
-        """Assert every invariant."""
-        parked = [owed for owed in self.calls.values() if owed.parked]
-        of = Counter(owed.session.id for owed in parked)
-        known = sum(len(s.owed) for s in self._sessions.values()) + len(parked)
-        assert known == len(self.calls), "a call of nobody"
-        for owed in parked:
-            assert owed.stage == "sent"
-            assert owed.call in self.backstops
-            assert owed.asked.by is not None
-            assert self._sessions.get(owed.session.id) is owed.session
-            assert all(other is not owed for other in owed.session.owed.values())
-        for session in self._sessions.values():
-            sent = sum(1 for o in session.owed.values() if o.stage == "sent")
-            assert session.sent == sent + of[session.id]
-            assert session.sent <= self._most(session)
-            assert session.waiting_bytes == sum(o.size_bytes for o in session.waiting)
-            assert all(o.stage == "waiting" and o.call in self.waits for o in session.waiting)
-            could_go = self._may_send(session)
-            assert not (session.waiting and could_go), f"{session.id} waits without a reason"
-            for request, owed in session.owed.items():
-                assert owed.asked.id == request
-                assert self.calls[owed.call] is owed
-                assert (owed.stage == "sent") == (owed.call in self.backstops)
-
-
-def is_keepable(owed: Owed) -> bool:
-    """Whether it is the read of a resource whose answer depends on nothing but the URI: what else its params
-    say is between its agent and the server, and what an agent was asked is nobody else's.
-    """
-    asked = owed.asked
-    return asked.method == READ and not (owed.rounds or asked.given) and len(asked.rest) <= len(EMPTY_OBJECT)
-
-
-def call_name(call: CallId) -> str:
-    """The call's name for people: in errors."""
-    return f"c{call}"

@@ -12,7 +12,7 @@ from carpool_broker.core.effects import Reply, ReplyOutward, ReplyStateless
 from carpool_broker.core.events import Asker
 from carpool_broker.core.session import Owed, Session
 from carpool_protocol.faults import fault, for_method
-from carpool_protocol.ids import PoolKey, RawJson
+from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson
 
 READ: Final = "resources/read"
 """The only method of a call whose result says how long it holds."""
@@ -53,3 +53,11 @@ def refusal(
     if by is None and not session.shared:
         return Reply(session.id, request, is_error, body)
     return ReplyStateless(session.id, request, is_error, body, method)
+
+
+def is_keepable(owed: Owed) -> bool:
+    """Whether it is the read of a resource whose answer depends on nothing but the URI: what else its params
+    say is between its agent and the server, and what an agent was asked is nobody else's.
+    """
+    asked = owed.asked
+    return asked.method == READ and not (owed.rounds or asked.given) and len(asked.rest) <= len(EMPTY_OBJECT)

@@ -16,13 +16,13 @@ from carpool_broker.core.effects import AnyEffect
 from carpool_broker.core.events import AgentCalled, AgentCancelled
 from carpool_broker.core.hints import Hints
 from carpool_broker.core.interests import Interests
-from carpool_broker.core.ledger import Ledger, is_keepable
+from carpool_broker.core.ledger import Ledger
 from carpool_broker.core.listens import Listens
 from carpool_broker.core.lists import Lists
 from carpool_broker.core.outlook import FAILING, RETRIED, Outlook
 from carpool_broker.core.outward import needed
 from carpool_broker.core.registry import Registry
-from carpool_broker.core.replies import READ, refusal
+from carpool_broker.core.replies import READ, is_keepable, refusal
 from carpool_broker.core.routing import NoTarget, Target, find
 from carpool_broker.core.session import Owed, Session
 from carpool_broker.core.tasks import Tasks
@@ -117,7 +117,7 @@ class Requests:
                 return
         found = find(view, asked.method, asked.name)
         if patient and self._may_change(owed.session, view, found):
-            if owed.call not in self.name_waits:
+            if owed.call not in self.name_waits and not self._ledger.refuses(owed):
                 self._outlook.discover(owed.session, view)
                 self._nameless[owed.call] = owed
                 self.name_waits.arm(owed.call, now, self.lists.wait_s)

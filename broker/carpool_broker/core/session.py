@@ -7,6 +7,7 @@ Knows nothing of: effects, views, the link.
 from collections import deque
 from typing import Final, Literal
 
+from carpool_broker.core.effects import SayUpdated
 from carpool_broker.core.events import (
     AgentCalled,
     AgentDiscovered,
@@ -100,9 +101,10 @@ class Session:
     """One agent's attachment."""
 
     __slots__ = (
-        "agent", "anonymous", "asking", "bereft", "called", "calls", "capabilities", "carrier", "control",
-        "greeted", "id", "listed", "listens", "lists", "max_open_calls", "owed", "pid", "rooting", "scope",
-        "sent", "shared", "source", "stateless", "used", "version", "waiting", "waiting_bytes",
+        "agent", "anonymous", "argument_bytes", "asking", "bereft", "called", "calls", "capabilities",
+        "carrier", "control", "greeted", "id", "late", "left_out", "listed", "listens", "lists",
+        "max_open_calls", "owed", "pid", "rooting", "scope", "sent", "shared", "source", "stateless",
+        "unread_bytes", "used", "version", "waiting", "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, session: SessionId, source: SourceId, agent: str, pid: int, carrier: str) -> None:
@@ -134,6 +136,14 @@ class Session:
         self.waiting: deque[Owed] = deque()
         self.waiting_bytes = 0
         self.sent = 0
+        self.argument_bytes = 0
+        """Of its large open calls (`budgets`)."""
+        self.unread_bytes = 0
+        """What its agent leaves unread; 0: it reads."""
+        self.left_out = 0
+        """Progress and log messages that it did not get because of that."""
+        self.late: dict[tuple[str, RawJson], SayUpdated] = {}
+        """Changes of resources that it is told of once it reads, by URI and listen."""
         self.lists: dict[RawJson, AgentListed | AgentDiscovered] = {}
         """List requests (the first page of a family) that wait for catalogs, and `server/discover`."""
         self.listens: dict[RawJson, Listen] = {}

@@ -104,6 +104,8 @@ class Config(Struct, frozen=True, kw_only=True):
     max_greeting: int
     list_wait_s: float
     receive_budget_bytes: int
+    argument_budget_bytes: int
+    unread_budget_bytes: int
     session: SessionBounds
     http: HttpConfig
     lines: dict[KeyPath, int]

@@ -66,6 +66,20 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
     size(
         "receive_budget_bytes", "receive_budget_bytes", 256 * MiB, "Unfinished lines of all agents together."
     ),
+    size(
+        "argument_budget_bytes",
+        "argument_budget_bytes",
+        256 * MiB,
+        "Arguments of the open calls of all agents together. An agent may have as much of it as is left for "
+        "all others; more is answered `Unavailable`.",
+    ),
+    size(
+        "unread_budget_bytes",
+        "unread_budget_bytes",
+        256 * MiB,
+        "What all agents together leave unread. An agent may have as much of it as is left for all others; "
+        "in place of larger answers it gets an error.",
+    ),
     count(
         "session.max_open_calls",
         "session.max_open_calls",

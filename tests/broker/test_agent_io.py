@@ -1,0 +1,110 @@
+"""One agent's socket: what is read, what waits, and what is said of that."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from carpool_broker.agent_io import AgentIo
+from carpool_protocol.lines import OverlongLine
+from carpool_protocol.runtime.pump import PIECE
+from carpool_protocol.runtime.ready import ReadySet
+
+MIB = 1024 * 1024
+
+
+class Ends:
+    """Both ends of an agent's socket."""
+
+    def __init__(self) -> None:
+        self.ready = ReadySet()
+        ours, self.agent = socket.socketpair()
+        for each in (ours, self.agent):
+            each.setblocking(False)
+        self.taken: list[list[bytes | OverlongLine]] = []
+        self.unread: list[int] = []
+        self.answer_bytes = 0
+        """Each line is answered with so much, if with anything."""
+        self.io = AgentIo(
+            ours,
+            self.ready,
+            on_lines=self.take,
+            on_closed=lambda: None,
+            on_unfinished=lambda: None,
+            on_unread=self.unread.append,
+        )
+
+    def take(self, lines: list[bytes | OverlongLine]) -> None:
+        self.taken.append(lines)
+        for _ in lines if self.answer_bytes else ():
+            self.io.write(b"x" * (self.answer_bytes - 1) + b"\n")
+
+    def round(self) -> None:
+        self.ready._round()
+        self.io.flush()
+
+    def read(self) -> int:
+        """What the agent can read now, in bytes, until nothing comes any more."""
+        count = 0
+        while True:
+            try:
+                count += len(self.agent.recv(MIB))
+            except BlockingIOError:
+                before = self.io.unread_bytes
+                self.round()
+                if self.io.unread_bytes == before:
+                    return count
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    one = Ends()
+    yield one
+    one.io.close()
+    one.agent.close()
+    one.ready.close()
+
+
+def test_a_burst_of_requests_is_taken_in_pieces_and_no_further_than_the_agent_reads(ends: Ends) -> None:
+    ends.answer_bytes = MIB
+    ends.agent.sendall(b"".join(b"line %d\n" % n for n in range(500)))
+    ends.round()
+    assert sum(map(len, ends.taken)) == PIECE, "then it was seen that nobody reads"
+    total = 0
+    for _ in range(100):
+        if (count := ends.read()) == 0:
+            break
+        total += count
+    assert total == 500 * MIB
+    assert [line for piece in ends.taken for line in piece] == [b"line %d" % n for n in range(500)]
+
+
+def test_it_is_said_at_every_step_how_much_is_unread_and_when_all_is_read(ends: Ends) -> None:
+    for _ in range(3):
+        ends.io.write(b"x" * MIB)
+        ends.io.flush()
+    assert ends.unread == sorted(ends.unread)
+    assert 2 * MIB < ends.unread[-1] <= 3 * MIB
+    ends.read()
+    assert ends.unread[-1] == 0
+    ends.io.write(b"short\n")
+    ends.io.flush()
+    assert ends.unread[-1] == 0
+    assert len(ends.unread) < 10, "not with every byte"
+
+
+def test_lines_leave_whole_and_in_order_whatever_their_sizes(ends: Ends) -> None:
+    sizes = [1, 300_000, 2, 2, 100_000, 200_000, 5, 1_000_000, 3]
+    wanted = b"".join(b"%d" % (at % 10) * size for at, size in enumerate(sizes))
+    for at, size in enumerate(sizes):
+        ends.io.write(b"%d" % (at % 10) * size)
+    ends.io.flush()
+    got = b""
+    while len(got) < len(wanted):
+        try:
+            got += ends.agent.recv(MIB)
+        except BlockingIOError:
+            ends.round()
+    assert got == wanted
+    assert ends.io.unread_bytes == 0
+    assert not ends.io.blocked

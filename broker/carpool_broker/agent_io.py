@@ -20,6 +20,9 @@ LINE_CAP_BYTES = 8 * 1024 * 1024
 UNREAD_HIGH_BYTES = 1024 * 1024
 """So much that the agent has not read stops our reading of it."""
 READ_BYTES = 64 * 1024
+CROWD_READ_BYTES = 1024
+"""While very many agents say something at once: a few calls of each, so that whoever has but one to make does
+not wait for hundreds of each of the others."""
 _BATCH_BYTES = 256 * 1024
 """Lines up to this size together are joined; longer ones leave as they are, without a copy."""
 _STEP_BYTES = 1024 * 1024
@@ -153,7 +156,8 @@ class AgentIo:
 
     def _readable(self) -> None:
         try:
-            data = self._sock.recv(READ_BYTES)
+            crowded = self._ready.crowded and self._buffer.pending_bytes <= READ_BYTES
+            data = self._sock.recv(CROWD_READ_BYTES if crowded else READ_BYTES)
         except BlockingIOError:
             return
         except OSError:

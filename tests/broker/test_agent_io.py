@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from carpool_broker.agent_io import AgentIo
+from carpool_broker.agent_io import CROWD_READ_BYTES, READ_BYTES, AgentIo
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.runtime.pump import PIECE
 from carpool_protocol.runtime.ready import ReadySet
@@ -108,3 +108,22 @@ def test_lines_leave_whole_and_in_order_whatever_their_sizes(ends: Ends) -> None
     assert got == wanted
     assert ends.io.unread_bytes == 0
     assert not ends.io.blocked
+
+
+def test_in_a_crowd_a_few_calls_of_each_are_read_at_a_time_but_a_long_line_as_ever(ends: Ends) -> None:
+    ends.ready.crowded = True
+    ends.agent.sendall(b"x" * 99 + b"\n" + b"y" * 99 + b"\n" * (4 * CROWD_READ_BYTES))
+    ends.io._readable()
+    assert ends.io.unread_bytes == 0
+    assert sum(map(len, ends.taken)) == 2
+    left = len(ends.io._sock.recv(MIB, socket.MSG_PEEK))
+    assert left == 199 + 4 * CROWD_READ_BYTES - CROWD_READ_BYTES
+    ends.io._sock.recv(MIB)
+    for _ in range(READ_BYTES // CROWD_READ_BYTES + 2):
+        ends.agent.sendall(b"z" * CROWD_READ_BYTES)
+        ends.io._readable()
+    assert ends.io.pending_bytes > READ_BYTES
+    ends.agent.sendall(b"z" * 10 * CROWD_READ_BYTES)
+    before = ends.io.pending_bytes
+    ends.io._readable()
+    assert ends.io.pending_bytes == before + 10 * CROWD_READ_BYTES

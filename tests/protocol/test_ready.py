@@ -255,3 +255,21 @@ def test_what_cannot_be_watched_is_refused_and_not_remembered(sockets: list[Ends
     ready.remove(fd)
     ready.remove(fd)
     ready.close()
+
+
+def test_in_a_crowd_a_round_serves_a_portion_and_all_take_turns(
+    sockets: list[Ends], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setattr(ready_module, "CROWD", 4)
+    ready = ReadySet()
+    heard: list[int] = []
+    for i, (a, b) in enumerate(sockets):
+        ready.add(a.fileno(), partial(heard.append, i))  # and nobody reads: each is ready for ever
+        b.send(b"x")
+    ready._round()
+    assert ready.crowded
+    if request.node.callspec.params["polling"] == "epoll":
+        assert len(heard) == 4
+        ready._round()
+        assert sorted(heard) == list(range(8)), "those that were not come to go first"
+    ready.close()

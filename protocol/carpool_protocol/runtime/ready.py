@@ -31,6 +31,11 @@ _IN: Final = 1
 _OUT: Final = 4
 
 
+CROWD: Final = 64
+"""So many descriptors are served in a round at most. The kernel has all take turns, those that were not come
+to first; and between two rounds the owner settles and other tasks run."""
+
+
 class _Selected:
     """What we use of `select.epoll`, where there is none (macOS)."""
 
@@ -46,7 +51,7 @@ class _Selected:
     def modify(self, fd: int, mask: int) -> None:
         self._selector.modify(fd, _for_selectors(mask))
 
-    def poll(self, timeout_s: float) -> list[tuple[int, int]]:
+    def poll(self, timeout_s: float, _most: int) -> list[tuple[int, int]]:
         read, write = selectors.EVENT_READ, selectors.EVENT_WRITE
         return [
             (key.fd, (_IN if events & read else 0) | (_OUT if events & write else 0))
@@ -81,6 +86,8 @@ class ReadySet:
         self._poll = _new_poll()
         self._watched: dict[int, _Watched] = {}
         self._rounds = 0
+        self.crowded = False
+        """So many are ready that each should be served in small portions."""
 
     def __len__(self) -> int:
         return len(self._watched)
@@ -133,7 +140,8 @@ class ReadySet:
         self._poll.close()
 
     def _round(self) -> bool:
-        ready = self._poll.poll(0)
+        ready = self._poll.poll(0, CROWD)
+        self.crowded = len(ready) >= CROWD
         watched = self._watched
         self._rounds = this = self._rounds + 1
         for fd, events in ready:

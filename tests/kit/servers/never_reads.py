@@ -1,7 +1,7 @@
 # mypy: ignore-errors
-"""Greets and lists its tools, then never reads its stdin again."""
+"""Greets and lists its tools, then never reads its stdin again; it ends when that is closed."""
 
-import time
+import select
 
 from speak import handle, lines
 
@@ -9,5 +9,6 @@ for message in lines():
     handle(message, {"echo": "Never read."}, lambda *_: None)
     if message.get("method") == "tools/list":
         break
-while True:
-    time.sleep(3600)
+poll = select.poll()
+poll.register(0, 0)  # a hang-up is told all the same
+poll.poll()

@@ -76,6 +76,7 @@ def told_url(directory: str) -> str:
         with open(paths.door_file(directory), "rb") as file:
             found = json.load(file)
         os.kill(int(found["pid"]), 0)
-        return str(found["url"])
-    except (OSError, ValueError, KeyError, TypeError):
+        url = str(found["url"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return ""
+    return url if url.isprintable() else ""

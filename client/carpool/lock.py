@@ -13,6 +13,8 @@ import time
 
 from carpool_protocol import paths
 
+_PID_DIGITS = 9
+"""A number with more is no pid: the system would not take it."""
 _TRIES, _PAUSE_S = 10, 0.02
 """Whoever asks `holder` locks for a moment himself; a launcher tries again rather than believe in him."""
 
@@ -76,5 +78,5 @@ def _read(fd: int) -> Holder:
     text = os.pread(fd, 8192, 0).decode("utf-8", "surrogateescape")
     values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     pid = values.get("pid", "")
-    number = int(pid) if pid.isdecimal() else 0
+    number = int(pid) if pid.isdecimal() and len(pid) <= _PID_DIGITS else 0
     return Holder(number, values.get("config", ""), values.get("http", ""))

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from carpool import lock
 from carpool.door_watch import EXIT_CONFIG, EXIT_TAKEN, EXIT_UNWANTED, DoorWatch, told_url
 from carpool.http.gate import Gate
+from carpool_protocol import paths
 from tests.kit.house import House
 
 
@@ -73,3 +75,26 @@ def test_a_token_comes_in_by_the_hash_that_is_printed_with_it(house: House) -> N
     assert gate.principal(f"Bearer {two['token']}") is None
     assert one["token"] not in one["hash"]
     assert house.run("token", "\n").returncode == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"pid": %d, "url": "http://x"}' % 10**30,
+        '{"pid": 1e400, "url": "http://x"}',
+        "[" * 100_000,
+        '{"pid": %d, "url": "\\u001b]0;gone\\u0007"}' % os.getpid(),
+    ],
+)
+def test_a_door_file_that_is_none_tells_no_url(tmp_path: Path, text: str) -> None:
+    Path(paths.door_file(str(tmp_path))).write_text(text)
+    assert told_url(str(tmp_path)) == ""
+
+
+@pytest.mark.parametrize("pid", ["9" * 30, "9" * 5000, "-1", "\u0663" * 12, "x", ""])
+def test_a_lock_file_without_a_pid_names_nobody(tmp_path: Path, pid: str) -> None:
+    file = tmp_path / "lock"
+    file.write_text(f"pid={pid}\nconfig=\n")
+    descriptor = os.open(file, os.O_RDONLY)
+    assert lock._read(descriptor).pid == 0
+    os.close(descriptor)

@@ -96,18 +96,22 @@ class Journal:
 def load(data: bytes, event_types: Iterable[Any]) -> list[tuple[float, Any]]:
     """`(now, event)` of each line of a dump. `event_types`: Struct classes or unions of them.
 
-    Payloads come back as blanks of their length, secrets empty. ValueError for bytes that are no dump, and
-    for an event whose class is not among the types.
+    Payloads come back as blanks of their length, secrets empty. ValueError for bytes that are no dump, for an
+    event whose class is not among the types, and for one that is not as its class wants it.
     """
     known = structs_in(Ticked)
     for event_type in event_types:
         structs_in(event_type, known)
     pairs = []
     for number, line in enumerate(data.splitlines(), 1):
-        entry = msgspec.json.decode(line, type=Entry)
-        if entry.event.get("type") not in known:
-            raise ValueError(f"line {number}: unknown event {entry.event.get('type')!r}")
-        pairs.append((entry.now, revive(Any, entry.event, known)))
+        try:
+            entry = msgspec.json.decode(line, type=Entry)
+            name = entry.event.get("type")
+            if not isinstance(name, str) or name not in known:
+                raise ValueError(f"line {number}: unknown event {name!r}")
+            pairs.append((entry.now, revive(Any, entry.event, known)))
+        except (TypeError, KeyError, RecursionError) as error:  # a field is missing, or is another thing
+            raise ValueError(f"line {number}: the event is not as it was written ({error})") from None
     return pairs
 
 

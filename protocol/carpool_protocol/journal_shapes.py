@@ -32,6 +32,9 @@ from carpool_protocol import ids
 FieldKind = Literal["plain", "deep", "length", "lengths", "blank"]
 """`deep`: may hold Structs. `lengths`: a list or tuple of payloads."""
 
+MAX_BLANK_BYTES: Final = 64 * 1024 * 1024
+"""Of one payload when a dump is read: no line that we read is longer."""
+
 _ID_KINDS: Final = (
     ids.SessionId,
     ids.ServerName,
@@ -236,16 +239,24 @@ def revive(hint: Any, value: Any, known: dict[str, type[Struct]]) -> Any:
 def _revive_field(shape: Shape, field: str, value: Any, known: dict[str, type[Struct]]) -> Any:
     match shape.kinds[field]:
         case "length":
-            return b" " * int(value["bytes"])
+            return _blank(value)
         case "lengths":
             container = get_origin(_bare(shape.hints[field])) or list
-            return container(b" " * int(item["bytes"]) for item in value)
+            return container(map(_blank, value))
         case "blank":
             bare = _bare(shape.hints[field])
             empty = get_origin(bare) or bare
             return empty() if empty in (dict, list, str, bytes, tuple) else None
         case "plain" | "deep":
             return revive(shape.hints[field], value, known)
+
+
+def _blank(length: dict[str, Any]) -> bytes:
+    """What stands for a payload. ValueError for a length that none can have had."""
+    size_bytes = int(length["bytes"])
+    if not 0 <= size_bytes <= MAX_BLANK_BYTES:
+        raise ValueError(f"a payload of {size_bytes} bytes: no line that we read is as long")
+    return b" " * size_bytes
 
 
 # --- annotations -----------------------------------------------------------------------------------------

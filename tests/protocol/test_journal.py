@@ -256,6 +256,25 @@ def test_what_is_no_dump_is_refused() -> None:
         load(b"half a li", [Told])
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        '{"type":"CancelCall","call":1}',
+        '{"type":"CancelCall","call":"x","reason":"r"}',
+        '{"type":["CancelCall"]}',
+        '{"type":"Answered","call":1,"is_error":false,"body":5}',
+        '{"type":"Answered","call":1,"is_error":false,"body":{"bytes":-1}}',
+        '{"type":"Answered","call":1,"is_error":false,"body":{"bytes":1e15}}',
+        '{"a":' * 5000 + "1" + "}" * 5000,
+    ],
+)
+def test_an_event_that_is_not_as_its_class_wants_it_is_no_dump(event: str) -> None:
+    """A dump is a file: it may have been cut, edited, or made for an older version."""
+    line = '{"seq":0,"now":1.0,"event":%s,"effects":[]}' % event
+    with pytest.raises(ValueError, match=r"line 1|Expected|bytes"):
+        load(line.encode(), [AnyMessage])
+
+
 def test_only_structs_are_recorded() -> None:
     with pytest.raises(TypeError, match="Structs"):
         Journal().record(1.0, object(), [])

@@ -463,6 +463,23 @@ def test_progress_grows_over_all_rounds() -> None:
     assert progress(progress=2.5) == {"progress": 42.5}
 
 
+def test_progress_that_is_too_large_together_is_still_a_number() -> None:
+    """JSON has no infinity: an agent could not read that line."""
+    talk = Talk(ASKING)
+    talk.call()
+    huge = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,%b}}'
+    talk.say(huge % b'"progress":1.7e308')
+    (asked,), _ = talk.wants(a=FORM)
+    talk.give(asked.id, {"action": "accept"})
+    for _ in range(2):
+        (event,), _ = talk.say(huge % b'"progress":1.6e308,"total":1.7e308')
+        assert isinstance(event, ServerProgressed)
+        assert json.loads(event.params, parse_constant=float.fromhex) == {
+            "progress": 1.7e308,
+            "total": 1.7e308,
+        }
+
+
 # --- what is told unasked --------------------------------------------------------------------------------
 
 

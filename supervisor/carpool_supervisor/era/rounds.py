@@ -189,13 +189,13 @@ class Rounds:
         now = _number(params, "progress")
         if now is None:
             return params
-        turns.latest = max(turns.latest, turns.base + now)
+        turns.latest = max(turns.latest, _sum(turns.base, now))
         if not turns.base:
             return params
         total = _number(params, "total")
-        changes: dict[str, Change | None] = {"progress": _put(turns.base + now)}
+        changes: dict[str, Change | None] = {"progress": _put(_sum(turns.base, now))}
         if total is not None:
-            changes["total"] = _put(turns.base + total)
+            changes["total"] = _put(_sum(turns.base, total))
         return RawJson(at(params, changes))
 
     def _end(self, wire: WireId, error: RawJson) -> None:
@@ -245,6 +245,12 @@ def _number(params: RawJson, key: str) -> int | float | None:
     except ValueError:
         return None
     return number if isfinite(number) else None
+
+
+def _sum(one: float, other: float) -> float:
+    """A number that JSON has: of two that are too large together the larger."""
+    whole = one + other
+    return whole if isfinite(whole) else max(one, other)
 
 
 def _put(number: float) -> Change:

@@ -80,10 +80,10 @@ def test_a_token_comes_in_by_the_hash_that_is_printed_with_it(house: House) -> N
 @pytest.mark.parametrize(
     "text",
     [
-        '{"pid": %d, "url": "http://x"}' % 10**30,
+        f'{{"pid": {10**30}, "url": "http://x"}}',
         '{"pid": 1e400, "url": "http://x"}',
         "[" * 100_000,
-        '{"pid": %d, "url": "\\u001b]0;gone\\u0007"}' % os.getpid(),
+        f'{{"pid": {os.getpid()}, "url": "\\u001b]0;gone\\u0007"}}',
     ],
 )
 def test_a_door_file_that_is_none_tells_no_url(tmp_path: Path, text: str) -> None:

@@ -270,7 +270,7 @@ def test_what_is_no_dump_is_refused() -> None:
 )
 def test_an_event_that_is_not_as_its_class_wants_it_is_no_dump(event: str) -> None:
     """A dump is a file: it may have been cut, edited, or made for an older version."""
-    line = '{"seq":0,"now":1.0,"event":%s,"effects":[]}' % event
+    line = f'{{"seq":0,"now":1.0,"event":{event},"effects":[]}}'
     with pytest.raises(ValueError, match=r"line 1|Expected|bytes"):
         load(line.encode(), [AnyMessage])
 

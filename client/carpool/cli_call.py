@@ -4,6 +4,7 @@ Owns what goes into the call and how its result is shown. Starts carpool when it
 not run. Argument values are never repeated in an error.
 """
 
+import json
 import sys
 from typing import Any
 
@@ -56,7 +57,7 @@ def call(name: str, arguments: str, timeout_s: float, profile: str, as_json: boo
             result = _called(door, params, timeout_s)
         except AnsweredError as error:
             if as_json:
-                click.echo(_ascii({"error": msgspec.json.decode(error.error)}))
+                click.echo(f'{{"error": {display.ascii_json(bytes(error.error))}}}')
                 raise click.exceptions.Exit(EXIT_FAILED) from None
             fail(str(error) or "the call was answered with an error")
         except DoorError as error:
@@ -90,18 +91,27 @@ def json_object(text: str) -> msgspec.Raw:
 
 def _show(result: msgspec.Raw, as_json: bool) -> bool:
     """Print the result; whether it is an error."""
-    try:
-        read = msgspec.json.decode(result, type=_Result)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        read = None
+    read = _read(result)
     if as_json:
-        click.echo(_ascii(msgspec.json.decode(result)))
+        click.echo(display.ascii_json(bytes(result)))
     elif read is None:
         click.echo(display.printable(bytes(result).decode("utf-8", "replace"), lines=True))
     else:
         for block in read.content:
             click.echo(_block(block), err=read.is_error)
     return read is not None and read.is_error
+
+
+def _read(result: msgspec.Raw) -> _Result | None:
+    """None for what is no tool result, or none that can be read."""
+    try:
+        return msgspec.json.decode(result, type=_Result)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass
+    try:  # half a surrogate pair (rule 16), which only Python's reader takes
+        return msgspec.convert(json.loads(bytes(result)), type=_Result)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _block(block: _Block) -> str:
@@ -119,13 +129,7 @@ def _on_notice(method: str, params: msgspec.Raw) -> None:
         return
     try:
         told = msgspec.json.decode(params, type=_Progress)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return
     total = f"/{told.total:g}" if told.total else ""
     click.echo(f"… {told.progress:g}{total} {display.one_line(told.message)}".rstrip(), err=True)
-
-
-def _ascii(value: Any) -> str:
-    import json
-
-    return json.dumps(value)

@@ -5,11 +5,13 @@ change colours, retitle the window or reverse the reading direction: every contr
 character is shown as an escape (`\\x1b`).
 """
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 
 _DIRECTION = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C}
 """Marks that change the reading direction: they can make a line read as another one."""
 _LINE_ENDS = {0x2028, 0x2029}
+_BEYOND_ASCII = re.compile(r"[^\x20-\x7e]")
 
 
 def printable(text: str, *, lines: bool = False) -> str:
@@ -30,6 +32,22 @@ def _shown(char: str, lines: bool) -> str:
     if code in _DIRECTION or code in _LINE_ENDS or 0xD800 <= code <= 0xDFFF:
         return f"\\u{code:04x}"
     return char
+
+
+def ascii_json(raw: bytes) -> str:
+    """One JSON text as it came, with everything beyond ASCII escaped: for programs, whatever a terminal does.
+
+    The text is not read: legal JSON holds numbers and depths that no reader of ours takes.
+    """
+    return _BEYOND_ASCII.sub(_escaped, raw.decode("utf-8", "replace"))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    char = found[0]
+    if char < " ":
+        return " "  # white space: legal JSON has it nowhere else
+    pair = char.encode("utf-16-be").hex()
+    return "".join(f"\\u{pair[at : at + 4]}" for at in range(0, len(pair), 4))
 
 
 def one_line(text: str, width: int = 80) -> str:

@@ -127,13 +127,32 @@ class Door:
             try:
                 message = _line.decode(line)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                self._fail("the broker sent a line that is not JSON-RPC; run `carpool restart --all`")
+                message = self._unusual(line)
             if message.method:
                 self._attend(message, on_notice)
             elif message.id == number:
                 if message.error is not UNSET:
                     raise AnsweredError(message.error, _message_of(message.error))
                 return message.result if message.result is not UNSET else Raw(b"null")
+
+    def _unusual(self, line: bytes) -> _Line:
+        """A line that holds half a surrogate pair, as what servers say may (rule 16)."""
+        from carpool_protocol import jsonrpc  # late: hardly ever needed
+
+        message = jsonrpc.decode(line)
+        match message:
+            case jsonrpc.Result():
+                return _Line(id=_number(message.id), result=Raw(message.result))
+            case jsonrpc.ErrorAnswer():
+                return _Line(id=_number(message.id), error=Raw(message.error))
+            case jsonrpc.Request():
+                params = Raw(message.params or b"null")
+                return _Line(id=Raw(message.id), method=message.method, params=params)
+            case jsonrpc.Notification():
+                return _Line(method=message.method, params=Raw(message.params or b"null"))
+            case jsonrpc.Garbage():
+                self._socket.close()
+                raise DoorError("the broker sent a line that is not JSON-RPC; run `carpool restart --all`")
 
     def _attach(self, control: bool, profile: str) -> None:
         try:
@@ -219,6 +238,11 @@ def release() -> str:
         return metadata.version("carpool")
     except metadata.PackageNotFoundError:
         return "0"
+
+
+def _number(raw_id: bytes) -> int:
+    """An id of ours; -1 for any other."""
+    return int(raw_id) if raw_id.isdigit() and len(raw_id) < 10 else -1
 
 
 def _message_of(error: Raw) -> str:

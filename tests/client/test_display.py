@@ -1,5 +1,7 @@
 """What reaches a terminal."""
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +21,15 @@ def test_nothing_printable_ever_holds_a_control_character_or_cannot_be_written(t
     shown = display.printable(text)
     assert all(char == "\t" or (char >= " " and not "\x7f" <= char <= "\x9f") for char in shown)
     shown.encode()
+
+
+def test_json_for_programs_is_ascii_and_says_the_same() -> None:
+    raw = '{"a":\r"\u202e\x7f\u2028\U0001f600","b":"\\ud83d","c":1.0,"d":'.encode() + b"9" * 5000 + b"}"
+    shown = display.ascii_json(raw)
+    assert shown.isascii()
+    assert shown.isprintable()
+    read = json.loads(shown, parse_int=str)
+    assert read == {"a": "\u202e\x7f\u2028\U0001f600", "b": "\ud83d", "c": 1.0, "d": "9" * 5000}
 
 
 def test_columns_are_aligned_and_safe() -> None:

@@ -157,13 +157,14 @@ def _text(kind: FaultKind, detail: str, retry_after_s: float | None, server: str
 
 
 def _clean(text: str, max_chars: int) -> str:
-    """`text` such that every encoder takes it (no lone surrogates) and no log line breaks; cut to size."""
+    """`text` such that every encoder takes it (no lone surrogates), no log line breaks and no terminal obeys
+    (C1 too: 0x9b begins a sequence as `ESC [` does); cut to size."""
     if len(text) > max_chars:
         text = text[: max_chars - 1] + "…"
     return text.encode("utf-8", "replace").decode().translate(_CONTROLS)
 
 
-_CONTROLS: Final = dict.fromkeys((*range(0x20), 0x7F, 0x85, 0x2028, 0x2029), " ")
+_CONTROLS: Final = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029), " ")
 
 
 class Bug(Exception):  # noqa: N818 - the word for it; "BugError" says nothing more

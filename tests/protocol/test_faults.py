@@ -185,6 +185,13 @@ def failed(slug: str, delivered: Delivered, text: str = "It broke.") -> Failed:
     return Failed(CallId(1), slug, delivered, text, 2.5)
 
 
+def test_no_terminal_obeys_what_a_name_or_a_detail_holds() -> None:
+    """C1 too: 0x9b begins a control sequence as `ESC [` does, and 0x9d a title."""
+    obeyed = "".join(map(chr, (*range(0x20), *range(0x7F, 0xA0))))
+    said = fault("unknown_tool", detail=f"a{obeyed}b", server=f"c{obeyed}", tool=f"d{obeyed}")
+    assert not set(said.text + said.server + said.tool) & set(obeyed)
+
+
 def test_a_reported_fault_keeps_its_text_and_gains_the_names() -> None:
     made = fault_of(failed("timed_out", "maybe"), server="git", tool="git_log", call="c1")
     assert (made.slug, made.delivered, made.text, made.retry_after_s) == (

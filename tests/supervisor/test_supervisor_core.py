@@ -128,6 +128,14 @@ def test_a_second_answer_and_one_to_an_unknown_id_are_dropped() -> None:
     assert rig.core.desk.unknown_answers == 2
 
 
+def test_a_call_that_is_said_twice_is_written_once_and_answered_once() -> None:
+    """A broker that lost the thread must not make one call two."""
+    rig = serving()
+    rig.feed(call(1))
+    assert rig.feed(call(1)) == []
+    rig.core.check()
+
+
 @behaviour("failure:death-ends-calls", "calls:honest-delivery")
 def test_calls_in_flight_on_an_instance_that_dies_end_once_as_maybe() -> None:
     rig = serving()

@@ -124,6 +124,14 @@ def test_what_is_no_message_is_refused_with_its_code(desk: Desk, body: bytes, co
     assert not desk.told
 
 
+def test_an_answer_to_a_body_that_is_no_utf_8_is(desk: Desk) -> None:
+    """The id is echoed, and an answer is JSON."""
+    for session in ({}, {"mcp_session_id": "nobody"}):
+        x = desk.post(b'{"jsonrpc":"2.0","id":"S\xa96","method":"ping"}', **session)
+        assert desk.status(x) == 400
+        assert desk.code(x) == -32700
+
+
 def test_a_body_of_several_lines_is_one_line_for_the_broker(desk: Desk) -> None:
     session, _ = desk.initialized()
     desk.told.clear()

@@ -129,6 +129,11 @@ _SMALL_BYTES: Final = 2048
 
 def read_body(body: bytes) -> list[Message] | Message | BadBody:
     """A list where the body is an array. Never raises."""
+    if not body.isascii():
+        try:  # `msgspec` does not look where it skips, and an id that is echoed must be text
+            body.decode()
+        except UnicodeDecodeError:
+            return BadBody(PARSE_ERROR, "Parse error: the body is not valid UTF-8")
     bare = body.lstrip(b" \t\r\n")
     if not bare.startswith(b"["):
         return _read(body)

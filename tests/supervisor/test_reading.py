@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_protocol.ids import InstanceId, PoolKey, RawJson
-from carpool_supervisor.core.events import CatalogRead, GreetingFailed, InstanceGreeted, ServerMisspoke
+from carpool_supervisor.core.events import (
+    CatalogRead,
+    GreetingFailed,
+    InstanceGreeted,
+    ListsOld,
+    ServerMisspoke,
+)
 from carpool_supervisor.era import reading
 from carpool_supervisor.era.handshake import Handshake
 from carpool_supervisor.era.reading import CHANGED, FAMILIES, Family, Page, Reading
@@ -178,10 +184,11 @@ def test_a_list_that_changes_whenever_it_is_read_is_taken_and_read_again_after_i
         times += 1
         assert times < 20, "it is never told"
     assert tools_of(one) == [f"t{times - 1}"]
-    assert one.late() == Page("tools", None), "the last change is not forgotten"
+    assert one.late() == ["tools"], "the last change is not forgotten"
+    assert one.changed(["tools"]) == Page("tools", None)
     assert one.take(page("tools", "last")) == (None, "")
     assert tools_of(one) == ["last"]
-    assert one.late() is None
+    assert one.late() == []
 
 
 # --- refusals and nonsense -------------------------------------------------------------------------------
@@ -385,3 +392,20 @@ def test_a_server_whose_list_changes_whenever_it_is_asked_greets_all_the_same() 
     assert isinstance(told, CatalogRead)
     assert [it.name for it in told.catalog.tools] == ["last"]
     assert out == []
+
+
+def test_a_server_that_says_a_change_after_every_list_is_read_a_few_times_and_then_when_told_to() -> None:
+    talk = Talk(tools={})
+    events, _ = talk.answer("t")
+    assert isinstance(events[-1], InstanceGreeted)
+    times = 0
+    while True:
+        events, out = talk.say(method=TOOLS_CHANGED)
+        if not out:
+            break
+        talk.answer("t")
+        times += 1
+        assert times < 100
+    assert events == [ListsOld(InstanceId(1))]
+    assert talk.say(method=TOOLS_CHANGED) == ([], []), "that is known"
+    assert b'"tools/list"' in talk.adapter.relist()

@@ -35,6 +35,7 @@ from carpool_supervisor.core.effects import (
     Forget,
     Note,
     Probe,
+    Relist,
     SignalGroup,
     Spawn,
     WriteCall,
@@ -352,6 +353,16 @@ def test_a_new_broker_ends_what_the_old_one_had_open_without_a_word() -> None:
 
 
 @behaviour("silence:clock-jump")
+def test_lists_that_are_old_again_and_again_are_read_once_a_second() -> None:
+    rig = serving()
+    assert rig.feed(ev.ListsOld(ONE)) == []
+    assert rig.feed(ev.ListsOld(ONE)) == []
+    assert [type(each) for each in rig.wait(3.0)] == [Relist]
+    rig.feed(ev.ListsOld(ONE))
+    rig.exit()
+    assert not [each for each in rig.wait(3.0) if isinstance(each, Relist)]
+
+
 def test_every_serving_instance_is_probed_after_the_clock_jumped() -> None:
     rig = serving()
     assert rig.feed(ev.ClockJumped()) == [Probe(ONE)]

@@ -98,6 +98,14 @@ class CatalogRead(Event, frozen=True):
     catalog: Catalog
 
 
+class ListsOld(Event, frozen=True):
+    """A serving instance says that its lists are old. They were read so often that they are not read again
+    before `Relist`.
+    """
+
+    instance: InstanceId
+
+
 class ServerAnswered(Event, frozen=True):
     """An answer with one of our wire ids. Whether it is late or unknown is for the core to say."""
 
@@ -299,6 +307,7 @@ InstanceEvent = (
     | GreetingFailed
     | EraRefused
     | CatalogRead
+    | ListsOld
     | ServerAnswered
     | AnswerUnreadable
     | ServerProgressed

@@ -45,6 +45,7 @@ from carpool_supervisor.core.events import (
     InstanceGreeted,
     InstanceHeard,
     InstanceSpawned,
+    ListsOld,
     MemoryMeasured,
     PoolKnown,
     ProbeAnswered,
@@ -73,11 +74,13 @@ from carpool_supervisor.core.recycling import Recycling
 from carpool_supervisor.core.refusals import last_error
 from carpool_supervisor.core.reports import report
 from carpool_supervisor.core.roster import Roster
+from carpool_supervisor.core.stale import Stale
 from carpool_supervisor.core.wishes import Wishes
 
 SPOKEN = (
     InstanceGreeted,
     CatalogRead,
+    ListsOld,
     AnswerUnreadable,
     ServerProgressed,
     InstanceHeard,
@@ -110,6 +113,7 @@ class SupervisorCore:
         self.wishes = Wishes(self.pools, self.desk, self.roster, self.leases, self._out)
         self.recycling = Recycling(self.pools, self.roster, self.leases, self._out)
         self.held = Held(self.roster.instances, self.leases, self.roster.relax, self._out)
+        self.stale = Stale(self.roster.instances, self._out)
         self.now = 0.0
 
     def handle(self, event: AnyEvent, now: float) -> list[AnyEffect]:
@@ -146,6 +150,7 @@ class SupervisorCore:
         self.asks.overdue(now)
         self.later.overdue(now)
         self.held.overdue(now)
+        self.stale.overdue(now)
         self.wishes.overdue(now)
         self.roster.overdue(now)
         self.recycling.overdue(now)
@@ -155,14 +160,8 @@ class SupervisorCore:
     def next_deadline(self) -> float | None:
         """When `tick` has something to do at the latest."""
         earliest = self.desk.next_deadline()
-        for at in (
-            self.roster.next_deadline(),
-            self.wishes.next_deadline(),
-            self.recycling.next_deadline(),
-            self.asks.next_deadline(),
-            self.later.next_deadline(),
-            self.held.next_deadline(),
-        ):
+        for part in (self.roster, self.wishes, self.recycling, self.asks, self.later, self.held, self.stale):
+            at = part.next_deadline()
             if at is not None and (earliest is None or at < earliest):
                 earliest = at
         return earliest
@@ -176,6 +175,7 @@ class SupervisorCore:
         self.recycling.check()
         self.later.check(self.desk.calls.values())
         self.held.check()
+        self.stale.check()
 
     def report(self) -> list[PoolReport]:
         """For `status`: all pools, without memory and CPU."""
@@ -283,6 +283,8 @@ class SupervisorCore:
                 self.roster.eras.refused(instance, event)
             case CatalogRead():
                 self.roster.learn(pool, event.catalog, now)
+            case ListsOld():
+                self.stale.told(instance, now)
             case ServerAnswered():
                 self._answered(event, now)
             case AnswerUnreadable():
@@ -324,6 +326,7 @@ class SupervisorCore:
                 self.roster.muted(instance, now)
             case InstanceExited():
                 self.held.gone(instance)
+                self.stale.gone(instance)
                 self.roster.exited(instance, event, now)
             case _:
                 assert_never(event)

@@ -12,13 +12,23 @@ from typing import Final
 from carpool_protocol.ids import ABSENT, InstanceId, PoolKey, RawJson
 from carpool_protocol.jsonrpc import ErrorAnswer, Result, quote
 from carpool_protocol.messages import Catalog, Feature
-from carpool_supervisor.core.events import CatalogRead, GreetingFailed, InstanceGreeted, ServerMisspoke
+from carpool_supervisor.core.events import (
+    CatalogRead,
+    GreetingFailed,
+    InstanceGreeted,
+    ListsOld,
+    ServerMisspoke,
+)
 from carpool_supervisor.era.adapter import Taken
 from carpool_supervisor.era.greeting import read_error
 from carpool_supervisor.era.hints import Hint
 from carpool_supervisor.era.reading import FAMILIES, METHODS, Family, Page, Reading
 
 METHOD_NOT_FOUND: Final = -32601
+MAX_BEGUN: Final = 36
+"""So many lists are begun because the server says that they have changed, four to begin with; after that when
+`relist` says so.
+"""
 
 Ask = Callable[[str, str, RawJson], RawJson]
 """Writes a request (a word for its id, method, params or `ABSENT`) and gives its id."""
@@ -38,6 +48,10 @@ class Lists:
         self._reading = Reading()
         self.fit = False
         """It has told everything once."""
+        self._begun = 0
+        """How many lists, since `relist`."""
+        self._put_off = False
+        """Something has changed that is not read before `relist`."""
 
     def begin(self, features: Iterable[Feature]) -> None:
         """The server has said what it serves: read all of it."""
@@ -45,12 +59,21 @@ class Lists:
         self._go_on(self._reading.next())
 
     def changed(self, families: Iterable[Family]) -> None:
-        """These lists are old."""
-        self._ask(self._reading.changed(families))
+        """These lists are old, says the server. One that always says so is not asked at once for ever."""
+        if self._begun < MAX_BEGUN:
+            self._ask(self._reading.changed(families))
+        elif not self._put_off:
+            self._put_off = True
+            if self.fit:
+                self._taken.events.append(ListsOld(self._instance))
 
     def relist(self) -> bytes:
         """All of them are: the line that begins to read them again; none while they are read anyway."""
+        self._begun = 0
+        self._put_off, was_put_off = False, self._put_off
         if self._request:
+            if was_put_off:
+                self._reading.changed(FAMILIES)  # after the one that is out
             return b""
         before, self._taken.lines = self._taken.lines, []
         self.changed(FAMILIES)
@@ -94,11 +117,16 @@ class Lists:
         else:
             self.fit = True
             self._taken.events.append(InstanceGreeted(self._instance, catalog))
-        self._ask(self._reading.late())
+            if self._put_off:
+                self._taken.events.append(ListsOld(self._instance))
+        late = self._reading.late()
+        if late:
+            self.changed(late)
 
     def _ask(self, page: Page | None) -> None:
         """Write the request for this page."""
         if page is not None:
+            self._begun += page.cursor is None
             params = ABSENT if page.cursor is None else RawJson(b'{"cursor":%b}' % quote(page.cursor))
             self._request = self._ask_server(page.family, METHODS[page.family], params)
 

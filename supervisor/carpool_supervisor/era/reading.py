@@ -110,10 +110,10 @@ class Reading:
         self._hint = NO_WORD
         return Page(self._now, None)
 
-    def late(self) -> Page | None:
-        """What was read has been told: the next request, if a part of it was old already."""
+    def late(self) -> list[Family]:
+        """What was read has been told: the lists of which a part was old already."""
         late, self._late = self._late, []
-        return self.changed(late)
+        return late
 
     @property
     def family(self) -> Family | None:

@@ -279,7 +279,8 @@ def _breakers(facts: Facts) -> str:
                 continue
             left = pool.get("retry_after_s")
             again = f", closed to starts for {display.duration(left)} more" if left is not None else ""
-            lines.append(f"breaker of {display.printable(name)}: {pool['breaker'].replace('_', ' ')}{again}")
+            state = pool["breaker"].replace("_", " ")
+            lines.append(display.printable(f"breaker of {name}: {state}{again}"))
     return "\n".join(lines)
 
 

@@ -620,6 +620,32 @@ _PRIVATE: Final = {
     ),
 }
 
+_INPUT: Final = {
+    "bad-input:agents": Behaviour(
+        "issue 5", "Whatever an agent or carrier writes, each request has one answer, and no other notices."
+    ),
+    "bad-input:servers": Behaviour(
+        "issue 5",
+        "Whatever a server writes, each call of it has one answer, and agents of others do not notice.",
+    ),
+    "bad-input:http": Behaviour(
+        "issue 5",
+        "Whatever is posted, the answer is HTTP and JSON, there is one, and no other client notices.",
+    ),
+    "bad-input:link": Behaviour(
+        "issue 5", "Whatever comes over the link, from whom and in what order, no invariant breaks."
+    ),
+    "bad-input:files": Behaviour(
+        "issue 5", "Whatever stands in a file of ours, it is read, set aside or refused with a sentence."
+    ),
+    "bad-input:terminal": Behaviour(
+        "issue 5", "Nothing that a server, an agent or a log says is obeyed by the terminal it is shown on."
+    ),
+    "bad-input:live": Behaviour(
+        "issue 5", "Hostile agents, servers and strangers on the link do not disturb a daemon or its agents."
+    ),
+}
+
 BEHAVIOURS: Final[dict[str, Behaviour]] = (
-    _RUNS | _CALLS | _FEATURES | _ASKS | _SHARING | _TASKS | _STREAMS | _DOOR | _PRIVATE
+    _RUNS | _CALLS | _FEATURES | _ASKS | _SHARING | _TASKS | _STREAMS | _DOOR | _PRIVATE | _INPUT
 )

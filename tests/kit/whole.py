@@ -1,0 +1,268 @@
+"""A whole carpool in one thread: both real shells, doors and adapters, with everything slow taken out.
+
+Agents are socket pairs, servers are objects at the other ends of real pipes, the link carries real frames
+from list to list, and time is a number. So what is between an agent's bytes and a server's runs as in the
+daemon, the same each time.
+
+Knows nothing of: trio, ZeroMQ, processes; who is hostile.
+"""
+
+import json
+import os
+import socket
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import trio
+
+from carpool_broker import shell as broker_shell
+from carpool_broker.configuration import DAEMON, Configuration
+from carpool_protocol.config.load import ConfigFile
+from carpool_protocol.messages import AnyMessage, Hello
+from carpool_protocol.peer import BROKER, Peer
+from carpool_supervisor import shell as supervisor_shell
+from tests.kit.whole_servers import READ_BYTES, Json, Process, Processes, Program
+
+SUPERVISOR = "sup1"
+ROUNDS = 20_000
+"""More than any burst takes: past it something goes round and round."""
+
+
+class Wire:
+    """One end of the link, as the shells know it (`link.Link`)."""
+
+    def __init__(self, me: Hello, _address: str) -> None:
+        self.me = me
+        self.now = 0.0
+        self.peer = Peer(me, SUPERVISOR if me.name == BROKER else BROKER, 0.0)
+        self.out: deque[bytes] = deque()
+
+    def send(self, _peer: str, message: AnyMessage) -> None:
+        self.peer.send(message)
+
+    def flush(self) -> None:
+        if self.peer.has_output:
+            self.out += self.peer.take_frames(self.now)
+
+    def held_bytes(self, _peer: str) -> int:
+        return self.peer.held_bytes
+
+    def forget(self, _peer: str, _why: str) -> None:
+        raise AssertionError("nobody dies here")
+
+
+class Line:
+    """An agent's end of its socket."""
+
+    def __init__(self, whole: "Whole", sock: socket.socket) -> None:
+        self._whole = whole
+        self._sock = sock
+        self._rest = b""
+        self.lines: list[bytes] = []
+        self.ended = False
+        self._ids = 0
+
+    def send(self, data: bytes) -> None:
+        """Say this; whatever comes of it has happened when this returns."""
+        while data and not self.ended:
+            try:
+                data = data[self._sock.send(data[:READ_BYTES]) :]
+            except BlockingIOError:
+                pass
+            except (BrokenPipeError, ConnectionResetError):
+                self.ended = True
+            self._whole.settle()
+
+    def read(self) -> bool:
+        """Take in what was said to it. Whether there was anything."""
+        if self.ended:
+            return False
+        try:
+            data = self._sock.recv(READ_BYTES)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            data = b""
+        self.ended = not data
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self.lines += lines
+        return True
+
+    def close(self) -> None:
+        self.ended = True
+        self._sock.close()
+        self._whole.settle()
+
+    # --- of an agent that knows its manners ---
+
+    def ask(self, method: str, **params: Any) -> Json:
+        """A request and its answer, which must come at once and alone."""
+        self._ids += 1
+        before = len(self.lines)
+        self.send(_line({"id": self._ids, "method": method, "params": params}))
+        said = [json.loads(line) for line in self.lines[before:]]
+        assert [each.get("id") for each in said] == [self._ids], f"{method} was answered with {said}"
+        answer: Json = said[0]
+        return answer
+
+    def greet(self) -> None:
+        self.ask("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo={"name": "good"})
+        self.send(_line({"method": "notifications/initialized"}))
+
+    def echo(self, text: str, tool: str = "good__echo") -> None:
+        """A call that must be answered rightly, and nothing else said."""
+        said = self.ask("tools/call", name=tool, arguments={"text": text})
+        assert said["result"]["content"][0]["text"] == text, said
+
+
+def _line(message: Json) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
+
+
+class Whole:
+    """One carpool. Made by `whole`."""
+
+    def __init__(self, house: Path, servers: Mapping[str, Json], programs: Mapping[str, Program]) -> None:
+        self.now = 1000.0
+        self.ends: list[Wire] = []
+        self.lines: list[Line] = []
+        file = house / "carpool.json"
+        text = json.dumps({"mcpServers": dict(servers)})
+        if not file.exists() or file.read_text() != text:
+            file.write_text(text)
+        self.operations: list[tuple[Any, ...]] = []
+        with ExitStack() as stack:
+            environ = {"CARPOOL_CHECK": "1", "CARPOOL_STATE_DIR": str(house / "state"), "HOME": str(house)}
+            stack.enter_context(mock.patch.dict(os.environ, environ))
+            for module in (broker_shell, supervisor_shell):
+                stack.enter_context(mock.patch.object(module, "ZmqLink", self._end))
+                stack.enter_context(mock.patch.object(module, "SteadyClock", return_value=self._clock))
+            stack.enter_context(mock.patch.object(trio, "current_time", self._clock))
+            stack.enter_context(
+                mock.patch.object(
+                    supervisor_shell, "Spawner", lambda *_, **heard: self._processes(programs, heard)
+                )
+            )
+            configuration = Configuration(ConfigFile(str(file), asked_for=True), dict(os.environ))
+            self.broker = broker_shell.BrokerShell(str(house), configuration, None)
+            self.supervisor = supervisor_shell.SupervisorShell(str(house), SUPERVISOR, None)
+        nursery = mock.Mock(start_soon=lambda *what: self.operations.append(what))
+        self.broker._nursery = self.supervisor._nursery = nursery
+        self.broker._pump.feed(configuration.resolve(DAEMON))
+        self.ends[0].peer.connected()
+        self.settle()
+
+    def _clock(self) -> float:
+        return self.now
+
+    def _end(self, me: Hello, address: str) -> Wire:
+        end = Wire(me, address)
+        self.ends.append(end)
+        return end
+
+    def _processes(self, programs: Mapping[str, Program], heard: dict[str, Any]) -> Processes:
+        self.processes = Processes(programs, **heard)
+        return self.processes
+
+    def connect(self) -> Line:
+        """An agent's connection, as the door accepts it."""
+        ours, theirs = socket.socketpair()
+        for each in (ours, theirs):
+            each.setblocking(False)
+        door, listener = self.broker._door, mock.Mock()
+        listener.accept.side_effect = [(ours, None), BlockingIOError]
+        with (
+            mock.patch.object(door, "_listener", listener),
+            mock.patch.object(trio, "current_time", self._clock),
+        ):
+            door._accept()
+        line = Line(self, theirs)
+        self.lines.append(line)
+        return line
+
+    def server(self, name: str) -> Process | None:
+        """The process of this server, where one runs."""
+        for instance, process in self.processes.running.items():
+            if self.supervisor.core.roster.instances[instance].pool.server == name:
+                return process
+        return None
+
+    def settle(self) -> None:
+        """Let everything happen that happens without time."""
+        for _ in range(ROUNDS):
+            done = False
+            for shell in (self.broker, self.supervisor):
+                while shell._ready._round():
+                    done = True
+                    shell._settle()
+            done |= self.processes.run()
+            self.supervisor._settle()
+            done |= self._carry()
+            for line in self.lines:
+                done |= line.read()
+            if not done:
+                return
+        raise AssertionError("it goes round and round")
+
+    def _carry(self) -> bool:
+        done = False
+        for at, end in enumerate(self.ends):
+            end.now = self.now
+            end.flush()
+            other, shell = self.ends[1 - at], (self.supervisor, self.broker)[at]
+            while end.out:
+                done = True
+                heard = other.peer.receive(end.out.popleft(), self.now)
+                if heard:
+                    shell._deliver(end.me.name, heard)
+                    shell._settle()
+        return done
+
+    def wait(self, seconds: float) -> None:
+        """Time passes, deadline by deadline."""
+        until = self.now + seconds
+        for _ in range(ROUNDS):
+            shells = (self.broker, self.supervisor)
+            dues = [due for shell in shells if (due := shell.core.next_deadline()) is not None]
+            due = min(dues, default=until)
+            if due > until:
+                break
+            self.now = max(self.now, due)
+            for shell in shells:
+                deadline = shell.core.next_deadline()
+                if deadline is not None and deadline <= self.now:
+                    shell._pump._tick()
+                    shell._settle()
+            self.settle()
+            if not dues:
+                break
+        else:
+            raise AssertionError("a deadline that is met stays due")
+        self.now = until
+
+    def close(self) -> None:
+        """Let go of every descriptor."""
+        for line in self.lines:
+            line._sock.close()
+        self.broker._door.close()
+        for conversation in self.supervisor._conversations._held.values():
+            conversation.close()
+        self.supervisor._conversations.close()
+        for process in self.processes.running.values():
+            process.end()
+        self.broker._ready.close()
+        self.supervisor._ready.close()
+
+
+@contextmanager
+def whole(house: Path, servers: Mapping[str, Json], programs: Mapping[str, Program]) -> Iterator[Whole]:
+    """One carpool with these servers: each entry's last word of `args` names its program."""
+    one = Whole(house, servers, programs)
+    try:
+        yield one
+    finally:
+        one.close()

@@ -28,7 +28,6 @@ from carpool_protocol import paths
 from carpool_protocol.attach import Attach
 from carpool_protocol.faults import fault, for_method
 from carpool_protocol.ids import Epoch, RawJson, SessionId
-from carpool_protocol.journal import Journal
 from carpool_protocol.jsonrpc import error_body_line, result_line
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.messages import LINK_VERSION, AnyMessage, Explained, Hello, Operated, Surveyed
@@ -69,7 +68,7 @@ class BrokerShell:
         dump_to = Path(paths.log_dir(os.environ, runtime_dir)) / "journal-broker.jsonl"
         self._clock = SteadyClock()
         self._pump: Pump[events.AnyEvent, effects.AnyEffect] = Pump(
-            self.core, self._perform, Journal(), self._clock, dump_to=dump_to
+            self.core, self._perform, clock=self._clock, dump_to=dump_to
         )
         self._door = Door(
             paths.agents_socket(runtime_dir),
@@ -110,6 +109,7 @@ class BrokerShell:
             self._pump.feed(self._configuration.resolve(DAEMON))
             nursery.start_soon(self._ready.run, self._settle)
             nursery.start_soon(self._pump.run_timers, self._settle)
+            nursery.start_soon(self._pump.run_dumps)
             nursery.start_soon(self._clock.watch, self._jumped)
             nursery.start_soon(self._door.watch)
             nursery.start_soon(self._watch_configuration)

@@ -112,7 +112,8 @@ def daemon_environment(directory: str) -> dict[str, str]:
 
     environ = dict(scrub(os.environ))
     # For whoever looks into carpool itself: invariants checked after every event, profiles at the end.
-    environ |= {name: os.environ[name] for name in ("CARPOOL_CHECK", "CARPOOL_PROFILE") if name in os.environ}
+    for_us = ("CARPOOL_CHECK", "CARPOOL_JOURNAL", "CARPOOL_PROFILE")
+    environ |= {name: os.environ[name] for name in for_us if name in os.environ}
     environ[paths.RUNTIME_VARIABLE] = directory
     environ[paths.STATE_VARIABLE] = paths.state_dir(os.environ, directory)
     # A source tree on PYTHONPATH is how carpool itself is found when it is not installed.

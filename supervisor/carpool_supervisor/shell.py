@@ -18,7 +18,6 @@ import trio
 
 from carpool_protocol import paths
 from carpool_protocol.ids import Epoch, InstanceId, PoolKey
-from carpool_protocol.journal import Journal
 from carpool_protocol.messages import (
     LINK_VERSION,
     AnswerAsk,
@@ -108,7 +107,7 @@ class SupervisorShell:
         self._clock = SteadyClock()
         dump_to = self._logs / f"journal-supervisor-{name}.jsonl"
         self._pump: Pump[events.AnyEvent, effects.AnyEffect] = Pump(
-            self.core, self._perform, Journal(), self._clock, dump_to=dump_to
+            self.core, self._perform, clock=self._clock, dump_to=dump_to
         )
         self._surveyor = Surveyor()
         self._knowledge = Knowledge(verdicts_file(paths.state_dir(os.environ, runtime_dir)))
@@ -140,6 +139,7 @@ class SupervisorShell:
             nursery.start_soon(self._knowledge.run)
             nursery.start_soon(self._ready.run, self._settle)
             nursery.start_soon(self._pump.run_timers, self._settle)
+            nursery.start_soon(self._pump.run_dumps)
             nursery.start_soon(self._clock.watch, self._jumped)
             nursery.start_soon(self._renew_spawner)
             nursery.start_soon(self._surveyor.watch_memory, self._limited, self._measured)

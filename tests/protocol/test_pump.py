@@ -1,5 +1,7 @@
 """The pump: order of events and effects, timers on a virtual clock, and what a bug leaves behind."""
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +13,8 @@ from msgspec import Struct
 from carpool_protocol.faults import InvariantBroken
 from carpool_protocol.journal import Journal, load
 from carpool_protocol.machine import Ticked
-from carpool_protocol.runtime.pump import CHECK_VARIABLE, Pump
+from carpool_protocol.runtime.pump import CHECK_VARIABLE, JOURNAL_VARIABLE, Pump
+from tests.kit.waits import until
 
 
 class Asked(Struct, frozen=True):
@@ -169,6 +172,29 @@ async def test_a_machine_that_is_always_due_does_not_starve_the_others() -> None
             for _ in range(10):
                 await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
+
+
+async def test_a_journal_is_written_when_asked_for_and_the_pump_goes_on(tmp_path: Path) -> None:
+    shell = Shell(dump_to=tmp_path / "journal")
+    shell.pump.feed(Asked(1))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(shell.pump.run_dumps)
+        await trio.testing.wait_all_tasks_blocked()
+        os.kill(os.getpid(), signal.SIGUSR2)
+        await until((tmp_path / "journal").exists, "the journal is written")
+        nursery.cancel_scope.cancel()
+    assert load((tmp_path / "journal").read_bytes(), [Asked]) == [(7.0, Asked(1))]
+    shell.pump.feed(Asked(2))
+    assert shell.done == ["event 1", "event 2"]
+
+
+def test_the_environment_says_how_much_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(JOURNAL_VARIABLE, "2")
+    pump: Pump[Asked, Do] = Pump(Toy(), lambda _: None, clock=lambda: 7.0, dump_to=tmp_path / "journal")
+    pump.feed_all([Asked(1), Asked(2)])
+    with pytest.raises(InvariantBroken):
+        pump.feed(Asked(-1))
+    assert load((tmp_path / "journal").read_bytes(), [Asked]) == [(7.0, Asked(2)), (7.0, Asked(-1))]
 
 
 def test_a_bug_dumps_the_journal_with_the_event_that_caused_it(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 Owns the order of events of one core, the timer for its next deadline, and what happens when the core is
 wrong: the journal goes to a file and the exception goes on, so that the process ends and is replaced (a
-core that broke an invariant must not decide anything more).
+core that broke an invariant must not decide anything more). SIGUSR2 has the journal written and changes
+nothing.
 
 Rules: an event fed while effects are being performed waits its turn (order, no recursion). A shell calls
 `settle` at the end of each burst (it is made to be called from the `settle` of the link and of the ready
@@ -11,8 +12,10 @@ set): only there the timer looks at the core's next deadline, so no event pays f
 Knows nothing of: what events and effects mean.
 """
 
+import logging
 import math
 import os
+import signal
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -21,7 +24,7 @@ from typing import Any, Final, Generic, TypeVar
 import trio
 
 from carpool_protocol import private_files
-from carpool_protocol.journal import Journal
+from carpool_protocol.journal import JOURNAL_ENTRIES, Journal
 from carpool_protocol.machine import Machine, Ticked
 
 E = TypeVar("E")
@@ -37,7 +40,14 @@ fifth more CPU per call; 16 and 8 cost more and give less.
 CHECK_VARIABLE: Final = "CARPOOL_CHECK"
 """With `1` in this environment variable every invariant is checked after every event."""
 
+JOURNAL_VARIABLE: Final = "CARPOOL_JOURNAL"
+"""The journal keeps so many entries instead of `JOURNAL_ENTRIES`. For tests that replay a whole life."""
+
+DUMP_SIGNAL: Final = signal.SIGUSR2
+
 _TICK: Final = Ticked()
+
+log = logging.getLogger("carpool.pump")
 
 
 class Pump(Generic[E, F]):
@@ -47,7 +57,7 @@ class Pump(Generic[E, F]):
         self,
         machine: Machine[E, F],
         perform: Callable[[list[F]], None],
-        journal: Journal,
+        journal: Journal | None = None,
         clock: Callable[[], float] = trio.current_time,
         *,
         dump_to: Path | None = None,
@@ -55,7 +65,8 @@ class Pump(Generic[E, F]):
     ) -> None:
         self._machine = machine
         self._perform = perform
-        self._journal = journal
+        size = int(os.environ.get(JOURNAL_VARIABLE) or JOURNAL_ENTRIES)
+        self._journal = Journal(size) if journal is None else journal
         self._clock = clock
         self._dump_to = dump_to
         self._check = os.environ.get(CHECK_VARIABLE) == "1" if check is None else check
@@ -101,6 +112,21 @@ class Pump(Generic[E, F]):
             with trio.CancelScope(deadline=self._trio_time(self._wake_at)) as self._sleep:
                 await trio.sleep_forever()
             self._sleep = None
+
+    async def run_dumps(self) -> None:
+        """Write the journal with each SIGUSR2, whole or not at all, until cancelled.
+
+        A task, not a signal handler, so that it happens between two bursts. In the main thread only.
+        """
+        with trio.open_signal_receiver(DUMP_SIGNAL) as signals:
+            async for _ in signals:
+                if self._dump_to is not None:
+                    try:
+                        private_files.replace(str(self._dump_to), self._journal.dump())
+                    except OSError as failure:
+                        log.error("the journal could not be written: %s", failure.strerror)  # noqa: TRY400
+                    else:
+                        log.info("the journal is in %s", self._dump_to)
 
     def _trio_time(self, deadline: float) -> float:
         return trio.current_time() + max(0.0, deadline - self._clock())

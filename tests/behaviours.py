@@ -646,6 +646,13 @@ _INPUT: Final = {
     ),
 }
 
+_FAULTS: Final = {
+    "faults:matrix": Behaviour(
+        "issue 5",
+        "Whoever is killed and whenever, each open request has one true end, and nothing is left behind.",
+    ),
+}
+
 BEHAVIOURS: Final[dict[str, Behaviour]] = (
-    _RUNS | _CALLS | _FEATURES | _ASKS | _SHARING | _TASKS | _STREAMS | _DOOR | _PRIVATE | _INPUT
+    _RUNS | _CALLS | _FEATURES | _ASKS | _SHARING | _TASKS | _STREAMS | _DOOR | _PRIVATE | _INPUT | _FAULTS
 )

@@ -66,7 +66,7 @@ class Agent:
         self.doubles: list[bytes] = []
         self.ended = trio.Event()
         """End of file from the broker."""
-        self._out = out
+        self.out = out
         self._turn = trio.Lock()
         self._news = trio.Event()
         self._next = 0
@@ -77,7 +77,7 @@ class Agent:
     async def line(self, data: bytes) -> None:
         """Bytes as they are, with a line end behind."""
         async with self._turn:
-            await self._out.send_all(data + b"\n")
+            await self.out.send_all(data + b"\n")
 
     async def tell(self, method: str, params: Json | None = None) -> None:
         message = {"jsonrpc": "2.0", "method": method, **({"params": params} if params is not None else {})}

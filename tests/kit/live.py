@@ -39,7 +39,7 @@ LIVE = Path(__file__).parents[1] / "live"
 BUGS = ("Traceback", "a bug in carpool", "said what only a")
 """What our own processes log only when carpool is wrong."""
 
-DAEMON_WORDS = ("carpool.launcher", "carpool_broker", "carpool_supervisor")
+DAEMON_WORDS = ("carpool.launcher", "carpool_broker", "carpool_supervisor", "carpool.http")
 """One of them is in the command line of each of carpool's own processes."""
 
 
@@ -76,6 +76,11 @@ class Daemon:
             "CARPOOL_CHECK": os.environ.get("CARPOOL_CHECK", "1"),
         }
         self._fds: dict[int, int] = {}
+
+    def configured(self) -> Json:
+        """The configuration file."""
+        found: Json = json.loads(self.config.read_text())
+        return found
 
     def configure(self, servers: Mapping[str, Json], **settings: Any) -> None:
         """Write the configuration file, whole or not at all."""

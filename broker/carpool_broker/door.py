@@ -285,6 +285,8 @@ class Door:
         agent.asked = self._host.wanted_variables(attach)
         agent.io.write(attached_line(agent.id, agent.asked))
         agent.io.flush()
+        if agent.io.closed:
+            return  # it was gone before we answered, and `_left` has forgotten it
         if not agent.asked:
             agent.kept = lines[1:]
             self._welcome(agent, {})
@@ -300,6 +302,8 @@ class Door:
         """Many sessions come through this connection. None of them brings an environment."""
         agent.io.write(attached_line(agent.id, []))
         agent.io.flush()
+        if agent.io.closed:
+            return
         agent.carrier = Carrier(
             agent.id,
             attach,

@@ -1,9 +1,10 @@
-"""The door's receive budget, with real sockets and without a broker."""
+"""The door's receive budget and its comings and goings, with real sockets and without a broker."""
 
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,12 @@ from carpool_broker.carrier import Stream
 from carpool_broker.core.events import AnyEvent
 from carpool_broker.door import READ_AHEAD_BYTES, Agent, Door
 from carpool_protocol import credentials
-from carpool_protocol.attach import Attach
+from carpool_protocol.attach import Attach, attach_line
+from carpool_protocol.attach_version import ATTACH_VERSION
 from carpool_protocol.ids import RawJson, SessionId
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.runtime.ready import ReadySet
-from carpool_protocol.streams import Open, Refused
+from carpool_protocol.streams import Open, Refused, word_line
 from tests.behaviours import behaviour
 from tests.kit.waits import until
 
@@ -152,3 +154,32 @@ async def test_whoever_does_not_go_on_with_the_line_that_others_wait_for_is_drop
         await until(lambda: agents[0].id not in door.agents, "it is dropped")
         await until(lambda: agents[1].io.pending_bytes == 0, "the other goes on")
         assert "others waited for the end of its line" in caplog.text
+
+
+def has_come_and_gone(door: Door) -> bool:
+    return door._count > 0 and not door.agents
+
+
+async def test_a_carrier_that_is_gone_when_its_attach_line_is_read_leaves_no_session(tmp_path: Path) -> None:
+    path = str(tmp_path / "agents.sock")
+    first = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
+    with trio.fail_after(20):
+        for attach, line in [
+            (Attach(version=ATTACH_VERSION, carrier="shim"), first),
+            (Attach(version=ATTACH_VERSION, carrier="door", streams=True), word_line(1, Open())),
+        ]:
+            ready, hotel = ReadySet(), Hotel()
+            door = Door(path, ready, hotel, slow_reader_s=30.0, receive_budget_bytes=BUDGET)
+            door.open(lambda: None)
+            try:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
+                    end.connect(path)
+                    end.sendall(attach_line(attach) + line)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(ready.run, door.flush)
+                    await until(partial(has_come_and_gone, door), "it has come and gone")
+                    nursery.cancel_scope.cancel()
+                assert not hotel.lines
+            finally:
+                door.close()
+                ready.close()

@@ -92,7 +92,7 @@ class Hostile:
                 b"9" * 5000,
                 odd=0.2,
             )
-        if roll < 0.4:
+        if rng.random() < 0.2:
             said = ("error", one_of(rng, self._error(), odd=0.4))
         else:
             said = ("result", one_of(rng, self._result(message["method"]), odd=0.2))

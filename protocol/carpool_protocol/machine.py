@@ -4,12 +4,22 @@ Owns the shape only. A machine keeps no clock, rolls no dice and does no I/O: fr
 fields of the event, so the same inputs give the same outputs and a journal replays exactly.
 """
 
-from typing import Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Final, Protocol, TypeVar
 
 from msgspec import Struct
 
 E_contra = TypeVar("E_contra", contravariant=True)
 F = TypeVar("F")
+
+FULL_CHECK_EVERY: Final = 64
+"""Where invariants are checked: those of the records that an event touched after it, all of them after so
+many events. A full check costs as much as there is, so that after each event it would be most of the run.
+"""
+
+
+class Ticked(Struct, frozen=True):
+    """A call of `tick`, as the journal records it."""
 
 
 class Machine(Protocol[E_contra, F]):
@@ -31,6 +41,8 @@ class Machine(Protocol[E_contra, F]):
         """Assert every invariant; an AssertionError is a bug of ours."""
         ...
 
-
-class Ticked(Struct, frozen=True):
-    """A call of `tick`, as the journal records it."""
+    def check_touched(self, event: E_contra | Ticked, effects: Sequence[F]) -> None:
+        """Assert what must hold of the records that this event, just taken, and its effects name. Cheap: it
+        costs by what was touched, not by how much there is.
+        """
+        ...

@@ -9,8 +9,9 @@ Knows nothing of: cores' insides while running (their `check` does); at the end 
 
 import heapq
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,6 +21,7 @@ from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.events import SourceId
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId
+from carpool_protocol.machine import FULL_CHECK_EVERY
 from carpool_protocol.messages import EraWish, Operate, Policy, PoolSpec
 from carpool_supervisor.core.sharing import Evidence, EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
@@ -161,10 +163,11 @@ class World:
         """The burst is over: what it caused leaves."""
         self.wire.flush()
 
-    def look(self, core: BrokerCore | SupervisorCore) -> None:
-        """Check a core: each time, or now and then."""
+    def look(self, core: BrokerCore | SupervisorCore, event: Struct, effects: Sequence[Any]) -> None:
+        """Check a core: what was touched each time, all of it now and then."""
         self.events += 1
-        if THOROUGH or self.events % 64 == 0:
+        core.check_touched(event, effects)
+        if THOROUGH or self.events % FULL_CHECK_EVERY == 0:
             core.check()
 
     # --- configuration ----------------------------------------------------------------------------------

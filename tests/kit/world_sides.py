@@ -7,9 +7,9 @@ Knows nothing of: what happens when, agents' rules.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
@@ -63,8 +63,8 @@ class Stage(Protocol):
     def later(self, delay_s: float, act: Callable[[], None]) -> None:
         """Do it so much later."""
 
-    def look(self, core: BrokerCore | SupervisorCore) -> None:
-        """Check a core: each time, or now and then."""
+    def look(self, core: BrokerCore | SupervisorCore, event: Struct, effects: Sequence[Any]) -> None:
+        """Check a core: what was touched each time, all of it now and then."""
 
     def traits(self, key: PoolKey) -> Traits:
         """How the servers of this pool behave."""
@@ -182,7 +182,7 @@ class BrokerSide:
     def _perform(self, event: Struct, effects: list[bf.AnyEffect]) -> None:
         if self.journal is not None:
             self.journal.record(self.world.now, event, effects)
-        self.world.look(self.core)
+        self.world.look(self.core, event, effects)
         for effect in effects:
             if isinstance(effect, Message):
                 if self.linked:

@@ -90,7 +90,7 @@ class SupervisorSide:
     def _perform(self, event: Struct, effects: list[sf.AnyEffect]) -> None:
         if self.journal is not None:
             self.journal.record(self.world.now, event, effects)
-        self.world.look(self.core)
+        self.world.look(self.core, event, effects)
         if isinstance(event, (Wanted, sv.PoolKnown, sv.InstanceGreeted, sv.CatalogRead)):
             self._look_at_modes()
         for effect in effects:

@@ -2,6 +2,7 @@
 
 import gc
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -310,6 +311,9 @@ class Counter:
 
     def check(self) -> None:
         assert self.total >= 0
+
+    def check_touched(self, event: Spoke | Ticked, effects: Sequence[Total]) -> None:
+        self.check()
 
 
 @settings(deadline=None, max_examples=100)

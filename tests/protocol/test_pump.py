@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from carpool_protocol.faults import InvariantBroken
 from carpool_protocol.journal import Journal, load
-from carpool_protocol.machine import Ticked
+from carpool_protocol.machine import FULL_CHECK_EVERY, Ticked
 from carpool_protocol.runtime.pump import CHECK_VARIABLE, JOURNAL_VARIABLE, Pump
 from tests.kit.waits import until
 
@@ -33,6 +33,7 @@ class Toy:
         self.deadlines: list[float] = []
         self.asked_for_deadline = 0
         self.checked = 0
+        self.checked_all = 0
         self.fault: Exception | None = None
 
     def handle(self, event: Asked, now: float) -> list[Do]:
@@ -52,6 +53,9 @@ class Toy:
         return min(self.deadlines, default=None)
 
     def check(self) -> None:
+        self.checked_all += 1
+
+    def check_touched(self, event: Asked | Ticked, effects: Sequence[Do]) -> None:
         self.checked += 1
         if self.fault is not None:
             raise self.fault
@@ -213,15 +217,20 @@ def test_a_dump_that_cannot_be_written_does_not_hide_the_bug(tmp_path: Path) -> 
     assert "could not be written" in caught.value.__notes__[0]
 
 
-def test_invariants_are_checked_after_every_event_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_event_touched_is_checked_after_it_and_everything_now_and_then_where_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv(CHECK_VARIABLE, "1")
     shell = Shell()
     shell.pump.feed_all([Asked(1), Asked(2)])
     assert shell.machine.checked == 2
+    assert shell.machine.checked_all == 0
+    shell.pump.feed_all([Asked(3)] * (FULL_CHECK_EVERY - 2))
+    assert shell.machine.checked_all == 1
     shell.machine.fault = AssertionError("broken")
     with pytest.raises(AssertionError, match="broken"):
-        shell.pump.feed(Asked(3))
-    assert shell.done == ["event 1", "event 2"]
+        shell.pump.feed(Asked(4))
+    assert "event 4" not in shell.done
     monkeypatch.delenv(CHECK_VARIABLE)
     other = Shell()
     other.pump.feed(Asked(1))

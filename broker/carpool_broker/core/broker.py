@@ -53,6 +53,7 @@ from carpool_broker.core.registry import Changes, Registry
 from carpool_broker.core.requests import Requests
 from carpool_broker.core.roots import Roots
 from carpool_broker.core.session import Session
+from carpool_broker.core.touched import check_touched
 from carpool_broker.core.view import View
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, SessionId
 from carpool_protocol.messages import (
@@ -152,6 +153,8 @@ class BrokerCore:
         self.outlook.check(self.sessions.values())
         self.requests.check()
         self.registry.check()
+
+    check_touched = check_touched
 
     def _out(self, effect: AnyEffect) -> None:
         self._effects.append(effect)

@@ -36,6 +36,7 @@ from carpool_supervisor.core.pool import (
     timeout_of,
 )
 from carpool_supervisor.core.refusals import GONE_POOL, no_entry, state_lost_text, timeout_text, waited_text
+from carpool_supervisor.core.touched import check_call
 
 
 class Desk:
@@ -383,13 +384,8 @@ class Desk:
 
     def check(self) -> None:
         """Assert every invariant."""
-        for call, opened in self.calls.items():
-            if opened.instance is None:
-                assert call in self.waits, f"call {call} waits without a limit"
-            else:
-                assert opened.instance.in_flight[opened.wire] is opened
-                holder = self._leases.holder(opened.instance.id)
-                assert holder in (None, opened.call.session), f"call {call} runs on another's instance"
+        for call in self.calls:
+            check_call(call, self, self._leases)
         in_flight = sum(len(i.in_flight) for p in self._pools.values() for i in p.instances.values())
         waiting = sum(len(p.waiting) for p in self._pools.values())
         assert in_flight + waiting == len(self.calls), "a call is nowhere or twice"

@@ -69,10 +69,12 @@ class Limits:
             return total if idle is None else idle
         return min(idle, total)
 
+    def check_call(self, call: CallId, opened: OpenCall | None) -> None:
+        """Assert that it has one deadline while it runs, else none. `opened`: None once it is over."""
+        runs = opened is not None and opened.instance is not None
+        assert (call in self._idle) + (call in self._total) == runs, f"call {call} has not one deadline"
+
     def check(self, calls: Calls) -> None:
         """Assert every invariant."""
-        for call, opened in calls.items():
-            if opened.instance is not None:
-                assert (call in self._idle) != (call in self._total), f"call {call} has not one deadline"
         in_flight = sum(1 for opened in calls.values() if opened.instance is not None)
         assert len(self) == in_flight, "a deadline of a call that is over"

@@ -97,9 +97,16 @@ class Patience:
         """Assert every invariant."""
         self._limits.check()
         self._notices.check()
-        for call, opened in calls.items():
-            if opened.instance is not None:
-                assert call not in self._limits, f"call {call} runs and waits"
-                assert call not in self._notices, f"call {call} runs and is told that it waits"
-            elif opened.call.wants_progress:
+        waiting = sum(1 for opened in calls.values() if opened.instance is None)
+        assert len(self._limits) == waiting, "a limit of a call that does not wait"
+        assert len(self._notices) <= waiting, "a notice to an agent that does not wait"
+
+    def check_call(self, call: CallId, opened: OpenCall | None) -> None:
+        """Assert that it waits with a limit and is told so, or neither. `opened`: None once it is over."""
+        if opened is None or opened.instance is not None:
+            assert call not in self._limits, f"call {call} waits no more and has a limit"
+            assert call not in self._notices, f"call {call} waits no more and is told that it does"
+        else:
+            assert call in self._limits, f"call {call} waits without a limit"
+            if opened.call.wants_progress:
                 assert call in self._notices, f"call {call} waits and is not told"

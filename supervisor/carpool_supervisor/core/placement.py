@@ -122,11 +122,16 @@ def heirs(pool: Pool, pools: Pools) -> tuple[PoolKey, ...]:
     return tuple(each.key for each in after)
 
 
+def check_head(pool: Pool) -> None:
+    """Assert that nobody waits where all instances are alike and one has room."""
+    assert not (pool.plain and pool.waiting and pool.pick()), f"{pool.key} has a line and room"
+
+
 def check_line(pool: Pool, calls: Calls, pools: Pools, leases: Leases) -> None:
     """Assert that nobody in this line could go."""
     pool.waiting.check()
+    check_head(pool)
     if pool.plain:
-        assert not (pool.waiting and pool.pick()), f"{pool.key} has a line and room"
         return
     for session in pool.waiting.sessions():
         head = calls[pool.waiting.head(session)].call

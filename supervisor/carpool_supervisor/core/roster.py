@@ -31,6 +31,7 @@ from carpool_supervisor.core.pool import MAX_LINGERING, Instance, Pool, Pools
 from carpool_supervisor.core.refusals import died_text, ended_text
 from carpool_supervisor.core.silence import Judgement, judge
 from carpool_supervisor.core.starts import Starts, falls_short
+from carpool_supervisor.core.touched import check_instance
 
 MUTE_GRACE_S: Final = 1.0
 """After its stdout was closed: most often it is just ending, and its exit tells more."""
@@ -373,15 +374,7 @@ class Roster:
         self.breakers.check(self._pools)
         assert len(self.instances) <= self._most + 1, "more processes than the cap"
         for instance in self.instances.values():
-            assert instance.pool.instances[instance.id] is instance
-            assert (instance in instance.pool.serving) == (instance.state is State.SERVING)
-            assert instance.state is not State.GONE
-            if instance.state is not State.SERVING:
-                assert instance.id in self.phases, (
-                    f"instance {instance.id} may stay {instance.state} for ever"
-                )
-            if instance.state in ENDING:
-                assert instance.failure is None or not instance.in_flight
+            check_instance(instance, self.phases)
         for pool in self._pools.values():
             condemned = any(i.failure is not None for i in pool.instances.values())  # its end decides
             if falls_short(pool) and not condemned and not self.starts.closed:

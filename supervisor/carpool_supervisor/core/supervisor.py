@@ -75,6 +75,7 @@ from carpool_supervisor.core.refusals import last_error
 from carpool_supervisor.core.reports import report
 from carpool_supervisor.core.roster import Roster
 from carpool_supervisor.core.stale import Stale
+from carpool_supervisor.core.touched import check_touched
 from carpool_supervisor.core.wishes import Wishes
 
 SPOKEN = (
@@ -176,6 +177,8 @@ class SupervisorCore:
         self.later.check(self.desk.calls.values())
         self.held.check()
         self.stale.check()
+
+    check_touched = check_touched
 
     def report(self) -> list[PoolReport]:
         """For `status`: all pools, without memory and CPU."""

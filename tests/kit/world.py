@@ -294,7 +294,7 @@ class World:
         """The agent vanishes, if it is still there."""
         if self.agents.pop(agent.session, None) is not None:
             self._spend(agent)
-            self.broker.feed(bv.AgentLeft(agent.session))
+            self.broker.feed(agent.leave(self.now))
 
     def _spend(self, agent: Anybody) -> None:
         if isinstance(agent, Party):

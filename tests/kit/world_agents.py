@@ -24,6 +24,8 @@ Kind = Literal["greet", "list", "call", "ping", "read", "discover", "listen", "r
 """`refused`: a retry that is no good."""
 UNSURE = frozenset({"link_broken", "answer_overdue"})
 """Faults of calls that the broker had sent away and cannot know the fate of."""
+CANCEL_S = 1.0
+"""So long a cancel may take to its server."""
 SHARED_TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
 """Several agents work on one thing: their own contexts are the same."""
 CAPABILITIES = (
@@ -57,6 +59,8 @@ class Book:
         self.public: set[int] = set()
         """What anybody may be given the answer to."""
         self.said_no: set[int] = set()
+        self.cancelled: dict[int, float] = {}
+        """When its agent gave up a call, or was gone."""
         self.outcomes: dict[str, int] = {}
         self.eras: dict[str, int] = {}
         """What agents of the stateless era have seen that only they can see."""
@@ -75,6 +79,17 @@ class Book:
             raise Violation(f"call {number} was executed twice")
         if number in self.said_no:
             raise Violation(f"call {number} was executed after its agent was told that it was not delivered")
+
+    def worked(self, call: Call, now: float, joined_at: float) -> None:
+        """A server that was told nothing has worked on this call to its end. `joined_at`: since when broker
+        and supervisor have the link; they forgot all calls then.
+        """
+        number = number_of(call)
+        since = max(self.cancelled.get(number, now), joined_at)
+        if number in self.cancelled and now - since > CANCEL_S:
+            raise Violation(
+                f"call {number} was given up {now - since:.1f} s ago, and its server knows nothing"
+            )
 
     def outcome(self, ask: Request, answer: RawJson, now: float, *, is_error: bool) -> str:
         """Judge an answer; the word for it."""
@@ -190,13 +205,19 @@ class SimAgent:
         params = RawJson(b'{"progress":1,"k":%d,"by":"%b"}' % (ask.number, self.session.encode()))
         return bv.AgentProgressed(self.session, shown, params)
 
-    def cancel(self) -> bv.AnyEvent | None:
+    def leave(self, now: float) -> bv.AnyEvent:
+        """It is gone: nobody wants any of its answers."""
+        for ask in self.open.values():
+            self.book.cancelled[ask.number] = now
+        return bv.AgentLeft(self.session)
+
+    def cancel(self, now: float) -> bv.AnyEvent | None:
         """`notifications/cancelled` of an open call or list: nothing may come for it any more."""
         able = [request for request, ask in self.open.items() if ask.kind in ("call", "list")]
         if not able:
             return None
         request = self.rng.choice(able)
-        del self.open[request]
+        self.book.cancelled[self.open.pop(request).number] = now
         return bv.AgentCancelled(self.session, request, "no longer wanted")
 
     def take(self, effect: bf.OwnEffect, now: float) -> str:

@@ -201,13 +201,26 @@ class Party:
         self.listens[id_] = Listening(person, uris)
         return bv.AgentListened(self.session, id_, self.by[person], ("tools", "prompts"), uris)
 
-    def cancel(self, *, listens: bool = False) -> bv.AnyEvent | None:
+    def leave(self, now: float) -> bv.AnyEvent:
+        """All of them are gone: nobody wants any of their answers."""
+        gone, self.open = self.open, {}
+        for each in gone.values():
+            self._give_up(each.request, now)
+        return bv.AgentLeft(self.session)
+
+    def _give_up(self, request: Request, now: float) -> None:
+        if request.kind != "refused" and request.number not in {e.request.number for e in self.open.values()}:
+            self.book.cancelled[request.number] = now
+
+    def cancel(self, now: float, *, listens: bool = False) -> bv.AnyEvent | None:
         """One goes away from an open request, or from a listen: nothing may come for it any more."""
         able = list(self.listens) if listens else list(self.open)
         if not able:
             return None
         id_ = self.rng.choice(able)
-        self.open.pop(id_, None)
+        was = self.open.pop(id_, None)
+        if was is not None:
+            self._give_up(was.request, now)
         self.listens.pop(id_, None)
         return bv.AgentCancelled(self.session, id_, "gone")
 
@@ -219,6 +232,7 @@ class Party:
             self.book.asked += 1
             number = self.book.asked
             self.book.owners[number] = person
+        self.book.cancelled.pop(number, None)
         self.open[id_] = Open(Request(number, kind, now), person)
         return id_
 

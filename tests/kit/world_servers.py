@@ -30,6 +30,9 @@ class Ground(Teller, Protocol):
     def executed(self, instance: "SimInstance", call: Call) -> None:
         """The server runs this call now."""
 
+    def worked(self, call: Call) -> None:
+        """The server has worked on this call to its end, and was not told that nobody wants it."""
+
     def traits(self, key: PoolKey) -> Traits:
         """How the servers of this pool behave now."""
 
@@ -62,6 +65,8 @@ class SimInstance:
         self._open: set[WireId] = set()
         self._lost: list[WireId] = []
         """What the pipe had not taken when it was closed."""
+        self.told: set[WireId] = set()
+        """Calls that it was told to leave."""
         self.unanswered: dict[WireId, Call] = {}
         """Written, and neither answered nor given up after a cancel."""
         self.served: set[SessionId] = set()
@@ -347,6 +352,8 @@ class SimInstance:
             self.asker.after(number_of(call), lambda: self._later(0.01, lambda: self._answer(wire, call)))
             return
         if wire in self._open:
+            if wire not in self.told:
+                self.ground.worked(call)
             self._open.discard(wire)
             self.unanswered.pop(wire, None)
             if roll() < traits.unreadable:

@@ -57,6 +57,7 @@ class Stage(Protocol):
     agents: dict[SessionId, Anybody]
     operations: dict[int, str]
     evidence: dict[PoolKey, dict[EvidenceKind, Evidence]]
+    wire: "Wire"
     broker: "BrokerSide"
     supervisor: "SupervisorSide"
 
@@ -85,6 +86,7 @@ class Wire:
     def __init__(self, world: Stage) -> None:
         self.world = world
         self.up = False
+        self.joined_at = 0.0
         self._life = 0
         self._last = {True: 0.0, False: 0.0}
 
@@ -93,6 +95,7 @@ class Wire:
         broker, supervisor = self.world.broker, self.world.supervisor
         if broker.alive and supervisor.alive and not self.up:
             self.up = True
+            self.joined_at = self.world.now
             self._life += 1
             broker.heard(broker.peer.connected())
             self.flush()

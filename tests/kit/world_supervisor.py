@@ -10,16 +10,18 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from carpool_protocol.ids import Epoch, InstanceId, PoolKey
+from carpool_protocol.ids import Epoch, InstanceId, PoolKey, SessionId
 from carpool_protocol.journal import Journal
 from carpool_protocol.machine import Ticked
 from carpool_protocol.messages import (
     AnyMessage,
     Call,
+    CancelCall,
     Failed,
     Message,
     Mode,
     PoolSpec,
+    SessionGone,
     Wanted,
 )
 from carpool_protocol.peer import BROKER, LinkEvent, Peer, PeerDown, PeerRefused, PeerUp
@@ -33,6 +35,7 @@ from tests.kit.world_servers import SimInstance
 from tests.kit.world_sharing import SharingBook
 from tests.kit.world_sides import WINDOW_BYTES, Stage, hello
 from tests.kit.world_traits import Traits
+from tests.kit.world_turns import TurnBook
 
 
 class SupervisorSide:
@@ -46,6 +49,7 @@ class SupervisorSide:
         self.core = SupervisorCore(self.life)
         self.asks: AskBook = world.book.asks
         self.sharing = SharingBook(before)
+        self.turns = TurnBook()
         self.peer = Peer(hello("main", world), BROKER, world.now, window_bytes=WINDOW_BYTES)
         self._broker = Epoch("")
         self.journal = Journal(1_000_000) if world.journal else None
@@ -98,6 +102,7 @@ class SupervisorSide:
                 self.peer.send(effect)
                 if isinstance(effect, Failed):
                     self.sharing.failed(effect)
+                    self.turns.over(effect.call)
             elif isinstance(effect, sf.Spawn):
                 self._spawn(effect)
             elif isinstance(effect, sf.Observe):
@@ -110,8 +115,10 @@ class SupervisorSide:
             case sf.WriteCall():
                 self.world.book.hand_over(effect.call)
                 self.sharing.placed(instance, effect.call, self._mode(instance))
+                self.turns.placed(effect.call, alike=self._all_alike(effect.call.key))
                 instance.write(effect.wire, effect.call)
             case sf.WriteCancel():
+                instance.told.add(effect.wire)
                 instance.cancel(effect.wire)
             case sf.Probe():
                 instance.probe()
@@ -140,6 +147,11 @@ class SupervisorSide:
                 pass
             case _:
                 raise Violation(f"{type(effect).__name__} is not for an instance that runs in here")
+
+    def _all_alike(self, key: PoolKey) -> bool:
+        pool = self.core.pools.get(key)
+        leased = any(each.leased for each in self.instances.values())
+        return pool is not None and pool.mode == "concurrent" and not leased
 
     def _mode(self, instance: SimInstance) -> Mode:
         return self.core.roster.instances[instance.id].pool.mode
@@ -187,6 +199,7 @@ class SupervisorSide:
             match message:
                 case PeerUp():
                     same = message.hello.epoch == self._broker
+                    self.turns.forget()
                     self.feed(sv.BrokerCame(same=same))
                     self._broker = message.hello.epoch
                     if same:
@@ -204,8 +217,20 @@ class SupervisorSide:
                     self._feed_message(message)
 
     def _feed_message(self, message: AnyMessage) -> None:
+        if isinstance(message, Call):
+            self.turns.came(message)
+        elif isinstance(message, CancelCall):
+            self.turns.over(message.call)
         if isinstance(message, sv.LinkEvent):
             self.feed(message)
+        if isinstance(message, SessionGone):
+            self._holds_nothing(message.session)
+
+    def _holds_nothing(self, session: SessionId) -> None:
+        """Nothing is leased to whoever is gone, from now on."""
+        for instance in self.instances:
+            if self.core.leases.holder(instance) == session:
+                raise Violation(f"{session} is gone and holds instance {instance}")
 
     # --- as ground ---------------------------------------------------------------------------------------
 
@@ -222,6 +247,12 @@ class SupervisorSide:
         """See `Ground`."""
         self.world.book.execute(call, public=self.traits(instance.key).public)
         self.sharing.executed(instance, call, self._mode(instance))
+
+    def worked(self, call: Call) -> None:
+        """See `Ground`."""
+        wire = self.world.wire
+        if wire.up:
+            self.world.book.worked(call, self.world.now, wire.joined_at)
 
     def traits(self, key: PoolKey) -> Traits:
         """See `Ground`."""

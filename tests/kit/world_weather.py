@@ -162,7 +162,7 @@ class Storm:
         elif dice < 0.02:
             feed(agent.ping(world.now))
         elif dice < 0.12:
-            event = agent.cancel()
+            event = agent.cancel(world.now)
             if event is not None:
                 feed(event)
         elif dice < 0.13:
@@ -184,7 +184,7 @@ class Storm:
         elif dice < 0.18:
             feed(party.listen((*uris, "sim://nobody/r"), world.now))
         elif dice < 0.28:
-            event = party.cancel(listens=self.rng.random() < 0.2)
+            event = party.cancel(world.now, listens=self.rng.random() < 0.2)
             if event is not None:
                 feed(event)
         elif dice < 0.285:

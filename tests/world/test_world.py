@@ -36,6 +36,8 @@ SEEDS = range(int(os.environ.get("CARPOOL_WORLD_SEEDS", "12")))
     "lease:exclusive",
     "lease:never-silently",
     "modes:serial",
+    "cancel:reaches-server",
+    "wait:fair",
 )
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_promise_holds_through_a_storm_and_after_it(seed: int) -> None:

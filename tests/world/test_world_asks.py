@@ -52,7 +52,7 @@ def test_the_same_when_a_third_of_the_calls_is_cancelled_in_the_middle() -> None
         world.call(agent, "s__t0")
     world.run(0.2)
     for agent in [each for each in agents if each.open][:7]:
-        event = agent.cancel()
+        event = agent.cancel(world.now)
         assert event is not None
         world.broker.feed(event)
     world.run(10)

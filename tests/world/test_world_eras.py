@@ -116,7 +116,7 @@ def test_whoever_listens_hears_of_each_change_once_per_listen_and_nothing_after_
     world.call(party, "s__t0")
     world.run(2)
     assert world.book.eras["updated"] == 3
-    event = party.cancel(listens=True)
+    event = party.cancel(world.now, listens=True)
     assert event is not None
     world.broker.feed(event)
     world.call(party, "s__t0")

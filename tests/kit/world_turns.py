@@ -1,0 +1,62 @@
+"""How the waiting lines of the simulated world may move: the oracle about turns.
+
+Owns who waits in the line of which pool, as told by what the supervisor is sent and does, and the rule: where
+all instances are alike (`concurrent`), nobody waits through two turns of anybody else. Agents who share a
+session are one in this.
+
+Knows nothing of: cores' insides, why a call waits.
+"""
+
+from carpool_protocol.ids import CallId, PoolKey, SessionId, whole_of
+from carpool_protocol.messages import Call
+from tests.kit.world_asks import Violation
+
+MOST_TURNS = 2
+"""One that was due, and one of who came to the end of the turns just before."""
+
+
+class TurnBook:
+    """The lines of one supervisor."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[PoolKey, dict[CallId, SessionId]] = {}
+        self._turns: dict[PoolKey, dict[SessionId, dict[SessionId, int]]] = {}
+        """By pool, and by who waits: whose turn it has been meanwhile, and how often."""
+
+    def came(self, call: Call) -> None:
+        """The supervisor has got a call: it waits, if only for this moment."""
+        self._waiting.setdefault(call.key, {})[call.call] = whole_of(call.session)
+
+    def over(self, call: CallId) -> None:
+        """It was cancelled or has ended: if it waited, it does not wait any more."""
+        for key, line in self._waiting.items():
+            whole = line.pop(call, None)
+            if whole is not None:
+                self._left(key, whole)
+
+    def placed(self, call: Call, *, alike: bool) -> None:
+        """It is written to an instance. `alike`: all are alike to every call, and none is anybody's still
+        from when they were leased. (A call that comes back from a dead instance does not wait again here:
+        it is the next of its session anyway.)
+        """
+        line = self._waiting.get(call.key, {})
+        whole = line.pop(call.call, None)
+        if whole is None:
+            return
+        turns = self._turns.setdefault(call.key, {})
+        turns.pop(whole, None)
+        for other in set(line.values()) - {whole} if alike else ():
+            seen = turns.setdefault(other, {})
+            seen[whole] = seen.get(whole, 0) + 1
+            if seen[whole] > MOST_TURNS:
+                raise Violation(f"{other} waits for {call.key} through {seen[whole]} turns of {whole}")
+        self._left(call.key, whole)
+
+    def forget(self) -> None:
+        """Everything is abandoned."""
+        self._waiting.clear()
+        self._turns.clear()
+
+    def _left(self, key: PoolKey, whole: SessionId) -> None:
+        if whole not in self._waiting[key].values():
+            self._turns.get(key, {}).pop(whole, None)

@@ -1,0 +1,175 @@
+"""Bugs planted into carpool on purpose: proof that the simulated world finds bugs of their kind.
+
+Owns how a bug is kept (a file of data in `tests/world/planted`: which text of which source file becomes which
+other), how it gets into a process (only there, while the module is imported: no file is changed), and the
+search for a seed that shows it. As a program it tries seeds in a process of its own and prints, as a line of
+JSON, the one that finds the bug soonest:
+
+    python -m tests.kit.planted NAME [SEED ...]     these seeds, or the first MOST_SEEDS
+    python -m tests.kit.planted --record [NAME ...] find a quick seed of each bug anew and write it down
+
+Knows nothing of: what a storm is, who breaks which promise.
+"""
+
+import importlib.machinery
+import json
+import math
+import re
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import CodeType, ModuleType
+
+import msgspec
+from msgspec import Struct
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "tests/world/planted"
+MOST_SEEDS = 40
+"""A bug that so many storms do not find is not found."""
+QUICK_S = 0.2
+"""Of the seeds that find a bug one is kept that does so in this time, else the quickest."""
+LIMIT_S = 120.0
+
+
+class Plant(Struct, frozen=True, forbid_unknown_fields=True):
+    """One bug."""
+
+    what: str
+    """What goes wrong, as a sentence."""
+    file: str
+    """Of the project, from its root."""
+    old: str
+    """Whole lines that are in the file exactly once. They begin behind the line with the quotes."""
+    new: str
+    seed: int
+    """A storm that finds it, and passes without it."""
+
+
+class Found(Struct, frozen=True):
+    """The storm that found a bug, and what it said."""
+
+    seed: int
+    said: str
+    after_s: float
+
+
+class Misfit(Exception):  # noqa: N818 - it is what it says
+    """The source has changed: this bug cannot be planted any more."""
+
+
+def names() -> list[str]:
+    """All planted bugs."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def load(name: str) -> Plant:
+    """Read one."""
+    return msgspec.convert(tomllib.loads((FOLDER / f"{name}.toml").read_text()), Plant)
+
+
+def source_of(name: str) -> str:
+    """The source file with the bug in it. Misfit unless its old text is there exactly once."""
+    plant = load(name)
+    source = (ROOT / plant.file).read_text()
+    old = "\n" + plant.old
+    if source.count(old) != 1:
+        raise Misfit(
+            f"planted bug {name}: its old text is {source.count(old)} times in {plant.file}, not once. "
+            f"Write down what it became in {FOLDER.name}/{name}.toml, then `--record` a seed."
+        )
+    return source.replace(old, "\n" + plant.new)
+
+
+def look_for(name: str, seeds: Iterable[int]) -> Found | None:
+    """Plant the bug in a process of its own and try these seeds there."""
+    words = [sys.executable, "-m", "tests.kit.planted", name, *map(str, seeds)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    if done.returncode:
+        raise AssertionError(done.stderr)
+    said = json.loads(done.stdout)
+    return None if said is None else msgspec.convert(said, Found)
+
+
+class _Grafted(importlib.machinery.SourceFileLoader):
+    """Loads one module from text that is in no file."""
+
+    text = ""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self.text, self.path, "exec")
+
+
+class _Graft:
+    """A finder that puts itself before all others for one module."""
+
+    def __init__(self, file: str, text: str) -> None:
+        package, _, rest = file.partition("/")
+        self._path = str(ROOT / package / rest)
+        self._module = rest.removesuffix(".py").replace("/", ".")
+        self._text = text
+        self.used = False
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`."""
+        if fullname != self._module:
+            return None
+        loader = _Grafted(fullname, self._path)
+        loader.text = self._text
+        self.used = True
+        return importlib.machinery.ModuleSpec(fullname, loader, origin=self._path)
+
+
+def _try_seeds(name: str, seeds: Sequence[int], *, within_s: float = math.inf) -> Found | None:
+    """The first seed that finds it in so much time, else the one that takes the least; None: none does."""
+    graft = _Graft(load(name).file, source_of(name))
+    sys.meta_path.insert(0, graft)
+    from tests.kit.world_weather import storm
+
+    assert graft.used, f"{name}: the module was imported before the bug was in it"
+    best: Found | None = None
+    for seed in seeds:
+        began = time.perf_counter()
+        try:
+            storm(seed)
+        except Exception as wrong:  # noqa: BLE001 - a bug may show as anything
+            took_s = time.perf_counter() - began
+            if best is None or took_s < best.after_s:
+                best = Found(seed, f"{type(wrong).__name__}: {wrong}"[:400], took_s)
+            if took_s < within_s:
+                break
+    return best
+
+
+def _record(name: str) -> None:
+    """Write down a seed. As a process of its own: a bug cannot be taken out again."""
+    found = _try_seeds(name, range(MOST_SEEDS), within_s=QUICK_S)
+    if found is None:
+        raise SystemExit(f"{name}: {MOST_SEEDS} storms do not find it")
+    path = FOLDER / f"{name}.toml"
+    path.write_text(re.sub(r"(?m)^seed = .*$", f"seed = {found.seed}", path.read_text(), count=1))
+    print(f"{name}: seed {found.seed} after {found.after_s:.2f} s: {found.said}")
+
+
+def main(words: Sequence[str]) -> None:
+    """See the module."""
+    if words[0] == "--record":
+        if len(words) == 2:
+            _record(words[1])
+            return
+        for name in words[1:] or names():
+            subprocess.run(
+                [sys.executable, "-m", "tests.kit.planted", "--record", name], cwd=ROOT, check=True
+            )
+        return
+    found = _try_seeds(words[0], [int(word) for word in words[1:]] or range(MOST_SEEDS))
+    print(json.dumps(msgspec.to_builtins(found)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

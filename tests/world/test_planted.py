@@ -1,0 +1,42 @@
+"""The test of the simulated world itself: bugs planted into carpool, each found by a storm (issue 5).
+
+`tests/world/planted` holds the bugs, `tests/kit/planted.py` plants them; nothing of the source is changed.
+"""
+
+from functools import cache
+
+import pytest
+
+from tests.kit import planted
+from tests.kit.world_weather import storm
+
+
+@cache
+def passes(seed: int) -> bool:
+    """Whether the world comes through this storm when nothing is planted: it raises what is wrong."""
+    storm(seed)
+    return True
+
+
+@pytest.mark.parametrize("name", planted.names())
+def test_a_planted_bug_is_found_by_a_storm_that_passes_without_it(name: str) -> None:
+    plant = planted.load(name)
+    found = planted.look_for(name, [plant.seed])
+    if found is None:  # what happens in a storm has changed: it is another one now that finds it
+        found = planted.look_for(name, range(planted.MOST_SEEDS))
+    assert found is not None, f"{name}: {planted.MOST_SEEDS} storms do not find it: {plant.what}"
+    print(f"{name}: seed {found.seed} after {found.after_s:.2f} s: {found.said}")
+    assert passes(found.seed)
+
+
+def test_at_least_ten_bugs_are_planted() -> None:
+    assert len(planted.names()) >= 10
+
+
+def test_a_bug_whose_place_has_changed_is_no_bug_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = planted.Plant(
+        what="", file="broker/carpool_broker/core/ledger.py", old="no such line\n", new="", seed=0
+    )
+    monkeypatch.setattr(planted, "load", lambda _: gone)
+    with pytest.raises(planted.Misfit, match=r"0 times in broker/carpool_broker/core/ledger\.py"):
+        planted.source_of("anything")

@@ -292,7 +292,9 @@ class World:
 
     def leave(self, agent: Anybody) -> None:
         """The agent vanishes, if it is still there."""
-        if self.agents.pop(agent.session, None) is not None:
+        if self.broker.stopped:
+            self.broker.awake(lambda: self.leave(agent))
+        elif self.agents.pop(agent.session, None) is not None:
             self._spend(agent)
             self.broker.feed(agent.leave(self.now))
 
@@ -328,11 +330,17 @@ class World:
         self._later_said(self.rng.uniform(0.01, 0.6), agent, lambda: agent.answer(shown, ask))
 
     def _later_said(self, delay_s: float, agent: Anybody, say: Callable[[], bv.AnyEvent]) -> None:
-        self.later(delay_s, lambda: self.broker.feed(say()) if agent.session in self.agents else None)
+        """Nobody is heard by a broker that is stopped: who would speak then speaks when it goes on."""
+
+        def speak() -> None:
+            if agent.session in self.agents:
+                self.broker.awake(lambda: self.broker.feed(say()) if agent.session in self.agents else None)
+
+        self.later(delay_s, speak)
 
     def operate(self, key: PoolKey, verb: str) -> None:
         """An operator's word, if it can be said now."""
-        if self.broker.linked:
+        if self.broker.linked and not self.broker.stopped:
             self.words += 1
             self.operations[self.words] = verb
             self.broker.peer.send(Operate(self.words, key, verb))  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from carpool_broker.core import events as bv
 from carpool_protocol.ids import ABSENT, AskId, RawJson, SessionId
 from carpool_protocol.messages import Call
 from tests.kit.world_asks import AskBook, SimAsk, Violation, result_of
+from tests.kit.world_pauses import Pauses
 from tests.kit.world_traits import number_of
 
 Kind = Literal["greet", "list", "call", "ping", "read", "discover", "listen", "refused"]
@@ -49,7 +50,8 @@ class Book:
     def __init__(self, bound_s: float, ask_timeout_s: float) -> None:
         self.bound_s = bound_s
         self.owners: dict[int, SessionId] = {}
-        self.asks = AskBook(self.owners, ask_timeout_s)
+        self.pauses = Pauses()
+        self.asks = AskBook(self.owners, ask_timeout_s, self.pauses)
         self.asked = 0
         self.answered = 0
         self.handed: set[int] = set()
@@ -85,16 +87,15 @@ class Book:
         and supervisor have the link; they forgot all calls then.
         """
         number = number_of(call)
-        since = max(self.cancelled.get(number, now), joined_at)
-        if number in self.cancelled and now - since > CANCEL_S:
-            raise Violation(
-                f"call {number} was given up {now - since:.1f} s ago, and its server knows nothing"
-            )
+        took_s = self.pauses.took_s(max(self.cancelled.get(number, now), joined_at), now)
+        if number in self.cancelled and took_s > CANCEL_S:
+            raise Violation(f"call {number} was given up {took_s:.1f} s ago, its server knows nothing")
 
     def outcome(self, ask: Request, answer: RawJson, now: float, *, is_error: bool) -> str:
         """Judge an answer; the word for it."""
-        if now - ask.at > self.bound_s:
-            raise Violation(f"request {ask.number} ({ask.kind}) was answered only after {now - ask.at:.1f} s")
+        took_s = self.pauses.took_s(ask.at, now)
+        if took_s > self.bound_s:
+            raise Violation(f"request {ask.number} ({ask.kind}) was answered only after {took_s:.1f} s")
         self.answered += 1
         body = msgspec.json.decode(answer)
         word = "error" if is_error else "ok"

@@ -286,7 +286,7 @@ class Party:
                 raise Violation(f"request {was.request.number} of {was.person} is refused, and was good")
             self._count("expired")
             return
-        if was.token is not None and was.request.at > was.token.until + EDGE_S:
+        if was.token is not None and self._is_late(was.request, was.token):
             raise Violation(f"request {was.request.number} of {was.person} came too late and was served")
         if was.request.kind == "listen":
             del self.listens[effect.id]
@@ -303,10 +303,11 @@ class Party:
         number, person = was.request.number, was.person
         if was.request.kind not in ("call", "read"):
             raise Violation(f"{person} is wanted something for {was.request.kind}")
-        if was.token is not None and was.request.at > was.token.until + EDGE_S:
+        if was.token is not None and self._is_late(was.request, was.token):
             raise Violation(f"request {number} of {person} came too late and goes on")
-        if now - was.request.at > self.book.bound_s:
-            raise Violation(f"request {number} was answered only after {now - was.request.at:.1f} s")
+        took_s = self.book.pauses.took_s(was.request.at, now)
+        if took_s > self.book.bound_s:
+            raise Violation(f"request {number} was answered only after {took_s:.1f} s")
         keys = [each.key for each in effect.inputs]
         if not keys or len(set(keys)) != len(keys):
             raise Violation(f"{person} cannot tell what is wanted: {keys}")
@@ -317,6 +318,11 @@ class Party:
         self.tokens.append(token)
         self._count("parked")
         return token
+
+    def _is_late(self, request: Request, token: Token) -> bool:
+        """A broker that was stopped meanwhile may take it for in time."""
+        late_s = self.book.pauses.took_s(token.until, request.at) if request.at > token.until else 0.0
+        return late_s > EDGE_S
 
     def _input(self, wanted: bf.Input, person: SessionId, number: int) -> Wanted:
         declared = self.by[person].capabilities

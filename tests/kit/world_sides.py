@@ -30,6 +30,7 @@ from carpool_protocol.messages import (
     Operated,
 )
 from carpool_protocol.peer import BROKER, LinkEvent, Peer, PeerDown, PeerRefused, PeerUp
+from carpool_protocol.runtime.steady_clock import LONGEST_GAP_S, TICK_S
 from carpool_supervisor.core.sharing import Evidence, EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.kit.world_agents import Book, SimAgent
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 BOUNDS = Bounds(max_open_calls=6, max_waiting_calls=8, max_waiting_bytes=2048, wait_s=4.0, park_s=5.0)
 LIST_WAIT_S = 2.0
+LAG_S = 0.01
+"""The most that a frame takes on a good day."""
 WINDOW_BYTES = 1500
 
 
@@ -88,6 +91,7 @@ class Wire:
         self.up = False
         self.joined_at = 0.0
         self._life = 0
+        self._lag_s = LAG_S
         self._last = {True: 0.0, False: 0.0}
 
     def join(self) -> None:
@@ -97,8 +101,29 @@ class Wire:
             self.up = True
             self.joined_at = self.world.now
             self._life += 1
-            broker.heard(broker.peer.connected())
+            broker.awake(self._connected)
             self.flush()
+
+    def join_again(self) -> None:
+        """A second connection takes the place of the first, from which some still arrives."""
+        if self.up:
+            self.joined_at = self.world.now
+            self.world.broker.awake(self._connected)
+            self.flush()
+
+    def _connected(self) -> None:
+        broker = self.world.broker
+        self.world.operations.clear()
+        broker.heard(broker.peer.connected())
+
+    def _disconnected(self) -> None:
+        broker = self.world.broker
+        self.world.operations.clear()
+        broker.heard(broker.peer.disconnected("cut"))
+
+    def slow_down(self, lag_s: float) -> None:
+        """From now on a frame may take so long."""
+        self._lag_s = lag_s
 
     def cut(self, *, told: bool) -> None:
         """What is under way is lost. `told`: the supervisor's end learns of it too."""
@@ -106,17 +131,16 @@ class Wire:
             return
         self.up = False
         self._life += 1
-        world = self.world
-        world.operations.clear()
-        world.broker.heard(world.broker.peer.disconnected("cut"))
+        broker, supervisor = self.world.broker, self.world.supervisor
+        broker.awake(self._disconnected)
         if told:
-            world.supervisor.heard(world.supervisor.peer.disconnected("cut"))
+            supervisor.awake(lambda: supervisor.heard(supervisor.peer.disconnected("cut")))
 
     def flush(self) -> None:
         """Send what both ends have."""
         for side in (self.world.broker, self.world.supervisor):
-            while side.alive and side.peer.has_output:
-                for frame in side.peer.take_frames(self.world.now):
+            while side.alive and not side.stopped and side.peer.has_output:
+                for frame in side.peer.take_frames(side.clock):
                     self._carry(side, frame)
 
     def _carry(self, side: "BrokerSide | SupervisorSide", frame: bytes) -> None:
@@ -124,13 +148,13 @@ class Wire:
         down = side is world.broker
         if not self.up:
             return
-        at = max(world.now + world.rng.uniform(0.0001, 0.01), self._last[down])
+        at = max(world.now + world.rng.uniform(0.0001, self._lag_s), self._last[down])
         self._last[down] = at
 
         def arrive() -> None:
             other = world.supervisor if down else world.broker
             if self.up and self._life == life and other.alive:
-                other.heard(other.peer.receive(frame, world.now))
+                other.awake(lambda: other.heard(other.peer.receive(frame, other.clock)))
 
         world.later(at - world.now, arrive)
 
@@ -140,12 +164,60 @@ def hello(name: str, world: Stage) -> Hello:
     return Hello(LINK_VERSION, Epoch(f"{name}-{world.rng.random()}"), name, 1, "test")
 
 
-class BrokerSide:
-    """The broker's shell, as thin as it can be."""
+class Side:
+    """A daemon as a process: it lives, and it can be stopped (SIGSTOP) and go on."""
 
     def __init__(self, world: Stage) -> None:
         self.world = world
         self.alive = True
+        self.stopped = False
+        self._left_out_s = 0.0
+        self._unread: list[Callable[[], None]] = []
+        """What reached it while it was stopped: it lies in its sockets."""
+
+    @property
+    def clock(self) -> float:
+        """The time as it reads it: long gaps are left out (docs/decisions/0003)."""
+        return self.world.now - self._left_out_s
+
+    def awake(self, act: Callable[[], None]) -> None:
+        """Do it when the process runs: now, or when it goes on."""
+        if self.stopped:
+            self._unread.append(act)
+        else:
+            act()
+
+    def stop(self, for_s: float) -> None:
+        """It does nothing for so long."""
+        if self.stopped or not self.alive:
+            return
+        self.stopped = True
+        self.world.book.pauses.add(self.world.now, self.world.now + for_s)
+        self.world.later(for_s, lambda: self._go_on(for_s))
+
+    def _go_on(self, gap_s: float) -> None:
+        self.stopped = False
+        if not self.alive:
+            return
+        if gap_s > LONGEST_GAP_S:
+            self._left_out_s += gap_s - TICK_S
+            self._jumped()
+        unread, self._unread = self._unread, []
+        for act in unread:
+            act()
+
+    def _jumped(self) -> None:
+        """Time was left out."""
+
+    def _in_world(self, at: float | None) -> float | None:
+        return None if at is None else at + self._left_out_s
+
+
+class BrokerSide(Side):
+    """The broker's shell, as thin as it can be."""
+
+    def __init__(self, world: Stage) -> None:
+        super().__init__(world)
         self.linked = False
         self.secret = world.rng.randbytes(32)
         self.core = BrokerCore(Registry(mark="m"), BOUNDS, LIST_WAIT_S, secret=self.secret)
@@ -156,35 +228,36 @@ class BrokerSide:
 
     def feed(self, event: bv.AnyEvent) -> None:
         """One event; what its effects cause waits its turn, as in the pump."""
+        if self.stopped:
+            self._unread.append(lambda: self.feed(event))
+            return
         self._queue.append(event)
         if self._busy or not self.alive:
             return
         self._busy = True
         while self._queue:
             event = self._queue.popleft()
-            self._perform(event, self.core.handle(event, self.world.now))
+            self._perform(event, self.core.handle(event, self.clock))
         self._busy = False
 
     def next_deadline(self) -> float | None:
         """Of the core and of the link."""
-        if not self.alive:
+        if not self.alive or self.stopped:
             return None
-        return min(
-            (at for at in (self.core.next_deadline(), self.peer.next_deadline()) if at is not None),
-            default=None,
-        )
+        due = (self.core.next_deadline(), self.peer.next_deadline())
+        return self._in_world(min((at for at in due if at is not None), default=None))
 
     def tick(self) -> None:
         """Time has passed."""
-        if self.alive:
-            self.peer.tick(self.world.now)
+        if self.alive and not self.stopped:
+            self.peer.tick(self.clock)
             due = self.core.next_deadline()
-            if due is not None and due <= self.world.now:
-                self._perform(Ticked(), self.core.tick(self.world.now))
+            if due is not None and due <= self.clock:
+                self._perform(Ticked(), self.core.tick(self.clock))
 
     def _perform(self, event: Struct, effects: list[bf.AnyEffect]) -> None:
         if self.journal is not None:
-            self.journal.record(self.world.now, event, effects)
+            self.journal.record(self.clock, event, effects)
         self.world.look(self.core, event, effects)
         for effect in effects:
             if isinstance(effect, Message):

@@ -33,18 +33,17 @@ from carpool_supervisor.core.trace import LIFE_BYTES
 from tests.kit.world_asks import AskBook, Violation
 from tests.kit.world_servers import SimInstance
 from tests.kit.world_sharing import SharingBook
-from tests.kit.world_sides import WINDOW_BYTES, Stage, hello
+from tests.kit.world_sides import WINDOW_BYTES, Side, Stage, hello
 from tests.kit.world_traits import Traits
 from tests.kit.world_turns import TurnBook
 
 
-class SupervisorSide:
+class SupervisorSide(Side):
     """The supervisor's shell, as thin as it can be. Also the ground on which its instances stand."""
 
     def __init__(self, world: Stage, before: SharingBook | None = None) -> None:
-        self.world = world
+        super().__init__(world)
         self.rng = world.rng
-        self.alive = True
         self.life = world.rng.randbytes(LIFE_BYTES)
         self.core = SupervisorCore(self.life)
         self.asks: AskBook = world.book.asks
@@ -60,40 +59,41 @@ class SupervisorSide:
 
     def feed(self, event: sv.AnyEvent) -> None:
         """One event; what its effects cause waits its turn, as in the pump."""
+        if self.stopped:
+            self._unread.append(lambda: self.feed(event))
+            return
         self._queue.append(event)
         if self._busy or not self.alive:
             return
         self._busy = True
         while self._queue:
             event = self._queue.popleft()
-            self._perform(event, self.core.handle(event, self.world.now))
+            self._perform(event, self.core.handle(event, self.clock))
         self._busy = False
 
     def next_deadline(self) -> float | None:
         """Of the core and of the link."""
-        if not self.alive:
+        if not self.alive or self.stopped:
             return None
-        return min(
-            (at for at in (self.core.next_deadline(), self.peer.next_deadline()) if at is not None),
-            default=None,
-        )
+        due = (self.core.next_deadline(), self.peer.next_deadline())
+        return self._in_world(min((at for at in due if at is not None), default=None))
 
     def tick(self) -> None:
         """Time has passed."""
-        if not self.alive:
+        if not self.alive or self.stopped:
             return
-        self.peer.tick(self.world.now)
+        self.peer.tick(self.clock)
         due = self.core.next_deadline()
-        if due is not None and due <= self.world.now:
+        if due is not None and due <= self.clock:
             self._busy = True
-            self._perform(Ticked(), self.core.tick(self.world.now))
+            self._perform(Ticked(), self.core.tick(self.clock))
             self._busy = False
             if self._queue:
                 self.feed(self._queue.popleft())
 
     def _perform(self, event: Struct, effects: list[sf.AnyEffect]) -> None:
         if self.journal is not None:
-            self.journal.record(self.world.now, event, effects)
+            self.journal.record(self.clock, event, effects)
         self.world.look(self.core, event, effects)
         if isinstance(event, (Wanted, sv.PoolKnown, sv.InstanceGreeted, sv.CatalogRead)):
             self._look_at_modes()
@@ -231,6 +231,9 @@ class SupervisorSide:
         for instance in self.instances:
             if self.core.leases.holder(instance) == session:
                 raise Violation(f"{session} is gone and holds instance {instance}")
+
+    def _jumped(self) -> None:
+        self.feed(sv.ClockJumped())
 
     # --- as ground ---------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from tests.kit.world import BOUND_S, POLICY, SOURCES, SimServer, World
 from tests.kit.world_agents import SimAgent
 from tests.kit.world_asks import Violation
 from tests.kit.world_parties import Anybody, Party
+from tests.kit.world_sides import LAG_S
 from tests.kit.world_traits import Speaks, Traits, catalog
 
 PERSONS = (
@@ -55,6 +56,7 @@ WISHES: dict[Speaks, tuple[EraWish, ...]] = {
     "stateless": ("stateless", "auto", "newest"),
     "both": ("handshake", "stateless", "auto", "newest"),
 }
+SLOW_LAG_S = 0.3
 SHARINGS: tuple[Sharing, ...] = ("auto", "auto", "concurrent", "serial", "session", "session")
 LIMITS: tuple[dict[str, Any], ...] = (
     {},
@@ -114,9 +116,13 @@ class Storm:
         self._repeat(3.0, self._operate)
         self._repeat(2.0, self._kill_instance)
         self._repeat(0.5, self._measure)
+        self._repeat(6.0, lambda: world.wire.slow_down(self.rng.choice((LAG_S, LAG_S, SLOW_LAG_S))))
         if disasters:
             self._repeat(9.0, lambda: world.wire.cut(told=self.rng.random() < 0.5))
             self._repeat(2.0, world.wire.join)
+            self._repeat(15.0, world.wire.join_again)
+            self._repeat(15.0, lambda: world.broker.stop(self.rng.uniform(0.05, 2.0)))
+            self._repeat(15.0, lambda: world.supervisor.stop(self.rng.choice((0.1, 1.0, 3.0, 8.0))))
             self._repeat(25.0, self._kill_supervisor)
             self._repeat(40.0, self._kill_broker)
 
@@ -131,7 +137,7 @@ class Storm:
         self.world.later(self.rng.expovariate(1 / every_s), run)
 
     def _arrive(self) -> None:
-        if not self.world.broker.alive:
+        if not self.world.broker.alive or self.world.broker.stopped:
             return
         source, pace_s = self.rng.choice(SOURCES), self.rng.expovariate(1 / 0.1)
         if self.rng.random() < 0.5:
@@ -146,7 +152,9 @@ class Storm:
 
         def step() -> None:
             if world.now < self.until and agent.session in world.agents:
-                if isinstance(agent, SimAgent):
+                if world.broker.stopped:
+                    pass  # nobody would be heard
+                elif isinstance(agent, SimAgent):
                     self._act(agent)
                 else:
                     self._act_stateless(agent)
@@ -256,6 +264,7 @@ class Storm:
 def calm_down(world: World) -> None:
     """The weather turns: nothing new goes wrong, what is under way ends."""
     world.calm = True
+    world.wire.slow_down(LAG_S)
     for _ in range(3):
         world.run(4.0)
         world.wire.join()
@@ -307,8 +316,8 @@ def _nothing_is_left(world: World) -> None:
         raise Violation(f"pools {set(supervisor.pools) ^ wanted} are wanted or there, not both")
     for key, pool in supervisor.pools.items():
         said = broker.states.get(key)
-        if said is None or said.state != pool.state(world.now):
-            raise Violation(f"{key} is {pool.state(world.now)}, and the broker was told {said}")
+        if said is None or said.state != pool.state(world.supervisor.clock):
+            raise Violation(f"{key} is {pool.state(world.supervisor.clock)}, and the broker was told {said}")
         if pool.catalog is not None and broker.registry.catalog(key) != pool.catalog:
             raise Violation(f"the broker has another catalog of {key}")
     if set(broker.states) - wanted:

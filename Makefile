@@ -26,9 +26,10 @@ conformance: .venv/ready .venv/conformance/ready
 	.venv/bin/python -m tests.conformance.run
 	.venv/bin/python -m tests.conformance.run --through
 
-# New seeds of the simulated world.
+# New seeds of the simulated world, for so many seconds.
+SOAK_S ?= 600
 soak: .venv/ready
-	CARPOOL_WORLD_SEEDS=2000 .venv/bin/pytest -q tests/world
+	.venv/bin/python -m tests.kit.soak $(SOAK_S)
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -172,13 +172,15 @@ class Side:
         self.alive = True
         self.stopped = False
         self._left_out_s = 0.0
+        self._read = 0.0
         self._unread: list[Callable[[], None]] = []
         """What reached it while it was stopped: it lies in its sockets."""
 
     @property
     def clock(self) -> float:
         """The time as it reads it: long gaps are left out (docs/decisions/0003)."""
-        return self.world.now - self._left_out_s
+        self._read = max(self._read, self.world.now - self._left_out_s)
+        return self._read
 
     def awake(self, act: Callable[[], None]) -> None:
         """Do it when the process runs: now, or when it goes on."""
@@ -210,7 +212,10 @@ class Side:
         """Time was left out."""
 
     def _in_world(self, at: float | None) -> float | None:
-        return None if at is None else at + self._left_out_s
+        if at is None or not self._left_out_s:
+            return at
+        # A sum and a difference of the same numbers are not the same number: never due before it is read so.
+        return at + self._left_out_s + 1e-6
 
 
 class BrokerSide(Side):

@@ -1,7 +1,6 @@
-"""What goes on in a simulated world: a storm of calls and deaths, the calm after it, and what must hold then.
+"""What goes on in a simulated world: a storm of calls and deaths, and the calm after it.
 
-Owns the mixture (drawn from the world's seed) and the end: every promise that only quiet can prove.
-Knows nothing of: how events travel.
+Owns the mixture, drawn from the world's seed. Knows nothing of: how events travel, what must hold at the end.
 """
 
 from random import Random
@@ -9,17 +8,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from carpool_broker.core.events import SourceId
-from carpool_protocol.ids import PoolKey
 from carpool_protocol.messages import EraWish, Policy, Sharing
 from carpool_supervisor.core import events as sv
-from carpool_supervisor.core.lifecycle import ACTIVE
-from tests.kit.world import BOUND_S, POLICY, SOURCES, SimServer, World
+from tests.kit.world import POLICY, SOURCES, SimServer, World
 from tests.kit.world_agents import SimAgent
-from tests.kit.world_asks import Violation
+from tests.kit.world_calm import calm_down
 from tests.kit.world_parties import Anybody, Party
 from tests.kit.world_sides import LAG_S
-from tests.kit.world_traits import Speaks, Traits, catalog
+from tests.kit.world_traits import Speaks, Traits
 
 PERSONS = (
     Traits(),
@@ -259,149 +255,3 @@ class Storm:
     def _kill_broker(self) -> None:
         if self.world.broker.alive:
             self.world.kill_broker(self.rng.uniform(0.1, 1))
-
-
-def calm_down(world: World) -> None:
-    """The weather turns: nothing new goes wrong, what is under way ends."""
-    world.calm = True
-    world.wire.slow_down(LAG_S)
-    for _ in range(3):
-        world.run(4.0)
-        world.wire.join()
-    world.run(BOUND_S)
-    for agent in world.agents.values():
-        if agent.open:
-            raise Violation(f"{agent.session} still waits for {agent.open}")
-    _nothing_is_left(world)
-    for server in world.servers.values():
-        for source in SOURCES:
-            for key in server.keys(source):
-                world.operate(key, "start")
-    world.run(POLICY.first_start_s + POLICY.give_up_after * (POLICY.max_delay_s + POLICY.first_start_s) + 12)
-    if world.operations:
-        raise Violation(f"operators still wait: {world.operations}")
-    for source in SOURCES:
-        _everything_works(world, source)
-    for server in world.servers.values():  # with a limit of age there is no rest
-        server.policy = replace(server.policy, limit_age_s=0.0)
-    world.read_config()
-    world.run(POLICY.lease_idle_s + POLICY.idle_s + 20)
-    _nothing_is_left(world)
-    _pools_are_at_rest(world)
-
-
-def _nothing_is_left(world: World) -> None:
-    broker, supervisor = world.broker.core, world.supervisor.core
-    broker.check()
-    supervisor.check()
-    ledger, desk = broker.ledger, supervisor.desk
-    _empty(
-        "broker's calls",
-        ledger.calls,
-        ledger.backstops,
-        ledger.waits,
-        broker.requests.lists.waits,
-        broker.requests.name_waits,
-        broker.requests.listens.waits,
-        *broker.parked.deadlines(),
-    )
-    _lists_are_no_older_than_said(world)
-    _empty("supervisor's calls", desk.calls, desk.limits, desk.waits)
-    _nobody_is_asked(world)
-    for agent in world.agents.values():
-        if any(agent.doubles.values()):
-            raise Violation(f"{agent.session} got no answer to a doubled id: {agent.doubles}")
-    wanted = {spec.key for spec in broker.sources.wanted().pools}
-    if supervisor.pools.keys() != wanted:
-        raise Violation(f"pools {set(supervisor.pools) ^ wanted} are wanted or there, not both")
-    for key, pool in supervisor.pools.items():
-        said = broker.states.get(key)
-        if said is None or said.state != pool.state(world.supervisor.clock):
-            raise Violation(f"{key} is {pool.state(world.supervisor.clock)}, and the broker was told {said}")
-        if pool.catalog is not None and broker.registry.catalog(key) != pool.catalog:
-            raise Violation(f"the broker has another catalog of {key}")
-    if set(broker.states) - wanted:
-        raise Violation(f"the broker remembers {set(broker.states) - wanted}")
-    strangers = [i for i in world.living() if i.id not in supervisor.roster.instances]
-    if strangers:
-        raise Violation(f"{strangers} run and nobody knows")
-
-
-def _nobody_is_asked(world: World) -> None:
-    """No server waits for an answer, no agent owes one, no instance is held for an agent that is gone."""
-    for instance in world.living():
-        if instance.asker.open and not instance.mute:
-            raise Violation(f"instance {instance.id} of {instance.key} waits for {instance.asker.open}")
-    for agent in world.agents.values():
-        if agent.asks:
-            raise Violation(f"{agent.session} believes that {list(agent.asks)} are open")
-    for pool in world.supervisor.core.report():
-        for shown in pool.instances:
-            if shown.holder and shown.holder not in world.agents:
-                raise Violation(f"instance {shown.id} of {pool.key} is held for {shown.holder}, who is gone")
-
-
-def _lists_are_no_older_than_said(world: World) -> None:
-    """Whoever listens and has a list, and was not told that it is old, has the present one."""
-    for agent in world.agents.values():
-        if isinstance(agent, Party):
-            view = world.broker.core.view_of(agent.session)
-            present = [tool.qualified for tool in view.tools]
-            for listen in agent.listens.values():
-                if "tools" in listen.families and listen.tools not in (None, present):
-                    raise Violation(f"{listen.person} listens and has {listen.tools}, not {present}")
-
-
-def _empty(what: str, *tables: object) -> None:
-    for table in tables:
-        if len(table):  # type: ignore[arg-type]
-            raise Violation(f"{what}: something is left: {table!r}")
-
-
-def _everything_works(world: World, source: SourceId) -> None:
-    """A new agent finds every good server, and gets an answer from each of its tools."""
-    agent = world.agent(source)
-    _all_tools_work(world, source, agent, asking=agent.capabilities.asking, stateless=False)
-    party = world.party(source)
-    asking = party.by[party.persons[0]].capabilities.asking
-    _all_tools_work(world, source, party, asking=asking, stateless=True)
-
-
-def _all_tools_work(world: World, source: SourceId, agent: Anybody, *, asking: bool, stateless: bool) -> None:
-    world.broker.feed(agent.list_tools(world.now))
-    world.run(POLICY.first_start_s + 10)
-    world.broker.feed(agent.list_tools(world.now))
-    world.run(POLICY.first_start_s)
-    scope = world.broker.core.sources.scope(source, asking=asking, stateless=stateless)
-    for entry in scope.servers:
-        if not _good(world, entry.key):
-            continue
-        for tool in catalog(entry.key, world.traits(entry.key)).tools:
-            name = f"{entry.server}__{tool.name}"
-            if name not in agent.tools:
-                raise Violation(f"{name} of {entry.key} is not listed: {agent.tools}")
-            before = world.book.outcomes.get("ok", 0)
-            world.call(agent, name)
-            world.run(POLICY.first_start_s + 3)
-            if world.book.outcomes.get("ok", 0) != before + 1:
-                raise Violation(f"{name} of {entry.key} does not work: {world.book.outcomes}")
-    world.leave(agent)
-
-
-def _good(world: World, key: PoolKey) -> bool:
-    traits = world.traits(key)
-    if not traits.healthy:
-        return False
-    pool = world.supervisor.core.pools[key]
-    return pool.catalog is None or pool.catalog == catalog(key, traits, era=pool.catalog.era)
-
-
-def _pools_are_at_rest(world: World) -> None:
-    for key, pool in world.supervisor.core.pools.items():
-        active = [i for i in pool.instances.values() if i.state in ACTIVE]
-        kept = pool.policy.min_instances
-        least = kept if pool.restart.breaker == "closed" else 0  # such a pool tries again and again
-        if not least <= len(active) <= kept or pool.target > kept:
-            raise Violation(f"{key} rests with {len(active)} instances, target {pool.target}, least {least}")
-        if len(pool.instances) != len(active) and pool.restart.breaker == "closed":
-            raise Violation(f"{key} has instances that do not end")

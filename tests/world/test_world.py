@@ -1,7 +1,7 @@
 """The simulated world (design section 6): both cores through storms, and special weather by hand.
 
 `CARPOOL_WORLD_SEEDS=N` runs N storms instead of the fixed few; `CARPOOL_WORLD_THOROUGH=1` checks every
-invariant after every event. A failure names its seed: `storm(seed)` is the same run again.
+invariant after every event. A failure names its seed, and the command that runs it again.
 """
 
 import os
@@ -17,10 +17,12 @@ from carpool_protocol.journal import load, replay
 from carpool_supervisor.core import events as sv
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.behaviours import behaviour
+from tests.kit.soak import AGAIN
 from tests.kit.world import POLICY, SimServer, World
+from tests.kit.world_calm import calm_down
 from tests.kit.world_sides import BOUNDS, LIST_WAIT_S
 from tests.kit.world_traits import Traits
-from tests.kit.world_weather import calm_down, storm
+from tests.kit.world_weather import storm
 
 SEEDS = range(int(os.environ.get("CARPOOL_WORLD_SEEDS", "12")))
 
@@ -44,7 +46,7 @@ def test_every_promise_holds_through_a_storm_and_after_it(seed: int) -> None:
     try:
         world = storm(seed)
     except Exception as wrong:
-        wrong.add_note(f"seed {seed}")
+        wrong.add_note(f"seed {seed}: {AGAIN} {seed}")
         raise
     assert world.book.outcomes.get("ok", 0) > 10, f"seed {seed} is no storm but a drought"
 

@@ -174,7 +174,7 @@ class SupervisorSide(Side):
         self.sharing.modes(
             {key: pool.mode for key, pool in pools.items()},
             {key: pool.server for key, pool in pools.items()},
-            {each for key, pool in pools.items() if pool.wanted for each in (key, *pool.older)},
+            {each for key, pool in pools.items() for each in (key, *pool.older)},
         )
 
     def _spawn(self, effect: sf.Spawn) -> None:

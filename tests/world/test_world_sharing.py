@@ -50,6 +50,26 @@ def test_a_lease_lost_to_a_crash_gives_one_state_lost_and_then_a_fresh_instance(
     assert world.book.outcomes == {"ok": 2, "state_lost": 1}
 
 
+@behaviour("lease:never-silently")
+def test_a_server_that_is_taken_out_and_comes_back_before_its_process_has_ended_tells_what_was_lost() -> None:
+    world = World(1, [SimServer(name="s", traits=Traits(deaf=True, greet_s=0.3), policy=PATIENT)])
+    agent = world.agent()
+    world.run(3)
+    world.call(agent, "s__t0")
+    world.run(1)
+    server = world.servers["s"]
+    for configured in (False, True):
+        server.configured = configured
+        world.read_config()
+        world.run(1)
+    assert [each.served for each in world.living() if each.served], "it ends on SIGKILL only"
+    world.call(agent, "s__t0")
+    world.run(3)
+    world.call(agent, "s__t0")
+    world.run(12)
+    assert world.book.outcomes == {"ok": 2, "state_lost": 1}
+
+
 @behaviour("lease:with-holder", "lease:next-in-line", "lease:returned-ended")
 def test_when_a_holder_goes_the_next_in_line_has_an_instance_within_a_second() -> None:
     world = quiet(max_instances=1)

@@ -259,8 +259,18 @@ class Leases:
         for instance in self._spares.pop(pool, ()):
             del self._pool_of_spare[instance]
 
+    def removed(self, pool: PoolKey) -> list[Ended]:
+        """The server is no longer configured: leases end. It may come back before its last instance has
+        ended, and then whoever has lost one is told so.
+        """
+        self.withdraw(pool)
+        over = [
+            self.lose(lease.instance, "reload") for lease in list(self._held.values()) if lease.pool == pool
+        ]
+        return [ended for ended in over if ended is not None]
+
     def pool_gone(self, pool: PoolKey) -> list[Ended]:
-        """The server is no longer configured: nobody can ever ask for it again."""
+        """Nothing is left of the pool: nobody is told any more what was lost there."""
         self.withdraw(pool)
         self.limits.pop(pool, None)
         for key in [key for key in self._lost if key[1] == pool]:

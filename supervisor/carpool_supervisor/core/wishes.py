@@ -159,7 +159,7 @@ class Wishes:
             if after:
                 self._leases.withdraw(pool.key)
             else:
-                self._leases.pool_gone(pool.key)
+                self._leases.removed(pool.key)
             for instance in list(pool.instances.values()):
                 self._roster.wind_down(instance, now)
         if not pool.instances and not pool.waiting and not self._stands_for_another(pool):

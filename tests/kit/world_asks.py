@@ -13,7 +13,7 @@ Knows nothing of: cores, the link, when servers ask.
 import re
 from collections.abc import Callable
 from random import Random
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec import Struct
@@ -24,6 +24,9 @@ from carpool_protocol.messages import Call, Need
 from carpool_supervisor.core import events as ev
 from carpool_supervisor.core.attribution import RELATED_TASK, AskFacts, facts_of
 from tests.kit.world_pauses import Pauses
+
+if TYPE_CHECKING:
+    from tests.kit.world_ground import Teller
 
 Echo = Literal["no", "exact", "tracer"]
 """What a server does with the trace context of a call when it asks: nothing; sends it back (Python SDK from 2
@@ -190,22 +193,10 @@ def mark_of(is_error: bool, body: RawJson) -> tuple[int, SessionId] | None:
     return marked["k"], SessionId(marked["by"])
 
 
-class Teller(Protocol):
-    """What an asker needs of its instance and its world."""
-
-    rng: Random
-    life: bytes
-    asks: AskBook
-
-    @property
-    def now(self) -> float:
-        """The time."""
-
-
 class Asker:
     """The asks of one instance."""
 
-    def __init__(self, ground: Teller, instance: InstanceId, say: Callable[[ev.OwnEvent], None]) -> None:
+    def __init__(self, ground: "Teller", instance: InstanceId, say: Callable[[ev.OwnEvent], None]) -> None:
         self.ground = ground
         self.instance = instance
         self._say = say

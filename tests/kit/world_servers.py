@@ -6,35 +6,18 @@ executed goes into the world's book. Knows nothing of: agents, the link, the bro
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from carpool_protocol.ids import EMPTY_OBJECT, InstanceId, PoolKey, RawJson, SessionId, WireId
 from carpool_protocol.messages import Call, Catalog, Era
 from carpool_supervisor.core import events as ev
-from tests.kit.world_asks import FORMS, Asker, Teller, task_of
+from tests.kit.world_asks import FORMS, Asker, task_of
+from tests.kit.world_ground import Ground
 from tests.kit.world_traits import READ, Traits, body_of, catalog, number_of, uri_of
 
+BIG_BYTES = 4000
+"""More than the link lets pass at once."""
 PIPE_LINES = 4
 """So many lines fit in the pipe of an instance that does not read: they count as written."""
-
-
-class Ground(Teller, Protocol):
-    """What an instance needs of its world."""
-
-    def later(self, delay_s: float, act: Callable[[], None]) -> None:
-        """Do it so much later."""
-
-    def feed(self, event: ev.OwnEvent) -> None:
-        """Tell the supervisor's core that runs this instance."""
-
-    def executed(self, instance: "SimInstance", call: Call) -> None:
-        """The server runs this call now."""
-
-    def worked(self, call: Call) -> None:
-        """The server has worked on this call to its end, and was not told that nobody wants it."""
-
-    def traits(self, key: PoolKey) -> Traits:
-        """How the servers of this pool behave now."""
 
 
 class SimInstance:
@@ -176,7 +159,12 @@ class SimInstance:
         elif roll() < traits.refuses:
             self._later(delay_s, lambda: self._say(ev.GreetingFailed(self.id, "speaks no MCP")))
         elif not traits.never_greets:
+            if roll() < traits.misspeaks:
+                self._later(delay_s / 2, self._misspeak)
             self._later(delay_s, self._greet)
+
+    def _misspeak(self) -> None:
+        self._say(ev.ServerMisspoke(self.id, "wrote a line that is no message"))
 
     def _greet(self) -> None:
         if self._traits.speaks not in ("both", self._asked_for):
@@ -216,7 +204,7 @@ class SimInstance:
         if not self.alive:
             return
         unwritten = (*self._lost, *(wire for wire, _ in list(self._lines)[PIPE_LINES:]))
-        if not self.mute and self.ground.rng.random() < 0.7:
+        if not (self.mute or self._traits.breeds) and self.ground.rng.random() < 0.7:
             self._say(ev.StdoutClosed(self.id))
         self.alive = False
         jitter = self.ground.rng.random()
@@ -260,7 +248,9 @@ class SimInstance:
             self._say(ev.StdoutClosed(self.id))
             self.mute = True
         if roll() < traits.misspeaks:
-            self._say(ev.ServerMisspoke(self.id, "wrote a line that is no message"))
+            self._misspeak()
+        if roll() < traits.pings:
+            self._say(ev.InstanceHeard(self.id))
         if roll() < traits.unknowns:
             answer = ev.ServerAnswered(self.id, WireId(wire + 500), is_error=False, body=EMPTY_OBJECT)
             self._say(answer)
@@ -335,9 +325,13 @@ class SimInstance:
         if ask.elicitation and ask.certain:
             self._aloud(3.0, lambda: self._end_elicitation(ask.elicitation, about))
         if roll() < traits.withdraws:
-            self._aloud(0.5, lambda: self.asker.withdraw("not needed"))
+            self._aloud(0.5, self._withdraw)
         if roll() < traits.asks_about_nothing:
             self._aloud(3.0, self.asker.ask_about_nothing)
+
+    def _withdraw(self) -> None:
+        if not self.ground.stopped:  # it would be answered before anybody has read that it waits no more
+            self.asker.withdraw("not needed")
 
     def _aloud(self, within_s: float, act: Callable[[], None]) -> None:
         self._later(self.ground.rng.uniform(0.0, within_s), lambda: None if self.mute else act())
@@ -364,10 +358,9 @@ class SimInstance:
                 is_error = roll() < traits.errs
                 holds = self.era == "stateless" and call.method == READ and not is_error
                 ttl_ms = traits.ttl_ms if holds else -1
+                body = body_of(call, pad_bytes=BIG_BYTES if roll() < traits.big else 0)
                 for _ in range(2 if roll() < traits.doubles else 1):
-                    self._say(
-                        ev.ServerAnswered(self.id, wire, is_error, body_of(call), ttl_ms, traits.public)
-                    )
+                    self._say(ev.ServerAnswered(self.id, wire, is_error, body, ttl_ms, traits.public))
             if roll() < traits.asks_late:
                 self._later(self.ground.rng.uniform(0.0, 1.0), lambda: self._ask(wire, call, live=False))
             if roll() < traits.dies_after_call:

@@ -55,6 +55,14 @@ class Traits(Struct, frozen=True, kw_only=True):
     unreadable: float = 0.0
     errs: float = 0.0
     misspeaks: float = 0.0
+    big: float = 0.0
+    """Answers with more than the link lets pass at once."""
+    pings: float = 0.0
+    """Pings its client, as a sign of life and for nothing else."""
+    breeds: bool = False
+    """Its children hold its stdout open when it has ended."""
+    choosy: bool = False
+    """Offers one more tool to clients that can be asked."""
     list_changes: float = 0.0
     asks: float = 0.0
     """Asks its agent during a call, once or several times."""
@@ -104,9 +112,10 @@ class Traits(Struct, frozen=True, kw_only=True):
         )
 
 
-def body_of(call: Call) -> RawJson:
+def body_of(call: Call, *, pad_bytes: int = 0) -> RawJson:
     """What a server answers: which call it was."""
-    return RawJson(b'{"content":[],"n":%d}' % number_of(call))
+    pad = b',"pad":"%b"' % (b"x" * pad_bytes) if pad_bytes else b""
+    return RawJson(b'{"content":[],"n":%d%b}' % (number_of(call), pad))
 
 
 def number_of(call: Call) -> int:
@@ -123,6 +132,7 @@ def uri_of(key: PoolKey) -> str:
 def catalog(key: PoolKey, traits: Traits, tools: int | None = None, era: Era = "handshake") -> Catalog:
     """What such a server offers; `tools`: so many tools, else as many as it begins with."""
     count = traits.tools if tools is None else tools
+    count += traits.choosy and key.endswith(":asking")
     offers = [ToolOffer(f"t{i}", RawJson(b'{"name":"t%d","inputSchema":{}}' % i)) for i in range(count)]
     uri = uri_of(key)
     resource = ResourceOffer(uri, RawJson(b'{"name":"r","uri":"%b"}' % uri.encode()))

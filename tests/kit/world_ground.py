@@ -1,0 +1,51 @@
+"""What instances of the simulated world stand on: what they need of their supervisor and of the world.
+
+Owns two interfaces, of what asks and of what runs. Knows nothing of: who gives them (`world_supervisor`).
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Protocol
+
+from carpool_protocol.ids import PoolKey
+from carpool_protocol.messages import Call
+from carpool_supervisor.core import events as ev
+from tests.kit.world_traits import Traits
+
+if TYPE_CHECKING:
+    from tests.kit.world_asks import AskBook
+    from tests.kit.world_servers import SimInstance
+
+
+class Teller(Protocol):
+    """What an asker needs of its instance and its world."""
+
+    rng: Random
+    life: bytes
+    asks: "AskBook"
+
+    @property
+    def now(self) -> float:
+        """The time."""
+
+
+class Ground(Teller, Protocol):
+    """What an instance needs of its world."""
+
+    stopped: bool
+    """Nobody reads what it says, for now."""
+
+    def later(self, delay_s: float, act: Callable[[], None]) -> None:
+        """Do it so much later."""
+
+    def feed(self, event: ev.OwnEvent) -> None:
+        """Tell the supervisor's core that runs this instance."""
+
+    def executed(self, instance: "SimInstance", call: Call) -> None:
+        """The server runs this call now."""
+
+    def worked(self, call: Call) -> None:
+        """The server has worked on this call to its end, and was not told that nobody wants it."""
+
+    def traits(self, key: PoolKey) -> Traits:
+        """How the servers of this pool behave now."""

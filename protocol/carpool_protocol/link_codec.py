@@ -20,7 +20,9 @@ from carpool_protocol.messages import (
     Answered,
     AnyMessage,
     Asked,
+    AskWithdrawn,
     Call,
+    Elicited,
     Logged,
     Progressed,
     TaskTold,
@@ -75,6 +77,10 @@ def paid_size(message: AnyMessage) -> int:
     if kind is Call:
         return len(message.params) + len(message.meta) + MESSAGE_BYTES  # type: ignore[union-attr]  # as above
     if kind is Progressed or kind is Asked or kind is Logged or kind is Updated or kind is TaskTold:
+        return len(message.params) + MESSAGE_BYTES  # type: ignore[union-attr]  # as above
+    if kind is AskWithdrawn:  # not for its size: it must not overtake the question that it takes back
+        return MESSAGE_BYTES
+    if kind is Elicited:
         return len(message.params) + MESSAGE_BYTES  # type: ignore[union-attr]  # as above
     return 0
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol.ids import CallId, Epoch, PoolKey, RawJson, SessionId
+from carpool_protocol.ids import AskId, CallId, Epoch, PoolKey, RawJson, SessionId
 from carpool_protocol.link_codec import (
     FRAME_BYTES,
     MESSAGE_BYTES,
@@ -18,9 +18,11 @@ from carpool_protocol.link_codec import (
 from carpool_protocol.messages import (
     Answered,
     AnyMessage,
+    AskWithdrawn,
     Call,
     CancelCall,
     Credit,
+    Elicited,
     Failed,
     Heartbeat,
     Hello,
@@ -95,6 +97,8 @@ def test_many_small_messages_are_cut_by_their_real_size() -> None:
         (call(1, 10, 5), 15 + MESSAGE_BYTES),
         (Answered(call=CallId(1), is_error=False, body=RawJson(b"{}")), 2 + MESSAGE_BYTES),
         (Progressed(call=CallId(1), params=RawJson(b"{ }")), 3 + MESSAGE_BYTES),
+        (AskWithdrawn(ask=AskId("a"), reason="r"), MESSAGE_BYTES),
+        (Elicited(session=SessionId("s"), params=RawJson(b"{}")), 2 + MESSAGE_BYTES),
         (Heartbeat(), 0),
         (Credit(size_bytes=9), 0),
         (CancelCall(call=CallId(1), reason="r"), 0),

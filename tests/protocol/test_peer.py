@@ -6,12 +6,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from carpool_protocol.ids import CallId, Epoch, PoolKey, RawJson, SessionId
+from carpool_protocol.ids import AskId, CallId, Epoch, PoolKey, RawJson, SessionId
 from carpool_protocol.link_codec import Frame, decode_frame, encode_frames
 from carpool_protocol.messages import (
     LINK_VERSION,
     Answered,
     AnyMessage,
+    Asked,
+    AskWithdrawn,
     Call,
     CancelCall,
     Credit,
@@ -180,6 +182,17 @@ def test_paid_messages_wait_when_the_window_is_used_up_and_free_ones_pass() -> N
     assert at_broker.receive(credit, 0.0) == [Credit(size_bytes=164)]
     assert said(at_broker) == [call(3, 100)]
     assert at_broker.held_bytes == 0
+
+
+def test_what_takes_back_a_question_waits_for_the_window_behind_it() -> None:
+    at_broker, at_sup = greeted(window_bytes=200)
+    asked = Asked(call=CallId(2), ask=AskId("a"), method="m", params=RawJson(b"{}"), wants_progress=False)
+    taken_back = AskWithdrawn(ask=AskId("a"), reason="changed my mind")
+    for message in (answered(1, 500), asked, taken_back):
+        at_sup.send(message)
+    assert carry(at_sup, at_broker) == [answered(1, 500)]
+    assert carry(at_broker, at_sup) == [Credit(size_bytes=564)]
+    assert carry(at_sup, at_broker) == [asked, taken_back]
 
 
 def test_a_message_larger_than_the_window_goes_when_the_window_is_full() -> None:

@@ -143,6 +143,7 @@ class World:
 
     def run(self, duration_s: float) -> None:
         """Let so much time pass."""
+        self.settle()
         until = self.now + duration_s
         while True:
             sides = (self.broker, self.supervisor)

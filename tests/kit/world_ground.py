@@ -35,6 +35,9 @@ class Ground(Teller, Protocol):
     stopped: bool
     """Nobody reads what it says, for now."""
 
+    def awake(self, act: Callable[[], None]) -> None:
+        """Do it when somebody does."""
+
     def later(self, delay_s: float, act: Callable[[], None]) -> None:
         """Do it so much later."""
 

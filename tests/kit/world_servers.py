@@ -288,7 +288,10 @@ class SimInstance:
     def _round(self, wire: WireId, call: Call, number: int) -> None:
         """Answer the call with what it wants first: several things at once, under equal names."""
         roll = self.ground.rng.random
-        if wire not in self._open or self.mute:
+        if self.ground.stopped:  # what makes questions of an answer is the supervisor's adapter
+            self.ground.awake(lambda: self._round(wire, call, number))
+            return
+        if wire not in self._open or self.mute or not self.alive:
             return
         go_on = self._round if number < 3 and roll() < 0.3 else self._answer_now
         self._rests[wire] = lambda: go_on(wire, call, number + 1)

@@ -11,7 +11,7 @@ Knows nothing of: how an era words requests and answers, sockets, processes.
 
 from typing import Final, assert_never
 
-from carpool_broker.core import bereft, books
+from carpool_broker.core import bereft, books, touched
 from carpool_broker.core.asks import Asks
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.course import Course
@@ -53,7 +53,6 @@ from carpool_broker.core.registry import Changes, Registry
 from carpool_broker.core.requests import Requests
 from carpool_broker.core.roots import Roots
 from carpool_broker.core.session import Session
-from carpool_broker.core.touched import check_touched
 from carpool_broker.core.view import View
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, SessionId
 from carpool_protocol.messages import (
@@ -154,7 +153,7 @@ class BrokerCore:
         self.requests.check()
         self.registry.check()
 
-    check_touched = check_touched
+    check_touched = touched.check_touched
 
     def _out(self, effect: AnyEffect) -> None:
         self._effects.append(effect)

@@ -27,7 +27,7 @@ from carpool_protocol.messages import (
     Watch,
     WatchTasks,
 )
-from carpool_supervisor.core import hearing, operators
+from carpool_supervisor.core import hearing, operators, touched
 from carpool_supervisor.core.asks import Asks
 from carpool_supervisor.core.desk import Desk
 from carpool_supervisor.core.effects import AnyEffect
@@ -75,7 +75,6 @@ from carpool_supervisor.core.refusals import last_error
 from carpool_supervisor.core.reports import report
 from carpool_supervisor.core.roster import Roster
 from carpool_supervisor.core.stale import Stale
-from carpool_supervisor.core.touched import check_touched
 from carpool_supervisor.core.wishes import Wishes
 
 SPOKEN = (
@@ -178,7 +177,7 @@ class SupervisorCore:
         self.held.check()
         self.stale.check()
 
-    check_touched = check_touched
+    check_touched = touched.check_touched
 
     def report(self) -> list[PoolReport]:
         """For `status`: all pools, without memory and CPU."""

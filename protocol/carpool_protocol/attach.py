@@ -7,6 +7,8 @@ one may ignore it:
     broker → carrier   carpool/attached     the broker's first line, or
                        carpool/refused      a sentence, then the broker closes
     carrier → broker   carpool/environment  the asked variables it has, only where `attached` named any
+    broker → carrier   carpool/settled      which lines are done with, now and then, where `attach` said `keeps`
+    broker → carrier   carpool/ended        a sentence: this end is meant, do not come back
 
 Plain connections never see any of this. The lines we write start with a fixed
 prefix (`ATTACHED_PREFIX`, `REFUSED_PREFIX`): the shim tells them apart without a
@@ -39,6 +41,22 @@ class RunCommand(Struct, frozen=True):
     """What the caller wants it called; empty: the broker finds a name."""
 
 
+class ResumeSession(Struct, frozen=True, kw_only=True):
+    """A session of a broker that died goes on (docs/decisions/0019)."""
+
+    session: str
+    secret: str
+    """As `attached` gave it."""
+    supervisor: str = ""
+    """The supervisor's epoch, as the carrier heard it last: what was sent, was sent under that."""
+    kept: int = 0
+    """So many lines come first and are replayed in silence: the agent has their answers."""
+    open: int = 0
+    """So many follow that are not done with."""
+    asks: list[str] = []
+    """Ids of questions that the agent has been asked and has not answered, as far as the carrier knows."""
+
+
 class Attach(Struct, frozen=True, kw_only=True):
     """Who brings the agent, and from where."""
 
@@ -57,6 +75,9 @@ class Attach(Struct, frozen=True, kw_only=True):
     """Only this server, under its own names; empty: all of them."""
     streams: bool = False
     """Each line after the broker's `attached` is a frame (`streams`). With the carrier `door`, only there."""
+    keeps: bool = False
+    """It keeps what passes until it is settled, and comes back when the broker dies."""
+    resume: ResumeSession | None = None
 
 
 class AttachProblem(Struct, frozen=True):
@@ -72,6 +93,10 @@ class Attached(Struct, frozen=True):
     session: str
     env: list[str] = []
     """Names of the variables the configuration uses: answer with `carpool/environment`."""
+    secret: str = ""
+    """What resumes this session at a later broker; only for a carrier that keeps."""
+    supervisor: str = ""
+    """The supervisor's epoch; empty while there is none."""
 
 
 class _Probe(Struct):

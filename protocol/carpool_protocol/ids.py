@@ -4,7 +4,7 @@ Owns nothing but the types. All are plain `str`, `int` or `bytes` at run time;
 the types keep a session from being passed where an instance is meant.
 """
 
-from typing import NewType
+from typing import Final, NewType
 
 SessionId = NewType("SessionId", str)
 """An agent's attachment as people see it (`s12`). Not a secret."""
@@ -19,7 +19,9 @@ InstanceId = NewType("InstanceId", int)
 """One running process of a server. Unique within one supervisor's life, never reused."""
 
 CallId = NewType("CallId", int)
-"""One call, from the broker's admission to its answer. Unique within one broker's life, never reused."""
+"""One call, from the broker's admission to its answer. Unique among all brokers that one launcher starts, and
+never reused: the high bits say which of them (`call_of`).
+"""
 
 WireId = NewType("WireId", int)
 """The JSON-RPC id of a call towards an instance. Unique within one instance's life, never reused."""
@@ -38,6 +40,20 @@ RawJson = NewType("RawJson", bytes)
 
 ABSENT = RawJson(b"")
 EMPTY_OBJECT = RawJson(b"{}")
+
+
+CALLS_OF_A_LIFE: Final = 1 << 40
+
+
+def call_of(life: int, number: int) -> CallId:
+    """The `number`-th call of the `life`-th broker, counted from 0."""
+    return CallId(life * CALLS_OF_A_LIFE + number)
+
+
+def call_name(call: CallId) -> str:
+    """The call's name for people: `c17`, and after a broker died `c1.17`."""
+    life, number = divmod(call, CALLS_OF_A_LIFE)
+    return f"c{life}.{number}" if life else f"c{number}"
 
 
 def part_of(session: SessionId, number: int) -> SessionId:

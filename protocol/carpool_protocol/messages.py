@@ -15,7 +15,17 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from carpool_protocol.ids import AskId, CallId, Epoch, InstanceId, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.ids import (
+    ABSENT,
+    AskId,
+    CallId,
+    Epoch,
+    InstanceId,
+    PoolKey,
+    RawJson,
+    ServerName,
+    SessionId,
+)
 
 LINK_VERSION = 3
 """What both ends say first. A peer that says another number is refused with a clear sentence."""
@@ -192,6 +202,8 @@ class Wanted(Message, frozen=True, tag=10):
     """Cap on all instances together (rule 14)."""
     max_greeting: int = 3
     """Cold starts beside each other (rule 2): eleven at once time each other out."""
+    complete: bool = True
+    """False: a broker that has just begun does not know all sessions yet. What is missing here stays."""
 
 
 class Discover(Message, frozen=True, tag=11):
@@ -233,6 +245,8 @@ class Call(Message, frozen=True, tag=12):
     """
     instance: InstanceId = InstanceId(0)
     """It is about a task (`target`) that runs there: no other will do. 0: any instance."""
+    request: RawJson = ABSENT
+    """The agent's own id of it, as the broker knows it: under that a later broker finds it in the record."""
 
 
 class CancelCall(Message, frozen=True, tag=13):
@@ -338,6 +352,21 @@ class CancelTask(Message, frozen=True, tag=26):
     instance: InstanceId
     task: str
     """The server's own id."""
+
+
+class Written(Message, frozen=True, tag=27):
+    """The answers of these calls are with their carriers: the record needs them no longer (rule 4)."""
+
+    calls: list[CallId]
+
+
+class Resume(Message, frozen=True, tag=28):
+    """This call of the record is wanted again. Answered with its `Answered` or `Failed`, at once where it has
+    ended; with every `Asked` that is open for it, where it has not. Of a call that the record does not hold:
+    `Failed`, code `lost`.
+    """
+
+    call: CallId
 
 
 class Explain(Message, frozen=True, tag=21):
@@ -603,6 +632,40 @@ class TaskTold(Message, frozen=True, tag=43):
     params: Payload
 
 
+class RecordedCall(Struct, frozen=True, array_like=True):
+    """One call that a broker before this one has sent, and whose answer it has not reported as written."""
+
+    call: CallId
+    session: SessionId
+    """The session itself, also where `Call.session` was a part of one."""
+    request: RawJson
+    """See `Call.request`."""
+    key: PoolKey
+    target: str
+    ended: bool = False
+    """Its answer is there."""
+    parked: bool = False
+    """It is of the stateless era and its agent is asked: a retry may bring the answers."""
+
+
+class RecordedSession(Struct, frozen=True, array_like=True):
+    """One session of a broker before this one, of which something is remembered."""
+
+    session: SessionId
+    held: list[PoolKey] = []
+    """Where it has a lease, or had one whose loss it was not told of yet."""
+
+
+class Recorded(Message, frozen=True, tag=44):
+    """What is remembered of the brokers before this one. Right after the greeting, in as many messages as it
+    takes; also where there is nothing.
+    """
+
+    sessions: list[RecordedSession]
+    calls: list[RecordedCall]
+    last: bool = True
+
+
 class Explained(Message, frozen=True, tag=42):
     """The answer to `Explain`."""
 
@@ -633,6 +696,8 @@ ToSupervisor = (
     | Sessions
     | WatchTasks
     | CancelTask
+    | Written
+    | Resume
     | Explain
     | Testify
 )
@@ -653,6 +718,7 @@ ToBroker = (
     | AskWithdrawn
     | Elicited
     | TaskTold
+    | Recorded
     | Explained
 )
 AnyMessage = ToSupervisor | ToBroker

@@ -17,6 +17,7 @@ on its stream. A stream is a session of the broker; an exchange is one POST.
                      {"refused": Refused}    there is no such stream; what was sent on it is dropped
                      {"over": X}             exchange X gets no answer (any more): its client cancelled it
                      {"closed": Closed}      the broker has ended the stream
+                     {"served": EPOCH}       of stream 0, to a door that keeps: which supervisor serves
 
 What belongs to an exchange comes before its answer; several answers come where one POST had several requests.
 A message is passed on as bytes that nobody here reads: one client's garbage is no garbage frame. It has no
@@ -30,6 +31,8 @@ from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
+
+from carpool_protocol.attach import ResumeSession
 
 MESSAGE_CAP_BYTES: Final = 8 * 1024 * 1024 - 1024
 """The longest message that the broker takes in a frame. The door refuses what is longer."""
@@ -58,6 +61,8 @@ class Open(Struct, frozen=True, kw_only=True):
     cwd: str = ""
     max_open_calls: int = 0
     """0: as many as any session."""
+    resume: ResumeSession | None = None
+    """A session of a broker, or of a door, that died. Its `kept` and `open` are messages on this stream."""
 
 
 class Opened(Struct, frozen=True):
@@ -67,6 +72,8 @@ class Opened(Struct, frozen=True):
     """For `Mcp-Session-Id`: 128 random bits as visible ASCII. Whoever has it has the session."""
     name: str = ""
     """The session as people see it (`s12`). No secret."""
+    secret: str = ""
+    """What resumes it at a later broker; only for a door that keeps. Never shown to the client."""
 
 
 class Refused(Struct, frozen=True):
@@ -98,7 +105,13 @@ class Closed(Struct, frozen=True):
     text: str = ""
 
 
-Word = Open | Opened | Refused | Gone | Close | Over | Closed
+class Served(Struct, frozen=True):
+    """Of stream 0, which is none: calls go to this life of the supervisor from now on."""
+
+    epoch: str
+
+
+Word = Open | Opened | Refused | Gone | Close | Over | Closed | Served
 
 
 class _Words(Struct, frozen=True, omit_defaults=True):
@@ -111,6 +124,7 @@ class _Words(Struct, frozen=True, omit_defaults=True):
     close: Close | None = None
     over: int | None = None
     closed: Closed | None = None
+    served: str | None = None
 
 
 _read = msgspec.json.Decoder(_Words).decode
@@ -178,6 +192,7 @@ def read_word(raw: bytes) -> Word | None:
     ]
     said += [] if words.gone is None else [Gone(words.gone)]
     said += [] if words.over is None else [Over(words.over)]
+    said += [] if words.served is None else [Served(words.served)]
     return said[0] if len(said) == 1 else None
 
 
@@ -197,3 +212,5 @@ def _words(word: Word) -> _Words:
             return _Words(over=word.exchange)
         case Closed():
             return _Words(closed=word)
+        case Served():
+            return _Words(served=word.epoch)

@@ -30,6 +30,7 @@ from carpool_broker.core.events import (
     AgentPinged,
     AgentProgressed,
     AgentReady,
+    AgentResumed,
     AgentRooted,
     AgentRootsChanged,
     AgentSetLevel,
@@ -67,6 +68,7 @@ from carpool_protocol.messages import (
     Logged,
     PoolChanged,
     Progressed,
+    Recorded,
     SessionGone,
     TaskTold,
     Updated,
@@ -179,6 +181,8 @@ class BrokerCore:
                 self.asks.elicited(event)
             case TaskTold():
                 self.requests.tasks.told(event)
+            case Recorded():
+                pass
             case Credit():
                 if self.ledger.credit_bytes is not None:
                     self.ledger.credit_bytes += event.size_bytes
@@ -259,7 +263,8 @@ class BrokerCore:
         | AgentRooted
         | AgentProgressed
         | AgentDiscovered
-        | AgentListened,
+        | AgentListened
+        | AgentResumed,
         now: float,
     ) -> None:
         match event:
@@ -300,6 +305,8 @@ class BrokerCore:
                 self.roots.changed(session)
             case SessionMoved():
                 self._move(session, event, now)
+            case AgentResumed():
+                pass
             case AgentLeft():
                 self.roots.forget(session)
                 self.requests.forget(session)

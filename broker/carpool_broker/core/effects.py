@@ -6,12 +6,12 @@ Link messages to the supervisor are effects as they are (`Call`, `CancelCall`, `
 Knows nothing of: how any of it is worded or written.
 """
 
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 
 from carpool_broker.core.events import Notice
-from carpool_protocol.ids import ABSENT, AskId, PoolKey, RawJson, SessionId
+from carpool_protocol.ids import ABSENT, AskId, CallId, PoolKey, RawJson, SessionId
 from carpool_protocol.messages import (
     AnswerAsk,
     AskProgressed,
@@ -31,6 +31,8 @@ from carpool_protocol.messages import (
     WatchTasks,
 )
 
+NO_CALL: Final = CallId(0)
+
 
 class Effect(Struct, frozen=True, tag=True):
     """Root of the broker's own effects."""
@@ -44,6 +46,8 @@ class Reply(Effect, frozen=True):
     is_error: bool
     """`body` is a JSON-RPC error object, not a result."""
     body: Payload
+    call: CallId = NO_CALL
+    """The call that it answers; what the broker answers by itself has none."""
 
 
 class ReplyOutward(Effect, frozen=True):
@@ -55,6 +59,8 @@ class ReplyOutward(Effect, frozen=True):
     method: str
     version: str
     key: PoolKey
+    call: CallId = NO_CALL
+    """See `Reply`."""
 
 
 class ReplyStateless(Effect, frozen=True):
@@ -77,6 +83,8 @@ class ReplyStateless(Effect, frozen=True):
     """Where given, the result is about this task: our id, in place of the server's."""
     begins_task: bool = False
     """The result is that task: the call goes on as it."""
+    call: CallId = NO_CALL
+    """See `Reply`."""
 
 
 class Describe(Effect, frozen=True):

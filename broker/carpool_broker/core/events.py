@@ -15,7 +15,7 @@ from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.listing import Family
 from carpool_broker.core.scope import Scope
 from carpool_protocol.faults import TOOLS_CALL
-from carpool_protocol.ids import AskId, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.ids import AskId, Epoch, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.messages import (
     Answered,
     Asked,
@@ -29,6 +29,7 @@ from carpool_protocol.messages import (
     PoolChanged,
     PoolSpec,
     Progressed,
+    Recorded,
     TaskTold,
     Text,
     Updated,
@@ -304,10 +305,25 @@ class AgentErred(Event, frozen=True):
     detail: str
 
 
+class AgentResumed(Event, frozen=True):
+    """The agent was here at a broker before this one, and its carrier has told what is not done with. After
+    what was replayed of its session, before anything new of it (docs/decisions/0019).
+    """
+
+    session: SessionId
+    supervisor: Epoch
+    """Under which its requests were sent; empty: nothing of the session is to be found in any record."""
+    calls: tuple[AgentCalled, ...]
+    """Requests for servers that it has no answer to."""
+    asks: tuple[AskId, ...]
+    """What it has been asked already: it is not asked again."""
+
+
 class SupervisorCame(Event, frozen=True):
-    """A supervisor greeted; its window is full and it knows nothing yet."""
+    """A supervisor greeted; its window is full. What it remembers of earlier brokers comes next (`Recorded`)."""
 
     credit_bytes: int
+    epoch: Epoch = Epoch("")
 
 
 class SupervisorWent(Event, frozen=True):
@@ -337,6 +353,7 @@ OwnEvent = (
     | AgentAnswered
     | AgentRooted
     | AgentProgressed
+    | AgentResumed
     | SupervisorCame
     | SupervisorWent
 )
@@ -353,5 +370,6 @@ LinkEvent = (
     | AskWithdrawn
     | Elicited
     | TaskTold
+    | Recorded
 )
 AnyEvent = OwnEvent | LinkEvent

@@ -404,8 +404,24 @@ _ASKS: Final = {
     "asks:ids:hostile": Behaviour(
         "issue 3", "Equal ids, numeric strings, equal tokens and doubled ids of servers confuse nobody."
     ),
-    "asks:new-broker": Behaviour(
-        "design 4", "What the old broker's agents were asked is answered with an error when a new one comes."
+    "record:told": Behaviour(
+        "rule 4", "A broker that begins hears of every open call and every answer that was not written."
+    ),
+    "record:nothing-runs-twice": Behaviour(
+        "rule 4", "A call in flight when the broker dies runs on, once, and its answer reaches its agent."
+    ),
+    "record:leases": Behaviour("rule 4", "Leases outlive the broker."),
+    "record:bounded": Behaviour(
+        "rule 4", "Kept answers are bounded in bytes; one that had to go is told as lost, never run again."
+    ),
+    "record:pools-stay": Behaviour(
+        "rule 4", "No server goes because a broker that has just begun does not know all sessions yet."
+    ),
+    "record:interests": Behaviour(
+        "rule 4", "Levels and subscriptions outlive the broker; what changed meanwhile counts as changed."
+    ),
+    "asks:lost-link": Behaviour(
+        "design 4", "What agents were asked is answered with an error when broker and supervisor lose touch."
     ),
     "roots:declared-where-configured": Behaviour(
         "rule 6", "Roots are declared to a server only where its configuration says so, and answered by us."

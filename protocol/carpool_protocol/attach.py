@@ -7,7 +7,7 @@ one may ignore it:
     broker → carrier   carpool/attached     the broker's first line, or
                        carpool/refused      a sentence, then the broker closes
     carrier → broker   carpool/environment  the asked variables it has, only where `attached` named any
-    broker → carrier   carpool/settled      which lines are done with, now and then, where `attach` said `keeps`
+    broker → carrier   carpool/settled      which lines are done with, now and then, to a carrier that `keeps`
     broker → carrier   carpool/ended        a sentence: this end is meant, do not come back
 
 Plain connections never see any of this. The lines we write start with a fixed

@@ -31,6 +31,7 @@ from carpool_protocol.messages import (
     Hello,
     Operate,
     PoolSpec,
+    Resume,
     SessionGone,
     SessionRekeyed,
     Sessions,
@@ -40,6 +41,7 @@ from carpool_protocol.messages import (
     Wanted,
     Watch,
     WatchTasks,
+    Written,
 )
 from carpool_protocol.peer import BROKER, LinkEvent, PeerDown, PeerRefused, PeerUp
 from carpool_protocol.runtime.lifeline import Lifeline
@@ -99,6 +101,7 @@ class SupervisorShell:
         self._spawner_gone = trio.Event()
         self._broker = Epoch("")
         """The life of the broker that greeted last."""
+        self._broker_away = False
         self._later: dict[InstanceId, effects.Spawn] | None = None
         """Between two spawners: what is to be started by the next one."""
         life = os.urandom(LIFE_BYTES)
@@ -175,7 +178,10 @@ class SupervisorShell:
         self._conversations.flush()
         self._link.flush()
         self._pump.settle()
-        self._conversations.intake.settle(self._link.held_bytes(BROKER))
+        held = self._link.held_bytes(BROKER)
+        if self._broker_away:  # what it will ask for is not to grow past what the record can keep
+            held += self.core.record.kept_bytes
+        self._conversations.intake.settle(held)
         if self._stopping and self.core.quiet:
             self._stopped.set()
 
@@ -212,8 +218,10 @@ class SupervisorShell:
                 log.info("broker came (pid %d, carpool %s)", message.hello.pid, message.hello.release)
                 self._pump.feed(events.BrokerCame(same=message.hello.epoch == self._broker))
                 self._broker = message.hello.epoch
+                self._broker_away = False
             case PeerDown():
                 log.warning("broker went: %s", message.why)
+                self._broker_away = True
             case PeerRefused():
                 log.error("%s", message.text)
             case Survey():
@@ -237,6 +245,8 @@ class SupervisorShell:
                 | Sessions()
                 | WatchTasks()
                 | CancelTask()
+                | Written()
+                | Resume()
             ):
                 self._pump.feed(message)
             case Credit():
@@ -246,7 +256,8 @@ class SupervisorShell:
 
     def _want(self, wanted: Wanted) -> None:
         known = self._specs
-        self._specs = {spec.key: spec for spec in wanted.pools}
+        specs = {spec.key: spec for spec in wanted.pools}
+        self._specs = specs if wanted.complete else {**known, **specs}
         self._pump.feed(wanted)
         # Before any call can be placed: the mode holds from the first one on.
         self._feed([self._knowledge.about(spec) for key, spec in self._specs.items() if key not in known])

@@ -218,11 +218,11 @@ def test_of_twenty_overlapping_calls_each_question_reaches_its_own_by_the_trace_
 
 
 @behaviour("asks:trace:fresh")
-def test_each_written_call_has_a_context_of_its_own_also_with_another_broker() -> None:
+def test_each_written_call_has_a_context_of_its_own_also_after_a_lost_link() -> None:
     house = House()
     house.call(1)
     before = house.written[1].call.meta
-    house.do(ev.BrokerCame())
+    house.do(ev.BrokerCame(same=True))
     house.call(1)
     assert house.written[1].call.meta != before
     key = facts_of(ELICIT, house.written[1].call.meta, LIFE).trace
@@ -411,11 +411,11 @@ def test_a_held_instance_goes_on_asking_its_holder_after_a_cancel() -> None:
     assert house.core.roster.instances[ONE].state is State.SERVING
 
 
-def test_a_call_of_an_earlier_brokers_session_is_not_taken_for_one_of_its_namesake() -> None:
+def test_a_call_from_before_the_link_was_lost_is_not_taken_for_one_of_its_namesake() -> None:
     house = House(sharing="concurrent", max_in_flight=8)
     house.call(1, "s1")
     house.do(ev.TaskBegan(ONE, house.wire(1), "T"))
-    house.do(ev.BrokerCame())
+    house.do(ev.BrokerCame(same=True))
     house.call(1, "s1")
     assert house.wire(1) == 2
     refused(house.ask(task="T"))
@@ -527,12 +527,12 @@ def test_an_ask_that_no_agent_answers_ends_at_both_ends() -> None:
     assert CallId(1) in house.core.desk.calls, "its call goes on"
 
 
-@behaviour("asks:new-broker")
-def test_another_broker_hears_of_no_ask_and_every_server_gets_an_answer() -> None:
+@behaviour("asks:lost-link")
+def test_a_broker_that_lost_touch_hears_of_no_ask_and_every_server_gets_an_answer() -> None:
     house = House()
     house.call(1)
     ask = house.asked()
-    effects = house.do(ev.BrokerCame())
+    effects = house.do(ev.BrokerCame(same=True))
     refused(effects)
     assert not [each for each in effects if isinstance(each, AskWithdrawn)]
     assert [type(each) for each in effects if isinstance(each, (WriteAskAnswer, WriteCancel))] == [
@@ -680,11 +680,11 @@ def test_a_session_that_is_gone_hears_nothing_and_no_later_one_hears_it_instead(
     assert ended(house) == []
 
 
-def test_with_another_broker_nobody_hears_of_old_urls() -> None:
+def test_after_a_lost_link_nobody_hears_of_old_urls() -> None:
     house = House()
     house.call(1, "a")
     house.do(ev.UrlsOffered(ONE, house.wire(1), ("E",)))
-    house.do(ev.BrokerCame())
+    house.do(ev.BrokerCame(same=True))
     assert ended(house) == []
 
 

@@ -44,7 +44,8 @@ class House:
         self.do(BrokerCame())
         policy = Policy(min_instances=1, first_delay_s=0.1)
         spec = PoolSpec(key=KEY, server=ServerName("s"), argv=["s"], env={}, cwd="/", policy=policy)
-        self.do(Wanted([spec]))
+        self.wanted = Wanted([spec])
+        self.do(self.wanted)
 
     def do(self, event: AnyEvent) -> list[AnyEffect]:
         effects = self.core.handle(event, self.now)
@@ -139,11 +140,11 @@ def test_a_cancelled_call_of_the_same_agent_keeps_no_log_message_from_it_while_a
     assert heard(house.do(ServerLogged(FIRST, "info", PARAMS))) == [Logged(SessionId("a"), "info", PARAMS)]
 
 
-def test_a_log_message_of_an_earlier_brokers_call_does_not_reach_the_namesake_of_its_session() -> None:
+def test_a_log_message_of_a_call_from_before_the_link_was_lost_reaches_no_namesake_of_its_session() -> None:
     house = House("logging")
     house.greet(FIRST)
     house.call(1, "a")
-    house.do(BrokerCame())
+    house.do(BrokerCame(same=True))
     house.call(1, "a")
     assert heard(house.do(ServerLogged(FIRST, "info", PARAMS))) == [KeepLog(FIRST, "info", PARAMS)]
 
@@ -155,3 +156,20 @@ def test_a_call_that_ended_for_its_agent_but_may_still_run_keeps_log_messages_fr
     house.wait(61.0)  # its deadline: it is cancelled and may still run (rule 5)
     house.call(2, "b")
     assert heard(house.do(ServerLogged(FIRST, "info", PARAMS))) == [KeepLog(FIRST, "info", PARAMS)]
+
+
+@behaviour("record:interests")
+def test_a_broker_that_begins_says_itself_what_is_wanted_and_the_rest_is_wanted_no_more() -> None:
+    house = House("logging", "resources.subscribe")
+    house.greet(FIRST)
+    house.do(SetLevel(KEY, "info"))
+    house.do(Watch(KEY, ["a:1", "a:2"]))
+    house.do(BrokerCame())
+    assert heard(house.do(Watch(KEY, ["a:2", "a:3"]))) == [
+        Updated(KEY, "a:2", RawJson(b'{"uri":"a:2"}')),
+        WriteWatch(FIRST, ("a:3",), ("a:1",)),
+    ], "what changed while no broker was there was told to nobody"
+    house.do(house.wanted)
+    assert house.core.pools[KEY].level == ""
+    assert heard(house.do(house.wanted)) == []
+    assert house.core.pools[KEY].uris == ("a:2", "a:3")

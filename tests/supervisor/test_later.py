@@ -309,13 +309,13 @@ def test_when_the_instance_is_lost_nothing_goes_on() -> None:
     assert not again(effects + lane.wait(1.0))
 
 
-def test_another_broker_ends_what_is_in_line_to_go_on() -> None:
+def test_a_lost_link_ends_what_is_in_line_to_go_on() -> None:
     lane = Lane()
     lane.call(1)
     [ask] = lane.asked(1)
     lane.call(2, "b")
     lane.give(ask)
-    effects = lane.do(ev.BrokerCame())
+    effects = lane.do(ev.BrokerCame(same=True))
     assert {each.wire for each in only(effects, WriteCancel)} == {1, 2}
     assert not again(effects)
 

@@ -225,18 +225,6 @@ def test_a_pool_that_leases_no_more_has_neither_spares_nor_a_line() -> None:
     assert table.holder(I1) == A, "what is leased stays so"
 
 
-def test_when_no_session_is_left_all_leases_marks_and_places_are_gone() -> None:
-    table = leased()
-    table.offer(I2, WEB, 0.0)
-    table.ask(B, WEB, 0.0)
-    table.began(I2)
-    table.lose(I2, "crash")
-    table.ask(C, EDIT, 0.0)
-    assert table.all_gone() == [Ended(I1, A, WEB)]
-    assert not table.open(WEB)
-    assert table.in_line(EDIT) == 0
-
-
 def test_an_instance_offered_twice_counts_once() -> None:
     table = leased()
     assert table.offer(I1, WEB, 1.0) is None

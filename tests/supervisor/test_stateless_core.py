@@ -138,11 +138,11 @@ def test_a_cancel_between_rounds_withdraws_the_questions_and_answers_none_of_the
     assert not only(effects, WriteAskAnswer), "an answer would have the server go on"
 
 
-def test_another_broker_ends_questions_with_their_calls_and_answers_none_of_them() -> None:
+def test_a_lost_link_ends_questions_with_their_calls_and_answers_none_of_them() -> None:
     house = House()
     house.call(1, "a")
     house.wants(1)
-    effects = house.do(ev.BrokerCame())
+    effects = house.do(ev.BrokerCame(same=True))
     assert only(effects, WriteCancel)
     assert not only(effects, WriteAskAnswer)
 

@@ -340,12 +340,12 @@ def test_a_pool_that_is_wanted_again_while_it_ends_says_everything_again() -> No
     )
 
 
-def test_a_new_broker_ends_what_the_old_one_had_open_without_a_word() -> None:
+def test_a_broker_that_lost_touch_has_everything_ended_that_was_open_without_a_word() -> None:
     rig = serving(max_in_flight=1)
     rig.feed(call(1))
     rig.feed(call(2))
     rig.feed(operate(5, "restart"))
-    told = rig.core.handle(ev.BrokerCame(), rig.now)
+    told = rig.core.handle(ev.BrokerCame(same=True), rig.now)
     assert WriteCancel(ONE, WireId(1), "the agent is gone") in told
     assert not [e for e in told if isinstance(e, (Failed, Answered, Operated))]
     assert [type(e) for e in told if isinstance(e, (PoolChanged, Catalog))] == [Catalog, PoolChanged]

@@ -35,10 +35,13 @@ from carpool_protocol.messages import (
     Policy,
     PoolSpec,
     Progressed,
+    Recorded,
+    Resume,
     SessionGone,
     Sharing,
     ToolOffer,
     Wanted,
+    Written,
 )
 from carpool_supervisor.core import effects as ef
 from carpool_supervisor.core import events as ev
@@ -62,7 +65,8 @@ SESSIONS = st.sampled_from([SessionId("s1"), SessionId("s2"), SessionId("s3")])
 SERVERS = st.sampled_from("aabbcccddd")
 VERSIONS = st.tuples(*[st.sampled_from([1, 1, 1, 2, 2, 2, 0])] * 4)
 RARE = [
-    "spawn_failed", "greeting_failed", "stdout_closed", "a_dead_one_speaks", "broker_came", "clock_jumped",
+    "spawn_failed", "greeting_failed", "stdout_closed", "a_dead_one_speaks", "broker_came",
+    "broker_lost_touch", "clock_jumped",
 ]  # fmt: skip
 LEAST = st.sampled_from([0, 0, 0, 1])
 Limits = dict[str, Any]
@@ -106,6 +110,8 @@ class SupervisorMachine(RuleBasedStateMachine):
         self.words = 0
         self.wanting: tuple[InstanceId, WireId] | None = None
         self.owed: dict[CallId, float] = {}
+        self.ended: dict[CallId, Answered | Failed] = {}
+        """Not reported as written."""
         self.whose: dict[CallId, SessionId] = {}
         self.versions = {server: PoolKey(f"{server}:1") for server in "abcd"}
         """Which pool of each server was wanted last."""
@@ -114,6 +120,7 @@ class SupervisorMachine(RuleBasedStateMachine):
         self.written: set[CallId] = set()
         self.asked: set[int] = set()
         self.asks: dict[AskId, tuple[InstanceId, WireId]] = {}
+        self.asked_at: dict[AskId, tuple[InstanceId, WireId]] = {}
         self.over: list[tuple[InstanceId, WireId]] = []
         """Cancelled between two rounds."""
         self.processes: dict[InstanceId, Process] = {}
@@ -132,10 +139,12 @@ class SupervisorMachine(RuleBasedStateMachine):
                 case Answered():
                     assert self.owed.pop(effect.call, None) is not None, "answered twice or after its end"
                     assert effect.call in self.written
+                    self.ended[effect.call] = effect
                 case Failed():
                     asked_at = self.owed.pop(effect.call, None)
                     assert asked_at is not None, "failed twice or after its end"
                     assert effect.delivered == "no" or effect.call in self.written, "never written, maybe run"
+                    self.ended[effect.call] = effect
                 case Progressed():
                     self.heard_progress(effect)
                 case Operated():
@@ -165,8 +174,11 @@ class SupervisorMachine(RuleBasedStateMachine):
                         process.running.pop(effect.wire)
                         self.over.append((effect.instance, effect.wire))
                 case Asked():
-                    assert self.wanting is not None
-                    self.asks[effect.ask] = self.wanting
+                    assert effect.call in self.owed, "asked for a call that is over"
+                    if effect.ask not in self.asked_at:
+                        assert self.wanting is not None
+                        self.asked_at[effect.ask] = self.wanting
+                    self.asks[effect.ask] = self.asked_at[effect.ask]
                 case AskWithdrawn():
                     self.asks.pop(effect.ask, None)
                 case ef.WriteAskAnswer():
@@ -260,13 +272,15 @@ class SupervisorMachine(RuleBasedStateMachine):
                 assert self.wanted_of(instance, wire) == before - 1, "an answer is lost"
 
     def wanted_of(self, instance: InstanceId, wire: WireId) -> int:
-        return len(self.processes[instance].rounds.get(wire, ()))
+        process = self.processes.get(instance)
+        return 0 if process is None else len(process.rounds.get(wire, ()))
 
     @rule(session=SESSIONS)
     def session_gone(self, session: SessionId) -> None:
         for call in [call for call in self.owed if self.whose[call] == session]:
             del self.owed[call]
             self.feed(CancelCall(call, "the agent is gone"))
+        self.ended = {call: end for call, end in self.ended.items() if self.whose[call] != session}
         self.feed(SessionGone(session))
         assert not any(self.core.leases.held(session, key) for key in self.core.pools)
 
@@ -284,7 +298,15 @@ class SupervisorMachine(RuleBasedStateMachine):
     def cancel(self, pick: int) -> None:
         call = CallId(pick)
         self.owed.pop(call, None)
+        self.ended.pop(call, None)
         self.feed(CancelCall(call, "no longer wanted"))
+
+    @rule(pick=PICK)
+    def answers_reach_their_carriers(self, pick: int) -> None:
+        calls = list(self.ended)[: pick % 4]
+        for call in calls:
+            del self.ended[call]
+        self.feed(Written(calls))
 
     @rule(server=SERVERS)
     def discover(self, server: str) -> None:
@@ -296,11 +318,39 @@ class SupervisorMachine(RuleBasedStateMachine):
         self.asked.add(self.words)
         self.feed(Operate(self.words, key, verb))
 
-    def broker_came(self, pick: int) -> None:
+    def broker_lost_touch(self, _pick: int) -> None:
         self.owed.clear()
+        self.ended.clear()
         self.asked.clear()
         self.asks.clear()
-        self.feed(ev.BrokerCame(same=pick % 2 == 1))
+        self.feed(ev.BrokerCame(same=True))
+
+    def broker_came(self, pick: int) -> None:
+        """After one that died: it resumes some calls and wants nothing of the others."""
+        self.asked.clear()
+        before, self.asks = self.asks, {}
+        told = self.core.handle(ev.BrokerCame(), self.now)
+        self.perform(told)
+        recorded = [each for each in told if isinstance(each, Recorded)]
+        assert [each.last for each in recorded] == [False] * (len(recorded) - 1) + [True]
+        calls = {call.call: call for each in recorded for call in each.calls}
+        assert {call for call, one in calls.items() if not one.ended} == self.owed.keys()
+        assert {call for call, one in calls.items() if one.ended} == self.ended.keys()
+        assert all(one.session == self.whose[call] for call, one in calls.items())
+        for call, one in calls.items():
+            if (call + pick) % 3 == 0:
+                self.owed.pop(call, None)
+                self.ended.pop(call, None)
+                self.feed(CancelCall(call, "nobody wants it"))
+            elif one.ended:
+                assert self.core.handle(Resume(call), self.now) == [self.ended[call]]
+            else:
+                self.feed(Resume(call))
+        assert self.asks == {
+            ask: (instance, wire)
+            for ask, (instance, wire) in before.items()
+            if self.wanted_of(instance, wire) and self.processes[instance].running[wire] in self.owed
+        }, "a question is lost, or is somebody else's"
 
     # --- processes ----------------------------------------------------------------------------------------
 
@@ -400,6 +450,13 @@ class SupervisorMachine(RuleBasedStateMachine):
         for _ in range(2):
             self.wants_something_first(0, which, 1)
         self.an_agent_is_done(which, fails=False)
+
+    @rule(server=st.sampled_from("bdd"), which=PICK, pick=PICK)
+    def a_broker_dies_while_agents_are_asked(self, server: str, which: int, pick: int) -> None:
+        self.everybody_calls(server)
+        self.comes_up(0)
+        self.wants_something_first(0, which, 2)
+        self.broker_came(pick)
 
     @rule(pick=PICK, count=st.integers(0, 3))
     def exits(self, pick: int, count: int) -> None:

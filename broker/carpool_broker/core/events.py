@@ -320,7 +320,7 @@ class AgentResumed(Event, frozen=True):
 
 
 class SupervisorCame(Event, frozen=True):
-    """A supervisor greeted; its window is full. What it remembers of earlier brokers comes next (`Recorded`)."""
+    """A supervisor greeted; its window is full. What it remembers of earlier brokers comes next."""
 
     credit_bytes: int
     epoch: Epoch = Epoch("")

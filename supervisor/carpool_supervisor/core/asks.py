@@ -88,7 +88,7 @@ class Pauses(Protocol):
 class OpenAsk:
     """One question between its arrival and its one answer."""
 
-    __slots__ = ("calls", "id", "in_round", "instance", "request", "token")
+    __slots__ = ("calls", "id", "in_round", "instance", "request", "said", "token")
 
     def __init__(self, ask: AskId, instance: Instance, event: ServerAsked, calls: list[OpenCall]) -> None:
         self.id = ask
@@ -101,6 +101,16 @@ class OpenAsk:
         """The server's own progress token; absent when it wants none."""
         self.calls = calls
         """The live calls it may be about."""
+        self.said = Asked(
+            calls[0].call.call,
+            ask,
+            event.facts.method,
+            event.params,
+            bool(event.token),
+            list(event.needs),
+            event.name,
+        )
+        """As the broker was told."""
 
     @property
     def session(self) -> SessionId:
@@ -199,9 +209,7 @@ class Asks:
             self.pauses.ask_opened(opened, now, in_round=ask.in_round)
         if event.elicitation:
             self._elicitations.sent(instance.id, event.elicitation, found.session)
-        call, needs = calls[0].call.call, list(event.needs)
-        asked = Asked(call, ask.id, event.facts.method, event.params, bool(event.token), needs, event.name)
-        self._out(asked)
+        self._out(ask.said)
 
     def _refuse(self, instance: Instance, event: ServerAsked, code: int, text: str) -> None:
         self._out(WriteAskAnswer(instance.id, event.id, is_error=True, body=_error(code, text)))
@@ -254,15 +262,23 @@ class Asks:
             self._give_up(ask, "The agent is gone.")
             self._end(ask, now)
 
-    def broker_came(self) -> None:
-        """Who was asked is unknown to this broker: servers hear so, the broker hears nothing."""
+    def abandon_all(self) -> None:
+        """The broker has forgotten whom it asked: servers hear so, the broker hears nothing."""
         for ask in list(self._open.values()):
             self._forget(ask)
             for opened in ask.calls:
                 opened.asks = 0
             if not ask.in_round:  # its call is cancelled next
                 self._give_up(ask, "The agent is gone.")
-        self._elicitations.broker_came()
+        self._elicitations.abandon_all()
+
+    def say_again(self, opened: OpenCall) -> None:
+        """Another broker takes this call over: it hears of what is open for it."""
+        if opened.asks:
+            assert opened.instance is not None
+            for ask in self._of[opened.instance.id].values():
+                if opened in ask.calls:
+                    self._out(replace(ask.said, call=opened.call.call))
 
     # --- calls and instances end -----------------------------------------------------------------------
 

@@ -342,7 +342,7 @@ class Desk:
             self._out(Failed(call, slug, "no", text, retry_after_s))
 
     def abandon_all(self, now: float) -> None:
-        """Nobody is left who wants any answer (another broker came): cancel everything, say nothing."""
+        """Nobody is left who wants any answer: cancel everything, say nothing."""
         for opened in list(self.calls.values()):
             if opened.instance is None:
                 self._leave_line(self._pools[opened.call.key], opened)
@@ -351,6 +351,11 @@ class Desk:
         for pool in self._pools.values():
             for instance in pool.instances.values():
                 instance.disown()
+
+    def is_asked(self, call: CallId) -> bool:
+        """Whether the agent behind it is asked for something that a retry brings (stateless era)."""
+        opened = self.calls.get(call)
+        return opened is not None and opened.asks > 0 and opened.call.can is not None
 
     def _leave_line(self, pool: Pool, opened: OpenCall) -> None:
         call = opened.call.call

@@ -25,6 +25,7 @@ from carpool_protocol.messages import (
     Payload,
     PoolChanged,
     Progressed,
+    Recorded,
     TaskTold,
     Text,
     Updated,
@@ -225,5 +226,6 @@ LinkEffect = (
     | AskWithdrawn
     | Elicited
     | TaskTold
+    | Recorded
 )
 AnyEffect = OwnEffect | LinkEffect

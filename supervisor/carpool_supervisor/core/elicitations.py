@@ -54,7 +54,7 @@ class Elicitations:
         """It says nothing any more."""
         self._sent.pop(instance, None)
 
-    def broker_came(self) -> None:
+    def abandon_all(self) -> None:
         """All sessions are gone, and new ones may have their names."""
         for out in self._sent.values():
             out.update(dict.fromkeys(out))

@@ -24,6 +24,7 @@ from carpool_protocol.messages import (
     Need,
     Operate,
     Payload,
+    Resume,
     SessionGone,
     SessionRekeyed,
     Sessions,
@@ -32,6 +33,7 @@ from carpool_protocol.messages import (
     Wanted,
     Watch,
     WatchTasks,
+    Written,
 )
 from carpool_supervisor.core.attribution import AskFacts
 from carpool_supervisor.core.sharing import Evidence
@@ -344,5 +346,26 @@ LinkEvent = (
     | Sessions
     | WatchTasks
     | CancelTask
+    | Written
+    | Resume
 )
 AnyEvent = OwnEvent | LinkEvent
+
+SPOKEN = (
+    InstanceGreeted,
+    CatalogRead,
+    ListsOld,
+    AnswerUnreadable,
+    ServerProgressed,
+    InstanceHeard,
+    ProbeAnswered,
+    ServerMisspoke,
+    ServerNotReady,
+    EraRefused,
+    TaskChanged,
+)
+"""Events that came out of an instance: signs of life, like an answer (rule 8)."""
+
+
+PASSING = (ServerProgressed, ServerLogged, ResourceUpdated)
+"""What servers may say many times a second: no pool is another one for it."""

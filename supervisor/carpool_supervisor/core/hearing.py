@@ -8,7 +8,7 @@ the instance that can have logged is that agent's (rule 5); otherwise it is for 
 Knows nothing of: sessions' levels and subscriptions (the broker has them), JSON.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -25,7 +25,7 @@ def set_level(pool: Pool, word: SetLevel, out: Out) -> None:
     """Another level is wanted. Without any, instances keep the last: the handshake era has no way to say
     "none".
     """
-    pool.level = word.level
+    pool.level, pool.old_level = word.level, False
     if (word.level or pool.era == "stateless") and _serves(pool, "logging"):
         for instance in pool.serving:
             out(WriteLevel(instance.id, word.level))
@@ -34,11 +34,31 @@ def set_level(pool: Pool, word: SetLevel, out: Out) -> None:
 def watch(pool: Pool, word: Watch, out: Out) -> None:
     """Other resources are watched."""
     before, pool.uris = pool.uris, tuple(word.uris)
+    if pool.old_uris:
+        pool.old_uris = False
+        _renew(pool, before, out)
     if _serves(pool, "resources.subscribe"):
         add = tuple(uri for uri in pool.uris if uri not in before)
         drop = tuple(uri for uri in before if uri not in pool.uris)
         for instance in pool.serving:
             out(WriteWatch(instance.id, add, drop))
+
+
+def _renew(pool: Pool, before: Sequence[str], out: Out) -> None:
+    """What changed while no broker was there was told to nobody: it counts as changed."""
+    for uri in pool.uris:
+        if uri in before:
+            out(Updated(pool.key, uri, RawJson(msgspec.json.encode({"uri": uri}))))
+
+
+def forget_old(pools: Iterable[Pool], out: Out) -> None:
+    """The broker has said all it wants: what only the one before it wanted is wanted no more."""
+    for pool in pools:
+        if pool.old_level and pool.level:
+            set_level(pool, SetLevel(pool.key, ""), out)
+        if pool.old_uris and pool.uris:
+            watch(pool, Watch(pool.key, []), out)
+        pool.old_level = pool.old_uris = False
 
 
 def greeted(instance: Instance, out: Out) -> None:

@@ -201,16 +201,14 @@ class Leases:
             del self._lost[key]
         return [self._end(lease) for lease in self._of(session)]
 
-    def all_gone(self) -> list[Ended]:
-        """No session is left."""
-        sessions = {session for session, _ in (*self._held, *self._lost)}
-        sessions.update(session for line in self._waiting.values() for session in line)
-        return [ended for session in sorted(sessions) for ended in self.session_ended(session)]
-
     def sessions(self) -> set[SessionId]:
         """Whoever holds, has lost or waits for an instance."""
         known = {session for session, _ in (*self._held, *self._lost)}
         return known.union(*self._waiting.values())
+
+    def holders(self) -> list[tuple[SessionId, PoolKey]]:
+        """Who holds an instance of which pool, or is to be told that one is lost."""
+        return [*self._held, *self._lost]
 
     def all_lost(self, cause: Cause) -> list[Ended]:
         """Sessions live on, but nobody knows any more which."""

@@ -4,7 +4,7 @@ Owns the words that wait for their effect: each is answered with `Operated` exac
 Knows nothing of: how instances start and end (`roster`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from carpool_protocol.messages import Operate, Operated
 from carpool_supervisor.core.effects import AnyEffect
@@ -28,16 +28,15 @@ def take_word(pool: Pool, word: Operate) -> None:
         pool.target = max(pool.target, pool.policy.min_instances, 1)
 
 
-def settle(pool: Pool, out: Callable[[AnyEffect], None]) -> None:
-    """Answer the operators whose word has taken effect, or cannot."""
-    left: list[tuple[int, str, int]] = []
-    for token, verb, generation in pool.operations:
+def settled(pool: Pool) -> Iterator[Operated]:
+    """The answers for operators whose word has taken effect, or cannot; they count as given."""
+    waiting, pool.operations = pool.operations, []
+    for token, verb, generation in waiting:
         answer = _effect_of(pool, verb, generation)
         if answer is None:
-            left.append((token, verb, generation))
+            pool.operations.append((token, verb, generation))
         else:
-            out(Operated(token, *answer))
-    pool.operations = left
+            yield Operated(token, *answer)
 
 
 def dismiss(pool: Pool, out: Callable[[AnyEffect], None]) -> None:

@@ -163,7 +163,7 @@ class Instance:
         return live + over
 
     def disown(self) -> None:
-        """Another broker came: its sessions may have the names of those whose calls linger here."""
+        """The broker lost touch: which of its sessions are still there nobody knows."""
         for wire, each in self.lingering.items():
             self.lingering[wire] = replace(each, session=SessionId(""))
 
@@ -246,6 +246,8 @@ class Pool:
         """The most verbose log level that is wanted; empty: none."""
         self.uris: tuple[str, ...] = ()
         """Resources whose changes are wanted."""
+        self.old_level = self.old_uris = False
+        """That is what a broker wanted that has died; the one after it has not said yet what it wants."""
         self.catalog: Catalog | None = None
         self.catalog_said = False
         self.generations = 0

@@ -62,7 +62,7 @@ class Wishes:
     # --- the configuration -----------------------------------------------------------------------------
 
     def want(self, wanted: Wanted, now: float) -> None:
-        """Take over the complete list of pools that are wanted."""
+        """Take over the list of pools that are wanted; where it is complete, all others retire."""
         self._roster.limit(wanted.max_processes, wanted.max_greeting)
         keys = {spec.key for spec in wanted.pools}
         for spec in wanted.pools:
@@ -84,7 +84,7 @@ class Wishes:
             self._leases.limits[pool.key] = spec.policy.lease_idle_s
             self._roster.shrink(pool, now)
             self._starts.want(pool)
-        for key in [key for key in self._pools if key not in keys]:
+        for key in [key for key in self._pools if key not in keys] if wanted.complete else []:
             self.retire(self._pools[key], now)
         self._starts.fill(now)
 
@@ -249,11 +249,11 @@ class Wishes:
         if moved.old in self._pools:  # what is in line there would lease an instance that nobody calls again
             self._desk.fail_waiting_of(moved.session, self._pools[moved.old], *GONE_POOL)
 
-    def broker_came(self, now: float, *, same: bool) -> None:
-        """Of another broker's sessions none is left; the same broker's may have gone while nobody told us,
-        so their leases end too, but those who are still there are told.
+    def lost_touch(self, now: float) -> None:
+        """Sessions may have gone while nobody told us: their leases end, and those who are still there are
+        told.
         """
-        self._returned(self._leases.all_lost("link") if same else self._leases.all_gone(), now)
+        self._returned(self._leases.all_lost("link"), now)
 
     def sessions(self, there: Sessions, now: float) -> None:
         """Who is there: what is known of others goes. They may have left while the link was down."""

@@ -1,0 +1,70 @@
+"""A broker comes: what goes on for it, and what is over.
+
+Owns the difference between two cases. Another broker takes over what one that died has begun: it is told
+the record, and calls, leases and questions go on. The same broker that lost touch has ended all its calls by
+itself and wants none of them: they end here as well, and sessions that live on are told what they lost.
+
+Knows nothing of: what is remembered and how long (`record`).
+"""
+
+from collections.abc import Callable
+
+from carpool_protocol.ids import CallId
+from carpool_supervisor.core.asks import Asks
+from carpool_supervisor.core.desk import Desk
+from carpool_supervisor.core.effects import AnyEffect
+from carpool_supervisor.core.held import Held
+from carpool_supervisor.core.leases import Leases
+from carpool_supervisor.core.pool import Pools
+from carpool_supervisor.core.record import Record
+from carpool_supervisor.core.wishes import Wishes
+
+
+class Handover:
+    """From one broker to the next."""
+
+    def __init__(
+        self,
+        record: Record,
+        desk: Desk,
+        asks: Asks,
+        held: Held,
+        *,
+        pools: Pools,
+        wishes: Wishes,
+        leases: Leases,
+        out: Callable[[AnyEffect], None],
+    ) -> None:
+        self._pools = pools
+        self._record = record
+        self._desk = desk
+        self._asks = asks
+        self._held = held
+        self._wishes = wishes
+        self._leases = leases
+        self._out = out
+
+    def broker_came(self, now: float, *, same: bool) -> None:
+        """One greeted. What it is told of the record comes before everything else."""
+        if same:
+            self._record.clear()
+        for told in self._record.told(() if same else self._leases.holders(), self._desk.is_asked):
+            self._out(told)
+        self._held.abandon_all(now)  # whose a task is, nobody knows but the broker that is gone
+        if same:
+            self._asks.abandon_all()
+            self._desk.abandon_all(now)
+            self._wishes.lost_touch(now)
+        for pool in self._pools.values():
+            pool.said = None
+            pool.catalog_said = False
+            pool.old_level = pool.old_uris = not same
+            pool.operations.clear()
+
+    def resume(self, call: CallId) -> None:
+        """A call of the record is wanted again."""
+        end = self._record.resumed(call)
+        if end is not None:
+            self._out(end)
+        else:
+            self._asks.say_again(self._desk.calls[call])

@@ -1,0 +1,197 @@
+"""What is remembered of calls while a broker dies and another one begins."""
+
+from typing import Any
+
+import pytest
+
+from carpool_protocol.ids import ABSENT, CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId, WireId
+from carpool_protocol.messages import (
+    Answered,
+    Call,
+    CancelCall,
+    Catalog,
+    Failed,
+    Policy,
+    PoolSpec,
+    Recorded,
+    RecordedCall,
+    RecordedSession,
+    Resume,
+    SessionGone,
+    Sharing,
+    Wanted,
+    Written,
+)
+from carpool_supervisor.core import events as ev
+from carpool_supervisor.core import record
+from carpool_supervisor.core.effects import WriteCall, WriteCancel
+from carpool_supervisor.core.supervisor import SupervisorCore
+from tests.behaviours import behaviour
+
+KEY = PoolKey("s:1")
+OTHER = PoolKey("t:1")
+ONE = InstanceId(1)
+A, B = SessionId("a"), SessionId("b")
+
+
+class House:
+    """A supervisor core with one pool that serves, and the broker that sees it."""
+
+    def __init__(self, sharing: Sharing = "concurrent", **policy: Any) -> None:
+        self.core = SupervisorCore(b"l" * 16)
+        self.now = 0.0
+        self.spec = PoolSpec(
+            key=KEY,
+            server=ServerName("s"),
+            argv=["s"],
+            env={},
+            cwd="/",
+            policy=Policy(min_instances=1, sharing=sharing, **policy),
+        )
+        self.do(ev.BrokerCame())
+        self.do(Wanted([self.spec]))
+        self.do(ev.InstanceSpawned(ONE, 100))
+        self.do(ev.InstanceGreeted(ONE, Catalog(KEY, [], "", RawJson(b"{}"), RawJson(b"{}"), "2025-11-25")))
+
+    def do(self, event: ev.AnyEvent) -> list[Any]:
+        effects = self.core.handle(event, self.now)
+        self.core.check()
+        return effects
+
+    def call(self, number: int, session: SessionId = A, key: PoolKey = KEY) -> list[Any]:
+        rest = RawJson(b"{}")
+        call = Call(
+            CallId(number), key, session, "tools/call", "t", rest, ABSENT, wants_progress=False,
+            request=RawJson(b"%d" % number),
+        )  # fmt: skip
+        return self.do(call)
+
+    def answer(self, wire: int, body: bytes = b"{}") -> list[Any]:
+        return self.do(ev.ServerAnswered(ONE, WireId(wire), is_error=False, body=RawJson(body)))
+
+    def another_broker(self) -> tuple[list[RecordedSession], list[RecordedCall]]:
+        told = [each for each in self.do(ev.BrokerCame()) if isinstance(each, Recorded)]
+        assert [each.last for each in told] == [False] * (len(told) - 1) + [True]
+        return told[-1].sessions, [call for each in told for call in each.calls]
+
+
+def recorded(number: int, session: SessionId = A, *, ended: bool = False) -> RecordedCall:
+    return RecordedCall(CallId(number), session, RawJson(b"%d" % number), KEY, "t", ended)
+
+
+@behaviour("record:told")
+def test_another_broker_hears_of_every_call_that_is_open_or_whose_answer_was_not_written() -> None:
+    house = House()
+    for number in (1, 2, 3):
+        house.call(number)
+    house.answer(1)
+    house.answer(2)
+    house.do(Written([CallId(1)]))
+    assert house.another_broker() == (
+        [RecordedSession(A)],
+        [recorded(3), recorded(2, ended=True)],
+    )
+
+
+def test_the_record_comes_before_everything_else_that_another_broker_is_told() -> None:
+    house = House()
+    assert isinstance(house.do(ev.BrokerCame())[0], Recorded)
+
+
+@behaviour("record:nothing-runs-twice")
+def test_a_call_that_is_resumed_runs_on_and_is_answered_once() -> None:
+    house = House()
+    house.call(1)
+    assert not [each for each in house.do(ev.BrokerCame()) if isinstance(each, (WriteCall, WriteCancel))]
+    assert house.do(Resume(CallId(1))) == []
+    assert house.answer(1, b'{"x":1}') == [Answered(CallId(1), False, RawJson(b'{"x":1}'))]
+
+
+def test_a_call_that_has_ended_is_told_again_as_often_as_a_broker_asks_and_until_one_has_written_it() -> None:
+    house = House()
+    house.call(1)
+    said = house.answer(1)
+    for _ in range(2):
+        house.another_broker()
+        assert house.do(Resume(CallId(1))) == said
+    house.do(Written([CallId(1)]))
+    assert house.another_broker() == ([], [])
+    [unknown] = house.do(Resume(CallId(1)))
+    assert (unknown.fault, unknown.delivered) == ("lost", "maybe")
+
+
+def test_a_call_that_was_refused_is_in_the_record_as_well() -> None:
+    house = House()
+    said = house.call(1, key=OTHER)
+    assert isinstance(said[0], Failed)
+    assert [each.ended for each in house.another_broker()[1]] == [True]
+    assert house.do(Resume(CallId(1))) == said
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_what_was_cancelled_is_forgotten(answered: bool) -> None:
+    house = House()
+    house.call(1)
+    if answered:
+        house.answer(1)
+    house.do(CancelCall(CallId(1), "not wanted"))
+    assert house.another_broker() == ([], [])
+
+
+def test_a_session_that_is_gone_takes_its_answers_along_also_those_of_its_parts() -> None:
+    house = House()
+    for number, session in ((1, A), (2, SessionId("a.2")), (3, B)):
+        house.call(number, session)
+        house.answer(number)
+    assert [each.session for each in house.another_broker()[1]] == [A, A, B]
+    house.do(SessionGone(A))
+    assert house.another_broker() == ([RecordedSession(B)], [recorded(3, B, ended=True)])
+
+
+@behaviour("record:leases")
+def test_who_holds_a_lease_is_told_and_keeps_it() -> None:
+    house = House(sharing="session", spares=0)
+    house.call(1)
+    house.answer(1)
+    house.do(Written([CallId(1)]))
+    assert house.another_broker() == ([RecordedSession(A, [KEY])], [])
+
+
+@behaviour("record:bounded")
+def test_past_the_bound_the_oldest_answers_are_told_as_lost_but_never_as_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(record, "MAX_KEPT_BYTES", 100)
+    house = House()
+    for number in (1, 2, 3):
+        house.call(number)
+        house.answer(number, b'"%b"' % (b"x" * 40))
+    assert [each.ended for each in house.another_broker()[1]] == [True] * 3
+    [first] = house.do(Resume(CallId(1)))
+    assert (first.fault, first.delivered) == ("lost", "maybe")
+    assert isinstance(house.do(Resume(CallId(2)))[0], Answered)
+    house.do(Written([CallId(1), CallId(2), CallId(3)]))
+    assert house.core.record.kept_bytes == 0
+
+
+@behaviour("record:pools-stay")
+def test_no_pool_goes_before_a_broker_that_began_says_that_it_knows_all_that_are_wanted() -> None:
+    house = House()
+    house.call(1)
+    house.do(ev.BrokerCame())
+    house.do(Wanted([], complete=False))
+    assert house.core.pools[KEY].wanted
+    house.call(2)
+    assert house.answer(2) == [Answered(CallId(2), False, RawJson(b"{}"))]
+    house.do(Wanted([]))
+    assert not house.core.pools[KEY].wanted
+
+
+def test_a_long_record_comes_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "CALLS_PER_MESSAGE", 2)
+    house = House()
+    for number in range(1, 6):
+        house.call(number)
+    sessions, calls = house.another_broker()
+    assert [each.call for each in calls] == [1, 2, 3, 4, 5]
+    assert sessions == [RecordedSession(A)]

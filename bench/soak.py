@@ -1,0 +1,358 @@
+"""`python -m bench.soak`: carpool for a long time, with processes killed at random, and its memory drawn.
+
+Two private carpools side by side, each with the same servers and agents behind `carpool connect`. In the
+*stormy* one broker and supervisor are killed as well. In the *calm* one only servers' processes and
+agents die, so its broker and supervisor live from the first second to the last, and what they might lose
+of memory is seen. Each call carries a mark that its server writes down when it runs it; at the end every
+request of an agent that lives must have exactly one answer, nothing may have run twice, and what was told
+as not delivered must not have run. Meanwhile new seeds of the simulated world run in a process of their
+own. Bounded by `--seconds`; ends what it has started. Writes `bench/out/soak.csv`; how that is shown is
+`soak_report`'s.
+
+Knows nothing of: how carpool survives anything.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+
+from bench import soak_report
+from carpool.bench_procs import pss_bytes
+from carpool.bench_spawn import carpool_argv
+from carpool.private_house import HouseError, PrivateHouse
+
+TOP = Path(__file__).parents[1]
+TALLY = TOP / "tests" / "kit" / "servers" / "tally.py"
+OUT = Path(__file__).with_name("out") / "soak.csv"
+SERVERS = ("alpha", "beta", "gamma")
+SAMPLE_S = 10.0
+ANSWER_S = 120.0
+"""Past this a request counts as never answered."""
+STORM = ("instance", "instance", "broker", "broker", "supervisor", "shim")
+CALM = ("instance", "shim")
+
+
+class Ledger:
+    """Who asked for what, and what came of it. One per carpool."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.ends: Counter[str] = Counter()
+        self.done: set[str] = set()
+        """Marks whose call was answered by its server."""
+        self.never: set[str] = set()
+        """Marks whose call was told as not delivered."""
+        self.faults: list[str] = []
+        self.longest_s = 0.0
+
+
+class Agent:
+    """An agent behind a shim; killed, it comes again as another."""
+
+    def __init__(self, number: int, house: PrivateHouse, ledger: Ledger, chance: random.Random) -> None:
+        self.number = number
+        self.house = house
+        self.ledger = ledger
+        self.chance = chance
+        self.pid = 0
+        self.lives = 0
+
+    async def run(self, stop: trio.Event) -> None:
+        """Live, die, and live again until `stop`."""
+        while not stop.is_set():
+            self.lives += 1
+            await self._life(stop)
+
+    async def _life(self, stop: trio.Event) -> None:
+        process = await trio.lowlevel.open_process(
+            [*carpool_argv(), "connect"],
+            env=self.house.environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.pid = process.pid
+        waiting: dict[int, trio.Event] = {}
+        answers: dict[int, dict[str, Any]] = {}
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._listen, process.stdout, waiting, answers, nursery.cancel_scope)
+                await self._talk(process.stdin, waiting, answers, stop)
+                nursery.cancel_scope.cancel()
+        except* trio.BrokenResourceError:
+            pass  # its shim was killed
+        finally:
+            self.pid = 0
+            with trio.CancelScope(shield=True):
+                process.kill()
+                await process.wait()
+                await process.stdin.aclose()
+                await process.stdout.aclose()
+
+    async def _listen(
+        self,
+        stdout: trio.abc.ReceiveStream,
+        waiting: dict[int, trio.Event],
+        answers: dict[int, dict[str, Any]],
+        scope: trio.CancelScope,
+    ) -> None:
+        rest = b""
+        async for data in stdout:
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                message = json.loads(line)
+                number = message.get("id")
+                if "method" in message:
+                    continue
+                if number in answers or number not in waiting:
+                    self.ledger.faults.append(f"agent {self.number}: a second answer, or one to nobody")
+                else:
+                    answers[number] = message
+                    waiting[number].set()
+        scope.cancel()
+
+    async def _talk(
+        self,
+        stdin: trio.abc.SendStream,
+        waiting: dict[int, trio.Event],
+        answers: dict[int, dict[str, Any]],
+        stop: trio.Event,
+    ) -> None:
+        number = 0
+        writing = trio.Lock()
+
+        async def ask(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
+            nonlocal number
+            number += 1
+            mine = number
+            waiting[mine] = trio.Event()
+            line = {"jsonrpc": "2.0", "id": mine, "method": method, "params": params}
+            async with writing:
+                await stdin.send_all(json.dumps(line).encode() + b"\n")
+            with trio.move_on_after(ANSWER_S):
+                await waiting[mine].wait()
+            del waiting[mine]
+            answer = answers.get(mine)
+            answers[mine] = {}  # that it was answered is all that counts from here on
+            return answer
+
+        about = {"name": f"soak{self.number}", "version": "1"}
+        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": about}
+        if await ask("initialize", hello) is None:
+            self.ledger.faults.append(f"agent {self.number}: no greeting")
+            return
+        await stdin.send_all(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+        while not stop.is_set():
+            burst = self.chance.choice((1, 1, 2, 4))
+            async with trio.open_nursery() as nursery:
+                for _ in range(burst):
+                    mark = f"{self.number}-{self.lives}-{number}-{self.chance.getrandbits(32):08x}"
+                    nursery.start_soon(self._call, ask, mark)
+            await trio.sleep(self.chance.uniform(0.0, 0.2))
+
+    async def _call(self, ask: Any, mark: str) -> None:
+        server = self.chance.choice(SERVERS)
+        self.ledger.asked += 1
+        began = time.monotonic()
+        answer = await ask(
+            "tools/call", {"name": f"{server}__run", "arguments": {"mark": mark, "how": "at once"}}
+        )
+        self.ledger.longest_s = max(self.ledger.longest_s, time.monotonic() - began)
+        if answer is None:
+            self.ledger.faults.append(f"agent {self.number}: {mark} was never answered")
+            return
+        result = answer.get("result", {})
+        error = result.get("_meta", {}).get("carpool/error")
+        if "error" in answer:
+            self.ledger.ends[f"error {answer['error'].get('code')}"] += 1
+        elif error is None:
+            self.ledger.ends["answered"] += 1
+            self.ledger.done.add(mark)
+            if not result["content"][0]["text"].startswith(mark):
+                self.ledger.faults.append(f"agent {self.number}: {mark} got another call's answer")
+        else:
+            self.ledger.ends[f"{error['code']} ({error['delivered']})"] += 1
+            if error["delivered"] == "no":
+                self.ledger.never.add(mark)
+
+
+class Carpool:
+    """One private carpool with its agents."""
+
+    def __init__(self, name: str, victims: tuple[str, ...], agents: int, chance: random.Random) -> None:
+        self.name = name
+        self.victims = victims
+        self.chance = chance
+        self.house = PrivateHouse("cps-")
+        self.ledger = Ledger()
+        self.file = self.house.base / "ledger"
+        self.agents = [Agent(number, self.house, self.ledger, chance) for number in range(agents)]
+        self.kills: Counter[str] = Counter()
+
+    def start(self) -> None:
+        """Bring it up."""
+        server = {
+            "command": sys.executable,
+            "args": ["-S", "-E", str(TALLY), str(self.file)],
+            "sharing": "concurrent",
+            "restart": {"give_up_after": 1000, "max_delay_s": 1},
+        }
+        self.house.config_file.write_text(json.dumps({"mcpServers": dict.fromkeys(SERVERS, server)}))
+        self.house.up()
+
+    async def processes(self) -> list[dict[str, Any]]:
+        """As `carpool ps` shows them; none while nobody can say."""
+        try:
+            said = await trio.to_thread.run_sync(self.house.carpool, "ps", "--json")
+        except HouseError:
+            return []
+        return msgspec.json.decode(said, type=list[dict[str, Any]])
+
+    async def storm(self, every_s: float, stop: trio.Event) -> None:
+        """Kill one process after the other."""
+        while not stop.is_set():
+            with trio.move_on_after(self.chance.uniform(0.5, 1.5) * every_s):
+                await stop.wait()
+                return
+            victim = self.chance.choice(self.victims)
+            pid = await self._find(victim)
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+                self.kills[victim] += 1
+
+    async def _find(self, victim: str) -> int:
+        if victim == "shim":
+            return self.chance.choice(self.agents).pid
+        pids = [row["pid"] for row in await self.processes() if row["role"] == victim and row["pid"]]
+        return self.chance.choice(pids) if pids else 0
+
+    def judge(self) -> list[str]:
+        """What went wrong, in sentences; empty is well."""
+        ran = Counter(line for line in self.file.read_text().split() if line)
+        twice = [mark for mark, count in ran.items() if count > 1]
+        faults = list(self.ledger.faults)
+        faults += [f"{mark} ran {ran[mark]} times" for mark in twice]
+        faults += [f"{mark} was told as not delivered and ran" for mark in self.ledger.never & ran.keys()]
+        faults += [f"{mark} was answered and never ran" for mark in self.ledger.done - ran.keys()]
+        return faults
+
+
+async def watch(house: Carpool, began: float, rows: list[dict[str, Any]], stop: trio.Event) -> None:
+    """Memory of its processes, every `SAMPLE_S`."""
+    while not stop.is_set():
+        for row in await house.processes():
+            size = None if row["role"] == "instance" else pss_bytes(row["pid"])
+            if size is not None:
+                at_s = round(time.monotonic() - began, 1)
+                own = {"role": row["role"], "pid": row["pid"], "pss_bytes": size}
+                rows.append({"at_s": at_s, "carpool": house.name, **own})
+        with trio.move_on_after(SAMPLE_S):
+            await stop.wait()
+
+
+async def seeds(first: int, stop: trio.Event) -> int:
+    """Seeds of the simulated world, a batch at a time; the first not run. A bad one ends everything."""
+    count = 200
+    while not stop.is_set():
+        environ = {**os.environ, "CARPOOL_WORLD_FIRST": str(first), "CARPOOL_WORLD_SEEDS": str(count)}
+        done = await trio.run_process(
+            ["nice", sys.executable, "-m", "pytest", "-q", "-x", "tests/world"],
+            cwd=TOP,
+            env=environ,
+            capture_stdout=True,
+            check=False,
+        )
+        if done.returncode:
+            raise SystemExit(f"soak: the simulated world failed:\n{done.stdout.decode()[-3000:]}")
+        first += count
+    return first
+
+
+async def soak(options: argparse.Namespace) -> int:
+    """The whole run; the exit code."""
+    chance = random.Random(options.seed)
+    houses = [
+        Carpool("calm", CALM, options.agents, chance),
+        Carpool("stormy", STORM, options.agents, chance),
+    ]
+    rows: list[dict[str, Any]] = []
+    stop, over = trio.Event(), trio.Event()
+    began = time.monotonic()
+    last = [options.first_seed]
+    troubles: list[str] = []
+    try:
+        for house in houses:
+            house.start()
+        async with trio.open_nursery() as nursery:
+
+            async def simulate() -> None:
+                last[0] = await seeds(options.first_seed, stop)
+
+            if options.worlds:
+                nursery.start_soon(simulate)
+            for house in houses:
+                nursery.start_soon(house.storm, options.every, stop)
+                nursery.start_soon(watch, house, began, rows, over)
+                for agent in house.agents:
+                    nursery.start_soon(agent.run, stop)
+            await trio.sleep(options.seconds)
+            stop.set()
+            await trio.sleep(3.0)
+            over.set()
+        for house in houses:
+            troubles += [f"{house.name}: {each}" for each in house.judge()]
+    finally:
+        for house in houses:
+            troubles += [f"{house.name}: {each}" for each in house.house.close()]
+    soak_report.write(rows, OUT)
+    if options.plot:
+        soak_report.draw(rows, Path(options.plot))
+    report(houses, last[0] - options.first_seed)
+    print(soak_report.growth(rows))
+    for each in troubles[:20]:
+        print(f"WRONG: {each}")
+    return 1 if troubles else 0
+
+
+def report(houses: list[Carpool], worlds: int) -> None:
+    """What people want to know first."""
+    for house in houses:
+        ledger = house.ledger
+        kills = ", ".join(f"{count} {what}" for what, count in sorted(house.kills.items()))
+        ends = ", ".join(f"{count} {what}" for what, count in ledger.ends.most_common())
+        print(f"{house.name}: {ledger.asked} calls: {ends}; killed {kills}; longest {ledger.longest_s:.1f} s")
+    print(f"simulated world: {worlds} seeds\n")
+
+
+def main(argv: list[str]) -> int:
+    """The exit code: 1 when anything went wrong."""
+    parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--every", type=float, default=5.0, help="seconds between two kills, on average")
+    parser.add_argument("--agents", type=int, default=16, help="agents of each carpool")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(31))
+    parser.add_argument(
+        "--first-seed", type=int, default=random.SystemRandom().getrandbits(31), help="of the simulated world"
+    )
+    parser.add_argument("--no-worlds", dest="worlds", action="store_false", help="the live part only")
+    parser.add_argument("--plot", default="", help="draw the memory into this SVG file")
+    options = parser.parse_args(argv)
+    print(f"soak: seed {options.seed}, {options.seconds:g} s", file=sys.stderr)
+    return trio.run(soak, options)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -27,7 +27,7 @@ from carpool_protocol.ids import (
     SessionId,
 )
 
-LINK_VERSION = 3
+LINK_VERSION = 4
 """What both ends say first. A peer that says another number is refused with a clear sentence."""
 
 Secret = Annotated[dict[str, str], Meta(extra={"journal": "blank"})]

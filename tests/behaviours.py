@@ -178,6 +178,9 @@ _CALLS: Final = {
     "failure:death-ends-calls": Behaviour(
         "design 4, digest 4.8", "When a process dies its calls end once, and the next call finds another one."
     ),
+    "death:broker-pause": Behaviour(
+        "rule 4", "A broker that dies is a pause: its sessions go on at the next, and nothing runs twice."
+    ),
     "failure:agent-gone": Behaviour(
         "digest 4.8", "When an agent goes its calls are cancelled at the servers and its subscriptions end."
     ),

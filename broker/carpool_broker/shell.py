@@ -99,6 +99,7 @@ class BrokerShell:
             effects.UseRoots: lambda e: self._pump.feed_all(
                 self._configuration.use_roots(e.session, e.roots)
             ),
+            effects.TellServed: lambda _: None,  # no carrier keeps anything yet
             effects.Note: lambda e: log.log(logging.getLevelNamesMapping()[e.level.upper()], "%s", e.text),
         }
 
@@ -190,7 +191,7 @@ class BrokerShell:
             return
         log.info("supervisor %s came (pid %d)", hello.name, hello.pid)
         self._supervisor = hello
-        self._pump.feed(events.SupervisorCame(LINK_WINDOW_BYTES))
+        self._pump.feed(events.SupervisorCame(LINK_WINDOW_BYTES, hello.epoch))
 
     def _supervisor_went(self, why: str) -> None:
         log.warning("supervisor went: %s", why)

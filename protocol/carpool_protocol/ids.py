@@ -50,6 +50,11 @@ def call_of(life: int, number: int) -> CallId:
     return CallId(life * CALLS_OF_A_LIFE + number)
 
 
+def life_of(call: CallId) -> int:
+    """Which broker's this call is."""
+    return call // CALLS_OF_A_LIFE
+
+
 def call_name(call: CallId) -> str:
     """The call's name for people: `c17`, and after a broker died `c1.17`."""
     life, number = divmod(call, CALLS_OF_A_LIFE)

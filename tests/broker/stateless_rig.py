@@ -25,6 +25,7 @@ from carpool_protocol.messages import (
     ResourceOffer,
     ToolOffer,
 )
+from tests.broker.supervisors import supervisor_comes
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 A, B = PoolKey("a:1"), PoolKey("b:1")
@@ -63,7 +64,7 @@ class Rig:
                 stop_first=frozenset(), max_processes=8, max_greeting=3,
             )
         )  # fmt: skip
-        self.feed(ev.SupervisorCame(1_000_000))
+        supervisor_comes(self.feed)
         if told:
             self.catalog(A, "x")
             self.catalog(B, "y")

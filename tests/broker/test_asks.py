@@ -34,6 +34,7 @@ from carpool_protocol.messages import (
     ToolOffer,
 )
 from tests.behaviours import behaviour
+from tests.broker.supervisors import supervisor_comes
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 DAEMON = SourceId("daemon")
@@ -65,7 +66,7 @@ class Rig:
         self.supervisor_comes()
 
     def supervisor_comes(self) -> None:
-        self.feed(ev.SupervisorCame(1_000_000))
+        supervisor_comes(self.feed)
         offers = [ToolOffer("x", RawJson(b'{"name":"x"}'))]
         self.feed(Catalog(KEY, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25"))
 

@@ -7,7 +7,7 @@ import msgspec
 from carpool_broker.core import events as ev
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.effects import Greet, Reply, SayListChanged
+from carpool_broker.core.effects import Greet, Reply, SayListChanged, TellServed
 from carpool_broker.core.events import SourceId
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.scope import Scope, ScopeEntry
@@ -28,6 +28,7 @@ from carpool_protocol.messages import (
     Wanted,
 )
 from tests.behaviours import behaviour
+from tests.broker.supervisors import EPOCH, supervisor_comes
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 DAEMON = SourceId("daemon")
@@ -40,7 +41,7 @@ class Rig:
         self.core = BrokerCore(Registry(mark="m"), Bounds(), list_wait_s=10.0)
         self.now = 100.0
         self.read(*(keys or ("a:1", "b:1")))
-        self.feed(ev.SupervisorCame(1_000_000))
+        supervisor_comes(self.feed)
 
     def feed(self, event: ev.AnyEvent) -> list[Any]:
         effects = self.core.handle(event, self.now)
@@ -232,11 +233,12 @@ def test_a_call_goes_to_the_pool_under_the_servers_own_name_and_its_answer_back(
     rig.ready()
     (call,) = rig.call("a__x", "1.0")
     assert call == Call(
-        CallId(1), PoolKey("a:1"), ONE, "tools/call", "x", EMPTY_OBJECT, ABSENT, wants_progress=False
-    )
+        CallId(1), PoolKey("a:1"), ONE, "tools/call", "x", EMPTY_OBJECT, ABSENT, wants_progress=False,
+        request=RawJson(b"1.0"),
+    )  # fmt: skip
     answer = RawJson(b'{"content":[]}')
     assert rig.feed(Answered(CallId(1), is_error=False, body=answer)) == [
-        Reply(ONE, RawJson(b"1.0"), False, answer)
+        Reply(ONE, RawJson(b"1.0"), False, answer, CallId(1))
     ]
 
 
@@ -305,10 +307,11 @@ def test_a_new_supervisor_is_told_what_is_wanted_before_anything_else() -> None:
     rig = Rig()
     rig.come()
     rig.feed(ev.SupervisorWent())
-    effects = rig.feed(ev.SupervisorCame(1000))
+    effects = supervisor_comes(rig.feed, 1000)
     assert isinstance(effects[0], Wanted)
     assert isinstance(effects[1], Sessions)
-    assert [e.key for e in effects[2:]] == ["a:1", "b:1"]
+    assert effects[2] == TellServed(ONE, EPOCH), "what this session had sent before is answered"
+    assert [e.key for e in effects[3:]] == ["a:1", "b:1"]
 
 
 def test_what_is_said_of_a_pool_that_is_no_longer_wanted_is_forgotten() -> None:

@@ -42,6 +42,7 @@ from carpool_protocol.messages import (
 )
 from tests.behaviours import behaviour
 from tests.broker.ask_book import ASKS, CAN, CAPABILITIES, METHODS, AskBook, says
+from tests.broker.supervisors import supervisor_comes
 
 BOUNDS = Bounds(max_open_calls=2, max_waiting_calls=2, max_waiting_bytes=400, wait_s=4.0)
 POLICY = Policy(wait_s=3.0, max_total_s=10.0)
@@ -65,6 +66,7 @@ STATES: st.SearchStrategy[PoolState] = st.sampled_from(
         "half_open",
     ]
 )
+
 PICK = st.integers(0, 50)
 Owed = dict[tuple[SessionId, RawJson], str]
 
@@ -239,7 +241,7 @@ class BrokerMachine(RuleBasedStateMachine):
         if not self.linked:
             self.linked = True
             self.credit = credit
-            self.feed(ev.SupervisorCame(credit))
+            supervisor_comes(self.feed, credit)
 
     @rule()
     def supervisor_goes(self) -> None:

@@ -24,6 +24,7 @@ from carpool_protocol.messages import (
     Wanted,
 )
 from tests.behaviours import behaviour
+from tests.broker.supervisors import supervisor_comes
 from tests.broker.test_broker_core import names
 
 PLAIN, ASKING = SessionId("plain"), SessionId("asking")
@@ -41,7 +42,7 @@ class Rig:
         self.now = 100.0
         self.wanted: list[str] = []
         self.read(*(keys or ("s:1",)))
-        self.feed(ev.SupervisorCame(1_000_000))
+        supervisor_comes(self.feed)
 
     def feed(self, event: ev.AnyEvent) -> list[Any]:
         effects = self.core.handle(event, self.now)
@@ -129,7 +130,7 @@ def test_an_agent_that_can_be_asked_starts_no_plain_process() -> None:
     rig = Rig()
     rig.feed(ev.AgentCame(session=ASKING, source=DAEMON, agent="", pid=1, carrier="shim"))
     rig.feed(ev.SupervisorWent())
-    assert discovered(rig.feed(ev.SupervisorCame(1_000_000))) == [], "its class is not known before it greets"
+    assert discovered(supervisor_comes(rig.feed)) == [], "its class is not known before it greets"
     effects = rig.feed(ev.AgentGreeted(ASKING, RawJson(b"0"), "2025-11-25", "x", CAN))
     assert discovered(effects) == ["s:1?"]
 
@@ -220,7 +221,7 @@ def test_calls_that_only_the_link_kept_back_go_to_the_new_pool_too() -> None:
     rig.feed(ev.SupervisorWent())
     assert rig.call(PLAIN, "s__x") == []
     rig.read("s:2")
-    (call,) = [it for it in rig.feed(ev.SupervisorCame(10)) if isinstance(it, Call)]
+    (call,) = [it for it in supervisor_comes(rig.feed, 10) if isinstance(it, Call)]
     assert call.key == "s:2"
     assert rig.feed(Credit(10_000)) == []
 

@@ -33,6 +33,7 @@ from carpool_protocol.messages import (
     Wanted,
 )
 from tests.behaviours import behaviour
+from tests.broker.supervisors import supervisor_comes
 
 BOUNDS = Bounds(max_open_calls=1, max_waiting_calls=3, max_waiting_bytes=400, wait_s=4.0)
 POLICY = Policy(wait_s=3.0, max_total_s=10.0)
@@ -62,6 +63,7 @@ STATES: st.SearchStrategy[PoolState] = st.sampled_from(
         "half_open",
     ]
 )
+
 MODES: st.SearchStrategy[Mode] = st.sampled_from(["concurrent", "concurrent", "serial", "session"])
 WORKSPACE = "w"
 
@@ -266,7 +268,7 @@ class ClassesMachine(RuleBasedStateMachine):
     def supervisor_comes(self) -> None:
         if not self.linked:
             self.linked = True
-            self.feed(ev.SupervisorCame(1_000_000))
+            supervisor_comes(self.feed)
 
     @rule()
     def supervisor_goes(self) -> None:

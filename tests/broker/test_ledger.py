@@ -65,7 +65,7 @@ def test_a_session_that_brings_a_bound_of_its_own_has_that_one() -> None:
 def test_an_answer_goes_back_under_the_agents_own_id_and_once() -> None:
     rig = Rig()
     assert calls(rig.call("1.0")) == [1]
-    assert rig.answer(1) == [Reply(ONE, RawJson(b"1.0"), is_error=False, body=EMPTY_OBJECT)]
+    assert rig.answer(1) == [Reply(ONE, RawJson(b"1.0"), is_error=False, body=EMPTY_OBJECT, call=CallId(1))]
     assert rig.answer(1) == []
 
 

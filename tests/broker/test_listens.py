@@ -14,6 +14,7 @@ from carpool_broker.core.listens import MAX_LISTENS, MAX_URIS
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson, SessionId
 from carpool_protocol.messages import Discover, Updated, Watch
 from tests.broker.stateless_rig import ONE, PLAIN, TWO, A, B, Rig
+from tests.broker.supervisors import supervisor_comes
 
 R1, R2 = RawJson(b"1"), RawJson(b"2")
 FILE = "file:///a"
@@ -173,7 +174,7 @@ def test_listens_end_with_their_session_and_outlive_a_supervisor() -> None:
     rig = Rig()
     listen(rig, R1, "tools", uris=(FILE,))
     rig.feed(ev.SupervisorWent())
-    assert Watch(A, [FILE]) in rig.feed(ev.SupervisorCame(1_000_000))
+    assert Watch(A, [FILE]) in supervisor_comes(rig.feed)
     assert Watch(A, []) in rig.feed(ev.AgentLeft(ONE))
     assert rig.core.next_deadline() is None
 

@@ -12,6 +12,7 @@ from carpool_broker.core import events as ev
 from carpool_broker.core import parked
 from carpool_broker.core.effects import Input, ReplyStateless, ReportProgress, RequireInput
 from carpool_broker.core.events import Asker, Capabilities
+from carpool_broker.core.tokens import Tokens
 from carpool_protocol.ids import EMPTY_OBJECT, AskId, CallId, RawJson, SessionId
 from carpool_protocol.messages import (
     AnswerAsk,
@@ -25,6 +26,7 @@ from carpool_protocol.messages import (
     Progressed,
     SessionGone,
     SetLevel,
+    Written,
 )
 from tests.behaviours import behaviour
 from tests.broker.stateless_rig import (
@@ -67,21 +69,21 @@ def test_questions_of_one_burst_are_one_round_and_each_answer_goes_where_it_was_
     rig.ask(call, "q2", ELICITATION, name="who", needs=["elicitation.form"])
     (said,) = rig.wait(0.005)
     assert (said.session, said.id) == (ONE, R1)
-    assert said.inputs == (Input("ask-1-1", SAMPLING, PARAMS), Input("who", ELICITATION, PARAMS))
-    effects = rig.request("2", state=said.state, given={"who": MORE, "ask-1-1": SAID})
+    assert said.inputs == (Input("ask-q1", SAMPLING, PARAMS), Input("who", ELICITATION, PARAMS))
+    effects = rig.request("2", state=said.state, given={"who": MORE, "ask-q1": SAID})
     assert effects == [answer_to("q2", MORE), answer_to("q1", SAID)]
     answer = rig.feed(Answered(call, is_error=False, body=RESULT))
-    assert answer == [ReplyStateless(ONE, R2, is_error=False, body=RESULT, method="tools/call")]
+    assert answer == [ReplyStateless(ONE, R2, is_error=False, body=RESULT, method="tools/call", call=call)]
 
 
 def test_an_answer_that_is_missing_is_wanted_again_under_another_token() -> None:
     rig = Rig()
     _, said = rig.park("1", "q1", "q2")
-    answered, again = rig.request("2", state=said.state, given={"ask-1-1": SAID})
+    answered, again = rig.request("2", state=said.state, given={"ask-q1": SAID})
     assert answered == answer_to("q1")
     assert (again.id, again.inputs) == (R2, said.inputs[1:])
     assert again.state != said.state
-    assert rig.request("3", state=again.state, given={"ask-1-2": MORE}) == [answer_to("q2", MORE)]
+    assert rig.request("3", state=again.state, given={"ask-q2": MORE}) == [answer_to("q2", MORE)]
 
 
 def test_a_server_may_want_something_round_after_round_and_each_time_it_is_another_token() -> None:
@@ -102,7 +104,7 @@ def test_what_is_asked_while_nobody_is_there_comes_with_the_retry() -> None:
     call, said = rig.park()
     assert rig.ask(call, "q2") == []
     assert rig.wait(1.0) == []
-    answered, again = rig.request("2", state=said.state, given={"ask-1-1": SAID})
+    answered, again = rig.request("2", state=said.state, given={"ask-q1": SAID})
     assert answered == answer_to("q1")
     assert len(again.inputs) == 1
 
@@ -111,7 +113,7 @@ def test_the_id_of_a_request_that_was_answered_so_may_be_used_again() -> None:
     rig = Rig()
     _, said = rig.park("1")
     other = rig.call("1").call
-    assert rig.request("2", state=said.state, given={"ask-1-1": SAID}) == [answer_to("q1")]
+    assert rig.request("2", state=said.state, given={"ask-q1": SAID}) == [answer_to("q1")]
     (reply,) = rig.feed(Answered(other, is_error=False, body=RESULT))
     assert reply.id == R1
 
@@ -122,7 +124,7 @@ def test_a_key_that_two_questions_have_is_given_to_the_first() -> None:
     rig.ask(call, "q1", name="k")
     rig.ask(call, "q2", name="k")
     (said,) = rig.wait(1.0)
-    assert [each.key for each in said.inputs] == ["k", "ask-1-1"]
+    assert [each.key for each in said.inputs] == ["k", "ask-q2"]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +189,7 @@ def test_a_question_that_is_taken_back_later_needs_no_answer_any_more() -> None:
     rig = Rig()
     call, said = rig.park("1", "q1", "q2")
     rig.feed(AskWithdrawn(AskId("q1"), ""))
-    assert rig.request("2", state=said.state, given={"ask-1-1": SAID, "ask-1-2": MORE}) == [
+    assert rig.request("2", state=said.state, given={"ask-q1": SAID, "ask-q2": MORE}) == [
         answer_to("q2", MORE)
     ]
     (reply,) = rig.feed(Answered(call, is_error=False, body=RESULT))
@@ -212,11 +214,11 @@ def test_answers_that_come_with_the_first_request_are_given_to_what_is_asked_und
 @behaviour("eras:rounds:in-advance")
 def test_what_was_given_in_advance_and_fits_nothing_is_ignored() -> None:
     rig = Rig()
-    (call,) = rig.request("1", given={"ask-1-1": SAID, "WHO": SAID, "": SAID})
+    (call,) = rig.request("1", given={"ask-q1": SAID, "WHO": SAID, "": SAID})
     rig.ask(call.call, "q1", name="who")
     rig.ask(call.call, "q2")
     (said,) = rig.wait(1.0)
-    assert [each.key for each in said.inputs] == ["who", "ask-1-1"]
+    assert [each.key for each in said.inputs] == ["who", "ask-q2"]
 
 
 def test_an_answer_in_advance_is_given_once() -> None:
@@ -233,7 +235,7 @@ def test_answers_in_advance_are_for_the_first_round_only() -> None:
     (call,) = rig.request("1", given={"who": SAID})
     rig.ask(call.call, "q1")
     (said,) = rig.wait(1.0)
-    again = {"ask-1-1": SAID, "when": SAID}
+    again = {"ask-q1": SAID, "when": SAID}
     assert rig.request("2", state=said.state, given=again) == [answer_to("q1")]
     assert rig.ask(call.call, "q2", name="who") == []
     assert rig.ask(call.call, "q3", name="when") == []
@@ -259,16 +261,16 @@ def test_what_an_agent_has_not_declared_is_not_answered_in_advance_either() -> N
 def test_a_token_is_good_once() -> None:
     rig = Rig()
     call, said = rig.park()
-    rig.request("2", state=said.state, given={"ask-1-1": SAID})
-    assert refused(rig.request("3", state=said.state, given={"ask-1-1": MORE}))
+    rig.request("2", state=said.state, given={"ask-q1": SAID})
+    assert refused(rig.request("3", state=said.state, given={"ask-q1": MORE}))
     rig.feed(Answered(call, is_error=False, body=RESULT))
-    assert refused(rig.request("4", state=said.state, given={"ask-1-1": MORE}))
+    assert refused(rig.request("4", state=said.state, given={"ask-q1": MORE}))
 
 
 def test_a_token_of_an_earlier_round_is_not_good_for_the_next() -> None:
     rig = Rig()
     call, said = rig.park()
-    rig.request("2", state=said.state, given={"ask-1-1": SAID})
+    rig.request("2", state=said.state, given={"ask-q1": SAID})
     rig.ask(call, "q2")
     (again,) = rig.wait(1.0)
     assert refused(rig.request("3", state=said.state, given={again.inputs[0].key: MORE}))
@@ -279,8 +281,8 @@ def test_a_token_of_another_session_is_no_token_and_stays_good_for_its_own() -> 
     rig = Rig()
     rig.come(TWO)
     _, said = rig.park()
-    assert refused(rig.request("2", session=TWO, state=said.state, given={"ask-1-1": SAID}))
-    assert rig.request("2", state=said.state, given={"ask-1-1": SAID}) == [answer_to("q1")]
+    assert refused(rig.request("2", session=TWO, state=said.state, given={"ask-q1": SAID}))
+    assert rig.request("2", state=said.state, given={"ask-q1": SAID}) == [answer_to("q1")]
 
 
 @pytest.mark.parametrize(
@@ -291,7 +293,7 @@ def test_a_token_of_another_session_is_no_token_and_stays_good_for_its_own() -> 
 def test_a_retry_of_another_request_is_none(changed: dict[str, str]) -> None:
     rig = Rig()
     _, said = rig.park()
-    assert refused(rig.request("2", state=said.state, given={"ask-1-1": SAID}, **changed))  # type: ignore[arg-type]
+    assert refused(rig.request("2", state=said.state, given={"ask-q1": SAID}, **changed))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -301,7 +303,7 @@ def test_a_retry_of_another_request_is_none(changed: dict[str, str]) -> None:
 def test_a_made_up_token_is_refused(made_up: str) -> None:
     rig = Rig()
     rig.park()
-    assert refused(rig.request("2", state=made_up, given={"ask-1-1": SAID}))
+    assert refused(rig.request("2", state=made_up, given={"ask-q1": SAID}))
 
 
 def test_a_token_with_one_character_changed_is_refused() -> None:
@@ -309,27 +311,27 @@ def test_a_token_with_one_character_changed_is_refused() -> None:
     _, said = rig.park()
     for at, letter in enumerate(said.state):
         other = said.state[:at] + ("0" if letter != "0" else "1") + said.state[at + 1 :]
-        assert refused(rig.request("2", state=other, given={"ask-1-1": SAID}))
+        assert refused(rig.request("2", state=other, given={"ask-q1": SAID}))
     for form in (said.state.upper(), " " + said.state, "0" + said.state):
-        assert form == said.state or refused(rig.request("2", state=form, given={"ask-1-1": SAID}))
+        assert form == said.state or refused(rig.request("2", state=form, given={"ask-q1": SAID}))
 
 
 def test_answers_without_a_token_begin_a_call_of_its_own_and_what_is_parked_stays() -> None:
     rig = Rig()
     _, said = rig.park()
-    (call,) = rig.request("2", given={"ask-1-1": MORE})
+    (call,) = rig.request("2", given={"ask-q1": MORE})
     assert isinstance(call, Call)
-    assert rig.request("3", state=said.state, given={"ask-1-1": SAID}) == [answer_to("q1")]
+    assert rig.request("3", state=said.state, given={"ask-q1": SAID}) == [answer_to("q1")]
 
 
 def test_two_brokers_make_different_tokens() -> None:
     one = Rig()
     _, said = one.park()
     other = Rig()
-    other.core.parked._secret = b"another"
+    other.core.parked.tokens = Tokens(b"another")
     _, elsewhere = other.park()
     assert said.state != elsewhere.state
-    assert refused(one.request("2", state=elsewhere.state, given={"ask-1-1": SAID}))
+    assert refused(one.request("2", state=elsewhere.state, given={"ask-q1": SAID}))
 
 
 # --- between two rounds ---------------------------------------------------------------------------------
@@ -339,7 +341,7 @@ def test_an_answer_that_comes_while_nobody_is_there_is_kept_for_the_retry() -> N
     rig = Rig()
     call, said = rig.park()
     assert rig.feed(Answered(call, is_error=False, body=RESULT)) == []
-    (reply,) = rig.request("2", state=said.state, given={"ask-1-1": SAID})
+    (reply,) = rig.request("2", state=said.state, given={"ask-q1": SAID})
     assert (reply.id, reply.body) == (R2, RESULT)
     assert refused(rig.request("3", state=said.state))
 
@@ -348,7 +350,7 @@ def test_so_is_a_failure() -> None:
     rig = Rig()
     call, said = rig.park()
     assert rig.feed(Failed(call, "timed_out", "maybe", "Too slow.")) == []
-    (reply,) = rig.request("2", state=said.state, given={"ask-1-1": SAID})
+    (reply,) = rig.request("2", state=said.state, given={"ask-q1": SAID})
     assert b"timed_out" in reply.body
 
 
@@ -356,7 +358,7 @@ def test_a_supervisor_that_goes_ends_what_is_parked_and_the_retry_hears_of_it() 
     rig = Rig()
     _, said = rig.park()
     assert rig.feed(ev.SupervisorWent()) == []
-    (reply,) = rig.request("2", state=said.state, given={"ask-1-1": SAID})
+    (reply,) = rig.request("2", state=said.state, given={"ask-q1": SAID})
     assert b"link_broken" in reply.body
 
 
@@ -367,7 +369,7 @@ def test_a_call_that_nobody_comes_back_for_is_cancelled_in_time() -> None:
     (cancel,) = rig.wait(2.0)
     assert isinstance(cancel, CancelCall)
     assert cancel.call == call
-    assert refused(rig.request("2", state=said.state, given={"ask-1-1": SAID}))
+    assert refused(rig.request("2", state=said.state, given={"ask-q1": SAID}))
     assert rig.core.next_deadline() is None
 
 
@@ -375,7 +377,7 @@ def test_an_answer_that_nobody_comes_back_for_is_forgotten() -> None:
     rig = Rig(park_s=30.0)
     call, _ = rig.park()
     rig.feed(Answered(call, is_error=False, body=RESULT))
-    assert rig.wait(31.0) == []
+    assert rig.wait(31.0) == [Written([call])], "nor need the supervisor remember it"
     assert rig.core.next_deadline() is None
 
 
@@ -383,7 +385,7 @@ def test_cancelling_the_request_that_was_answered_does_nothing_and_that_of_the_r
     rig = Rig()
     call, said = rig.park()
     assert rig.feed(ev.AgentCancelled(ONE, R1, "")) == []
-    rig.request("2", state=said.state, given={"ask-1-1": SAID})
+    rig.request("2", state=said.state, given={"ask-q1": SAID})
     assert rig.feed(ev.AgentCancelled(ONE, R2, "enough")) == [CancelCall(call, "enough")]
 
 
@@ -408,7 +410,7 @@ def test_progress_is_held_back_and_the_latest_of_it_goes_on_under_the_new_token(
     call, said = rig.park("1", token='"one"')
     assert rig.feed(Progressed(call, RawJson(b'{"progress":1}'))) == []
     assert rig.feed(Progressed(call, RawJson(b'{"progress":2}'))) == []
-    effects = rig.request("2", state=said.state, given={"ask-1-1": SAID}, token='"two"')
+    effects = rig.request("2", state=said.state, given={"ask-q1": SAID}, token='"two"')
     report = ReportProgress(ONE, RawJson(b'"two"'), RawJson(b'{"progress":2}'), R2)
     assert effects == [answer_to("q1"), report]
     (further,) = rig.feed(Progressed(call, RawJson(b'{"progress":3}')))
@@ -422,7 +424,7 @@ def test_no_log_message_is_said_between_rounds_and_the_level_is_the_new_requests
     rig.ask(call)
     (said,) = rig.wait(1.0)
     assert rig.feed(Logged(ONE, "error", EMPTY_OBJECT, call)) == []
-    effects = rig.request("2", state=said.state, given={"ask-1-1": SAID}, by=ASKING)
+    effects = rig.request("2", state=said.state, given={"ask-q1": SAID}, by=ASKING)
     assert SetLevel(A, "") in effects
     assert rig.feed(Logged(ONE, "error", EMPTY_OBJECT, call)) == []
 
@@ -474,7 +476,8 @@ def urls_first(call: CallId, urls: tuple[RawJson, ...]) -> Answered:
 def test_a_server_that_sends_its_user_to_urls_is_called_again_when_the_user_was_there() -> None:
     rig = Rig()
     call = rig.call("1")
-    (said,) = rig.feed(urls_first(call.call, URLS))
+    (written, said) = rig.feed(urls_first(call.call, URLS))
+    assert written == Written([call.call]), "the retry says all that is needed"
     assert [(each.method, each.params) for each in said.inputs] == [(ELICITATION, url) for url in URLS]
     keys = [each.key for each in said.inputs]
     (again,) = rig.request("2", state=said.state, given={keys[0]: SAID})
@@ -489,7 +492,7 @@ def test_a_server_that_sends_its_user_to_urls_is_called_again_when_the_user_was_
 
 def test_a_user_who_does_not_agree_ends_the_call() -> None:
     rig = Rig()
-    (said,) = rig.feed(urls_first(rig.call("1").call, URLS))
+    (_, said) = rig.feed(urls_first(rig.call("1").call, URLS))
     (reply,) = rig.request("2", state=said.state, given={said.inputs[0].key: SAID}, declined=True)
     assert b"url_declined" in reply.body
 
@@ -505,7 +508,7 @@ def test_a_server_that_always_sends_its_user_away_ends_with_an_error() -> None:
     rig = Rig()
     call = rig.call("1").call
     for number in range(2, 12):
-        (said,) = rig.feed(urls_first(call, URLS[:1]))
+        (_, said) = rig.feed(urls_first(call, URLS[:1]))
         (sent,) = rig.request(str(number), state=said.state, given={said.inputs[0].key: SAID})
         call = sent.call
     (reply,) = rig.feed(urls_first(call, URLS))
@@ -515,8 +518,8 @@ def test_a_server_that_always_sends_its_user_away_ends_with_an_error() -> None:
 def test_urls_may_be_wanted_after_a_question_and_while_nobody_is_there() -> None:
     rig = Rig()
     call, said = rig.park()
-    assert rig.feed(urls_first(call, URLS[:1])) == []
-    (again,) = rig.request("2", state=said.state, given={"ask-1-1": SAID})
+    assert rig.feed(urls_first(call, URLS[:1])) == [Written([call])]
+    (again,) = rig.request("2", state=said.state, given={"ask-q1": SAID})
     assert [each.params for each in again.inputs] == [URLS[0]]
     (sent,) = rig.request("3", state=again.state, given={again.inputs[0].key: SAID})
     assert isinstance(sent, Call)
@@ -530,7 +533,7 @@ def test_a_parked_call_of_a_shared_session_is_resumed_by_whoever_has_its_token()
     many = SessionId("s9")
     rig.come(many, shared=True, anonymous=True)
     call, said = rig.park("@1 1", session=many)
-    assert rig.request("@2 1", session=many, state=said.state, given={"ask-1-1": SAID}) == [answer_to("q1")]
+    assert rig.request("@2 1", session=many, state=said.state, given={"ask-q1": SAID}) == [answer_to("q1")]
     (reply,) = rig.feed(Answered(call, is_error=False, body=RESULT))
     assert reply.id == b"@2 1"
 
@@ -563,7 +566,7 @@ def test_past_the_bound_of_what_is_kept_a_word_is_kept_instead_of_the_answer(
         rig.feed(Answered(call, is_error=False, body=answer))  # every invariant holds, the bound among them
     bodies = []
     for number, (_, said) in enumerate(rounds):
-        (reply,) = rig.request(f"1{number}", state=said.state, given={"ask-1-1": SAID})
+        (reply,) = rig.request(f"1{number}", state=said.state, given={"ask-q1": SAID})
         bodies.append(bytes(reply.body))
     assert bodies[0] == answer
     assert all(b"too large to keep" in body for body in bodies[1:])

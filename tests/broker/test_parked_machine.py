@@ -16,6 +16,7 @@ from carpool_broker.core import events as ev
 from carpool_protocol.ids import AskId, CallId, RawJson, SessionId
 from carpool_protocol.messages import AnswerAsk, Answered, AskWithdrawn, Call, CancelCall, Failed
 from tests.broker.stateless_rig import RESULT, Rig
+from tests.broker.supervisors import supervisor_comes
 
 PARK_S = 60.0
 NAMES = ("s1", "s2", "s3")
@@ -242,7 +243,7 @@ class ParkedMachine(RuleBasedStateMachine):
         self.asks.clear()
         self.request_of.clear()
         self.feed(ev.SupervisorWent())
-        self.feed(ev.SupervisorCame(1_000_000))
+        supervisor_comes(self.feed)
 
     @rule(dt=st.sampled_from([0.001, 0.01, 20.0, 61.0]))
     def wait(self, dt: float) -> None:

@@ -28,6 +28,7 @@ from carpool_protocol.messages import (
     ToolOffer,
 )
 from tests.behaviours import behaviour
+from tests.broker.supervisors import supervisor_comes
 from tests.broker.test_broker_core import code, names
 
 ME, OTHER = SessionId("me"), SessionId("other")
@@ -44,7 +45,7 @@ class Rig:
         self.own = own
         self.journal = Journal()
         self.read(WORKSPACE, "f:w", "t:1")
-        self.feed(ev.SupervisorCame(1_000_000))
+        supervisor_comes(self.feed)
 
     def feed(self, event: ev.AnyEvent) -> list[Any]:
         effects = self.core.handle(event, self.now)

@@ -6,12 +6,13 @@ from carpool_broker.core import events as ev
 from carpool_protocol.ids import EMPTY_OBJECT
 from carpool_protocol.messages import Answered, Mode, PoolChanged, SessionNote, Sessions
 from tests.behaviours import behaviour
+from tests.broker.supervisors import supervisor_comes
 from tests.broker.test_asks import KEY, ONE, TWO, Rig
 
 
 def told(rig: Rig) -> list[SessionNote]:
     rig.feed(ev.SupervisorWent())
-    [found] = [each for each in rig.feed(ev.SupervisorCame(1_000_000)) if isinstance(each, Sessions)]
+    [found] = [each for each in supervisor_comes(rig.feed) if isinstance(each, Sessions)]
     return found.live
 
 

@@ -56,7 +56,9 @@ def test_a_request_that_says_who_it_is_needs_no_greeting() -> None:
     assert (call.method, call.target, call.session) == ("tools/call", "x", ONE)
     assert rig.core.sessions[ONE].agent == "able"
     answer = rig.feed(Answered(call.call, is_error=False, body=RESULT))
-    assert answer == [ReplyStateless(ONE, R1, is_error=False, body=RESULT, method="tools/call")]
+    assert answer == [
+        ReplyStateless(ONE, R1, is_error=False, body=RESULT, method="tools/call", call=call.call)
+    ]
 
 
 def test_a_request_without_it_still_needs_one() -> None:

@@ -21,6 +21,7 @@ from carpool_protocol.messages import (
 )
 from tests.behaviours import behaviour
 from tests.broker.stateless_rig import ONE, PLAIN, RESULT, TWO, A, Rig
+from tests.broker.supervisors import supervisor_comes
 
 KNOWS = Asker(Capabilities(form=True), tasks=True)
 HERE, THERE = InstanceId(7), InstanceId(8)
@@ -195,7 +196,7 @@ def test_with_the_supervisor_all_tasks_are_gone_and_what_waited_to_be_said_of_th
     assert about(rig, task, "2") == []
     effects = rig.feed(ev.SupervisorWent())
     assert {bytes(each.id) for each in effects if isinstance(each, ReplyStateless)} == {b"1", b"2"}
-    rig.feed(ev.SupervisorCame(1_000_000))
+    supervisor_comes(rig.feed)
     assert refused(about(rig, task, "3"))[0] == -32602
 
 

@@ -270,7 +270,7 @@ class BrokerSide(Side):
                     if isinstance(effect, Call):
                         self.world.supervisor.sharing.sent(effect)
                     self.peer.send(effect)
-            elif not isinstance(effect, bf.Note):
+            elif not isinstance(effect, bf.Note | bf.TellServed):
                 agent = self.world.agents.get(effect.session)
                 if agent is None:
                     raise Violation(f"{effect} is for an agent that is gone")
@@ -293,7 +293,7 @@ class BrokerSide(Side):
             match message:
                 case PeerUp():
                     self.linked = True
-                    self.feed(bv.SupervisorCame(WINDOW_BYTES))
+                    self.feed(bv.SupervisorCame(WINDOW_BYTES, message.hello.epoch))
                 case PeerDown():
                     if self.linked:
                         self.linked = False

@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from carpool_broker.core.asked_before import AskedBefore
 from carpool_broker.core.effects import AnyEffect, SayElicited, SendAsk, WithdrawAsk
 from carpool_broker.core.events import AgentAnswered, AgentProgressed, Capabilities
 from carpool_broker.core.ledger import Ledger
@@ -59,6 +60,8 @@ class Asks:
         self._ledger = ledger
         self._parked = parked
         self._out = out
+        self.before = AskedBefore(out)
+        """What brokers before this one asked."""
         self._open: dict[AskId, _Open] = {}
 
     # --- servers ---------------------------------------------------------------------------------------
@@ -81,10 +84,14 @@ class Asks:
             return
         request = owed.asked.id
         self._open[asked.ask] = _Open(session.id, asked.wants_progress, request)
-        wants_progress, version = asked.wants_progress, session.version
-        self._out(
-            SendAsk(session.id, asked.ask, asked.method, asked.params, wants_progress, version, request)
-        )
+        was_asked, answer = self.before.take(session.id, asked.ask)
+        if answer is not None:
+            self.answered(session, answer)
+        elif not was_asked:
+            wants_progress, version = asked.wants_progress, session.version
+            self._out(
+                SendAsk(session.id, asked.ask, asked.method, asked.params, wants_progress, version, request)
+            )
 
     def _asked_in_rounds(self, owed: Owed, asked: Asked, now: float) -> None:
         """Every request of the stateless era says what its agent can be asked."""
@@ -112,6 +119,7 @@ class Asks:
             self._out(WithdrawAsk(asked.session, withdrawn.ask, withdrawn.reason, asked.request))
         else:
             self._parked.withdrawn(withdrawn.ask)
+            self.before.withdrawn(withdrawn.ask, withdrawn.reason)
 
     def elicited(self, done: Elicited) -> None:
         """What an agent was sent to a URL for is done. Only 2025-11-25 has words for that."""
@@ -130,12 +138,15 @@ class Asks:
     def answered(self, session: Session, event: AgentAnswered) -> None:
         """The agent's answer. A result goes on as it is; an error at least has the form of one.
 
-        A second answer, one that nobody waits for any more and one to another's question are dropped.
+        A second answer, one that nobody waits for any more and one to another's question are dropped, unless
+        a broker before this one may have asked.
         """
         if self._is_open(session, event.ask):
             del self._open[event.ask]
             body = repair_error(event.body, "agent")[0] if event.is_error else event.body
             self._out(AnswerAsk(event.ask, event.is_error, body))
+        else:
+            self.before.keep(session.id, event)
 
     def progressed(self, session: Session, event: AgentProgressed) -> None:
         """The agent says how far it is."""

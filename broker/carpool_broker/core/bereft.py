@@ -8,7 +8,7 @@ Knows nothing of: leases, which are the supervisor's.
 from collections.abc import Collection, Iterable, Mapping
 
 from carpool_broker.core.session import Session
-from carpool_protocol.ids import PoolKey, ServerName
+from carpool_protocol.ids import PoolKey, ServerName, SessionId
 from carpool_protocol.messages import PoolChanged, SessionNote, SessionRekeyed, Sessions
 
 
@@ -22,14 +22,14 @@ def note(sessions: Iterable[Session], states: Mapping[PoolKey, PoolChanged]) -> 
         session.called.clear()
 
 
-def said(sessions: Collection[Session]) -> list[Sessions]:
+def said(sessions: Collection[Session], expected: Iterable[SessionId] = ()) -> Sessions:
     """Who is there: some may have left, and some have lost what they had, while no supervisor was. It counts
-    as said.
+    as said. `expected`: who is not here and may come back.
     """
     notes = [SessionNote(each.id, sorted(each.bereft)) for each in sessions]
     for each in sessions:
         each.bereft.clear()
-    return [Sessions(notes)] if notes else []
+    return Sessions(notes + [SessionNote(each) for each in expected])
 
 
 def places(session: Session) -> dict[ServerName, PoolKey]:

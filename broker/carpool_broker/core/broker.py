@@ -1,8 +1,8 @@
 """The broker's decisions, all of them, behind one door.
 
 Composes sessions, the ledger (calls), requests (what agents ask), asks (what agents are asked), the outlook
-(views), greetings, parked calls and sources (configurations in force): takes an event, returns the effects in
-order. Owns what is said to the supervisor as wanted. Pure: time comes in.
+(views), greetings, parked calls, sources (configurations in force), the link and recovery (what was a dead
+broker's): takes an event, returns the effects in order. Pure: time comes in.
 
 Invariants (`check`): those of its parts; every session's source is known.
 
@@ -23,6 +23,7 @@ from carpool_broker.core.events import (
     AgentCancelled,
     AgentDiscovered,
     AgentErred,
+    AgentEvent,
     AgentGreeted,
     AgentLeft,
     AgentListed,
@@ -47,9 +48,11 @@ from carpool_broker.core.events import (
 from carpool_broker.core.greetings import Greetings
 from carpool_broker.core.hearing import Hearing
 from carpool_broker.core.ledger import Ledger
+from carpool_broker.core.linking import Linking
 from carpool_broker.core.listing import Family
 from carpool_broker.core.outlook import Outlook
 from carpool_broker.core.parked import Parked
+from carpool_broker.core.recovery import Recovery
 from carpool_broker.core.registry import Changes, Registry
 from carpool_broker.core.requests import Requests
 from carpool_broker.core.roots import Roots
@@ -62,17 +65,14 @@ from carpool_protocol.messages import (
     AskWithdrawn,
     Catalog,
     Credit,
-    Discover,
     Elicited,
     Failed,
     Logged,
     PoolChanged,
     Progressed,
     Recorded,
-    SessionGone,
     TaskTold,
     Updated,
-    Wanted,
 )
 
 AWAY: Final = frozenset({"given_up", "stopped", "breaker_open", "half_open"})
@@ -83,33 +83,43 @@ class BrokerCore:
     """All decisions of the broker. See `carpool_protocol.machine.Machine`."""
 
     def __init__(
-        self, registry: Registry, bounds: Bounds, list_wait_s: float, *, secret: bytes = b""
+        self, registry: Registry, bounds: Bounds, list_wait_s: float, *, secret: bytes = b"", life: int = 0
     ) -> None:
-        """`secret`: nobody outside knows it; without one no call of the stateless era can be parked."""
+        """`secret`: nobody outside knows it; without one no call of the stateless era can be parked. `life`:
+        how many brokers there were before this one, with the same secret.
+        """
         self._effects: list[AnyEffect] = []
         self.registry = registry
         self.sessions: dict[SessionId, Session] = {}
         self.outlook = Outlook(registry, self._out)
         self.states = self.outlook.states
         self.sources = self.outlook.sources
-        self.ledger = Ledger(self.sessions, bounds, self._out)
+        self.ledger = Ledger(self.sessions, bounds, self._out, life)
         self.requests = Requests(self.sessions, registry, self.outlook, self.ledger, self._out)
-        self.requests.list_wait_s, self.requests.tasks.secret = list_wait_s, secret
+        self.requests.list_wait_s = list_wait_s
+        self.requests.tasks.secret, self.requests.tasks.life = secret, life
         self.parked = Parked(self.sessions, self.ledger, self._out, secret, self.requests.place)
         self.requests.retried = self.parked.retried
         self.ledger.states = self.states
-        interests, tasks = self.requests.interests, self.requests.tasks
-        course = Course(registry, interests, self.parked, self._is_linked, self._out, tasks=tasks)
-        self.ledger.aftermath = course
         self.hearing = Hearing(self.sessions, self.outlook, self.ledger, self.requests, self._out)
         self.asks = Asks(self.sessions, self.ledger, self.parked, self._out)
         self.roots = Roots(self.sessions, self.sources, self._out)
         self.greetings = Greetings(self.outlook, self.roots, self._out, self._look, self._follow)
-        self._rare = (*self.requests.deadlines(), *self.parked.deadlines())
+        self.recovery = Recovery(
+            self.sessions, self.ledger, self.requests, self.parked, self.asks.before, out=self._out, life=life
+        )
+        self.parked.unknown = self.recovery.retried
+        self.linking = Linking(
+            self.sessions, registry, self.outlook, self.ledger, self.requests,
+            recovery=self.recovery, out=self._out, told=self._told,
+        )  # fmt: skip
+        self.requests.watching.linked = self.linking.is_heard
+        self.ledger.aftermath = Course(
+            registry, self.requests.interests, self.parked, self.linking.is_heard, self._out,
+            tasks=self.requests.tasks,
+        )  # fmt: skip
+        self._rare = (*self.requests.deadlines(), *self.parked.deadlines(), *self.recovery.deadlines())
         """All deadlines but those of calls: most of the time there are none. Looked at once per burst."""
-        self._wanted: set[PoolKey] = set()
-        self._said: Wanted | None = None
-        """What the supervisor knows to be wanted."""
 
     def handle(self, event: AnyEvent, now: float) -> list[AnyEffect]:
         """Take one event; return what is to be done, in order."""
@@ -133,6 +143,7 @@ class BrokerCore:
         self.ledger.overdue(now)
         self.requests.overdue(now)
         self.parked.overdue(now)
+        self.recovery.overdue(now)
         return effects
 
     def next_deadline(self) -> float | None:
@@ -150,6 +161,7 @@ class BrokerCore:
         books.check(self.ledger, self.sessions)
         self.asks.check()
         self.parked.check()
+        self.recovery.check()
         self.roots.check()
         self.outlook.check(self.sessions.values())
         self.requests.check()
@@ -182,18 +194,19 @@ class BrokerCore:
             case TaskTold():
                 self.requests.tasks.told(event)
             case Recorded():
-                pass
+                self.linking.heard(event, now)
             case Credit():
                 if self.ledger.credit_bytes is not None:
                     self.ledger.credit_bytes += event.size_bytes
                     self.ledger.pump_all(now)
-            case Catalog() | PoolChanged() if event.key not in self._wanted:
-                pass  # said before the supervisor heard that nobody wants this pool any more
+            case Catalog() | PoolChanged() if event.key not in self.linking.wanted:
+                self.recovery.keep(event)  # said before the supervisor heard that nobody wants this any more
             case Catalog():
                 self.outlook.slow.discard(event.key)
                 self.requests.hints.told(event, now)
                 self.ledger.fresh.forget(event.key)
                 self._told(self.registry.learn(event))
+                self.recovery.moved()
                 self._moved(now, event.key)
             case PoolChanged():
                 self._pool_changed(event, now)
@@ -206,7 +219,7 @@ class BrokerCore:
                 self._moved(now)
             case SourceDropped():
                 self.sources.drop(event.source)
-                self._say_wanted()
+                self.linking.say_wanted()
             case LimitsRead():
                 self.ledger.bounds = event.bounds
                 self.requests.list_wait_s = event.list_wait_s
@@ -222,17 +235,9 @@ class BrokerCore:
                 if event.shared and self.sources.enter(event.source, asking=came.asking, stateless=True):
                     self._follow()
             case SupervisorCame():
-                self.states.clear()
-                self.ledger.credit_bytes = event.credit_bytes
-                self._said = self.sources.wanted()
-                self._out(self._said)
-                self._effects += bereft.said(self.sessions.values())
-                self.requests.hints.supervisor_came()
-                self.requests.interests.restart()
-                self.requests.watching.say_interests()
-                self._discover_used()
-                self.ledger.pump_all(now)
+                self.linking.came(event)
             case SupervisorWent():
+                self.linking.went()
                 self.asks.supervisor_went()
                 self.ledger.supervisor_went()
                 self.requests.tasks.supervisor_went()
@@ -243,28 +248,13 @@ class BrokerCore:
                 session = self.sessions.get(event.session)
                 if session is not None:
                     self._handle_agent(session, event, now)
+        for kept in self.recovery.kept(self.linking.wanted):
+            self._handle_rare(kept, now)
 
     def _handle_agent(  # noqa: C901 - an arm per event
         self,
         session: Session,
-        event: SessionMoved
-        | AgentLeft
-        | AgentUnread
-        | AgentGreeted
-        | AgentReady
-        | AgentRootsChanged
-        | AgentPinged
-        | AgentListed
-        | AgentCancelled
-        | AgentSetLevel
-        | AgentWatched
-        | AgentErred
-        | AgentAnswered
-        | AgentRooted
-        | AgentProgressed
-        | AgentDiscovered
-        | AgentListened
-        | AgentResumed,
+        event: AgentEvent,
         now: float,
     ) -> None:
         match event:
@@ -306,7 +296,7 @@ class BrokerCore:
             case SessionMoved():
                 self._move(session, event, now)
             case AgentResumed():
-                pass
+                self.recovery.resumed(session, event, now)
             case AgentLeft():
                 self.roots.forget(session)
                 self.requests.forget(session)
@@ -314,10 +304,13 @@ class BrokerCore:
                 self.ledger.forget(session)
                 self.ledger.fresh.forget_session(session.id)
                 self.asks.forget(session)
-                self._out(SessionGone(session.id))
+                self.recovery.forget(session)
                 self.outlook.leave(session)
                 del self.sessions[session.id]
                 self.requests.watching.say_interests()
+                self.recovery.look()
+            case AgentCalled():  # pragma: no cover
+                pass  # handled in `handle`
             case _:
                 assert_never(event)
 
@@ -361,7 +354,7 @@ class BrokerCore:
     def _follow(self) -> None:
         """Other scopes are in force, or other pools wanted: sessions go along, the supervisor is told."""
         moved = self.outlook.follow(self.sessions.values())
-        self._say_wanted()
+        self.linking.say_wanted()
         self._led(moved)
 
     def _look(self, session: Session) -> None:
@@ -373,39 +366,8 @@ class BrokerCore:
             self.hearing.tell(session, families)
             self.requests.followed(session)
 
-    def _is_linked(self) -> bool:
-        return self.ledger.credit_bytes is not None
-
     # --- views -----------------------------------------------------------------------------------------
 
     def view_of(self, session: SessionId) -> View:
         """What this session sees."""
         return self.outlook.view(self.sessions[session])
-
-    def _discover_used(self) -> None:
-        """A new supervisor knows nothing: ask for what sessions look at and for what shall be replaced."""
-        looking = {(s.scope, s.rooting): s for s in self.sessions.values() if s.served}
-        for session in looking.values():
-            self.outlook.discover(session, self.outlook.view(session))
-        for key in self.sources.to_discover():
-            self._out(Discover(key))
-
-    def _say_wanted(self) -> None:
-        wanted = self.sources.wanted()
-        self.ledger.learn_limits(wanted.pools)
-        keys = {spec.key for spec in wanted.pools}
-        for key in sorted(self._wanted - keys):
-            self.states.pop(key, None)
-            self.ledger.fresh.forget(key)
-            self.outlook.retry_at.pop(key, None)
-            self._told(self.registry.forget(key))
-        self.outlook.slow &= keys
-        self.requests.hints.keep(keys)
-        self._wanted = keys
-        if self.ledger.credit_bytes is not None:
-            if wanted != self._said:
-                self._said = wanted
-                self._out(wanted)
-            self.requests.watching.say_interests()
-            for key in self.sources.to_discover():
-                self._out(Discover(key))

@@ -36,6 +36,7 @@ def stateless_call(owed: Owed, state: PoolChanged | None) -> Call:
         log_level=asked.by.level,
         tasks=owed.tasks,
         instance=owed.instance,
+        request=asked.id,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from carpool_broker.core.events import Notice
-from carpool_protocol.ids import ABSENT, AskId, CallId, PoolKey, RawJson, SessionId
+from carpool_protocol.ids import ABSENT, AskId, CallId, Epoch, PoolKey, RawJson, SessionId
 from carpool_protocol.messages import (
     AnswerAsk,
     AskProgressed,
@@ -21,6 +21,7 @@ from carpool_protocol.messages import (
     Discover,
     Feature,
     Payload,
+    Resume,
     SessionGone,
     SessionRekeyed,
     Sessions,
@@ -29,6 +30,7 @@ from carpool_protocol.messages import (
     Wanted,
     Watch,
     WatchTasks,
+    Written,
 )
 
 NO_CALL: Final = CallId(0)
@@ -243,6 +245,16 @@ class UseRoots(Effect, frozen=True):
     """File URIs, in the agent's order."""
 
 
+class TellServed(Effect, frozen=True):
+    """What this session asks goes to this life of the supervisor, and all that it had sent under another is
+    answered. Its carrier may not be told before: old calls would become new ones (docs/decisions/0019). Nor
+    may it before the session's `AgentResumed`, where one is to come.
+    """
+
+    session: SessionId
+    epoch: Epoch
+
+
 class Note(Effect, frozen=True):
     """A line for the broker's log."""
 
@@ -268,6 +280,7 @@ OwnEffect = (
     | WithdrawAsk
     | SayElicited
     | UseRoots
+    | TellServed
     | Note
 )
 LinkEffect = (
@@ -284,5 +297,7 @@ LinkEffect = (
     | Sessions
     | WatchTasks
     | CancelTask
+    | Written
+    | Resume
 )
 AnyEffect = OwnEffect | LinkEffect

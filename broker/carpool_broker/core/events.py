@@ -330,12 +330,8 @@ class SupervisorWent(Event, frozen=True):
     """The supervisor is gone, and with it every instance."""
 
 
-OwnEvent = (
-    SourceRead
-    | SourceDropped
-    | LimitsRead
-    | AgentCame
-    | SessionMoved
+AgentEvent = (
+    SessionMoved
     | AgentLeft
     | AgentUnread
     | AgentGreeted
@@ -354,9 +350,9 @@ OwnEvent = (
     | AgentRooted
     | AgentProgressed
     | AgentResumed
-    | SupervisorCame
-    | SupervisorWent
 )
+"""Of one session that is here."""
+OwnEvent = SourceRead | SourceDropped | LimitsRead | AgentCame | AgentEvent | SupervisorCame | SupervisorWent
 LinkEvent = (
     Answered
     | Failed

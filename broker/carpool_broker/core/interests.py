@@ -100,7 +100,7 @@ class Interests:
         self._watched.pop(session, None)
 
     def restart(self) -> None:
-        """A supervisor that knows nothing came: everything is to be said again."""
+        """The supervisor has heard nothing of this: everything is to be said again."""
         self._said_levels = {}
         self._said_uris = {}
 
@@ -127,7 +127,7 @@ class Interests:
         """
         parts = None
         for session, watched in self._watched.items():
-            server = _server_of(self._scope_of(session), key)
+            server = self._scope_of(session).server_of(key)
             if server is None:
                 continue
             told = watched.get((server, uri), {})
@@ -170,7 +170,3 @@ class Interests:
 def rank(level: str) -> int:
     """Greater for what matters more; an unknown level counts as the highest."""
     return LEVELS.index(level) if level in LEVELS else len(LEVELS)
-
-
-def _server_of(scope: Scope, key: PoolKey) -> ServerName | None:
-    return next((entry.server for entry in scope.servers if entry.key == key), None)

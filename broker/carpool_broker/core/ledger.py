@@ -28,7 +28,7 @@ from carpool_broker.core.session import Owed, Session
 from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.fault_kinds import KINDS
 from carpool_protocol.faults import fault, fault_of, for_method
-from carpool_protocol.ids import CallId, PoolKey, RawJson, SessionId
+from carpool_protocol.ids import CallId, PoolKey, RawJson, SessionId, call_name, call_of, part_of
 from carpool_protocol.link_codec import MESSAGE_BYTES
 from carpool_protocol.messages import (
     Answered,
@@ -39,8 +39,11 @@ from carpool_protocol.messages import (
     PoolChanged,
     PoolSpec,
     Progressed,
+    Resume,
     SessionGone,
 )
+
+Out = Callable[[AnyEffect], None]
 
 BACKSTOP_MARGIN_S: Final = 5.0
 """The supervisor owns the deadlines; the broker acts when it is silent this long after the last."""
@@ -49,10 +52,10 @@ BACKSTOP_MARGIN_S: Final = 5.0
 class Ledger:
     """All open calls of the broker."""
 
-    def __init__(
-        self, sessions: dict[SessionId, Session], bounds: Bounds, out: Callable[[AnyEffect], None]
-    ) -> None:
+    def __init__(self, sessions: dict[SessionId, Session], bounds: Bounds, out: Out, life: int = 0) -> None:
         self._sessions = sessions
+        self.before = call_of(life, 0)
+        """Calls of greater numbers are this broker's own."""
         self._out = out
         self.bounds = bounds
         self.states: Mapping[PoolKey, PoolChanged] = {}
@@ -65,7 +68,7 @@ class Ledger:
         self.unread = Unread(out)
         self.calls: dict[CallId, Owed] = {}
         self.opened = 0
-        """All calls since this broker began; also the number of the last one."""
+        """All calls since this broker began."""
         self.credit_bytes: int | None = None
         """What the link may still carry; None while no supervisor is there."""
         self.backstop_s: dict[PoolKey, float] = {}
@@ -79,7 +82,7 @@ class Ledger:
     def open(self, session: Session, asked: AgentCalled) -> Owed:
         """Enter a call into the books under a fresh number."""
         self.opened += 1
-        call = CallId(self.opened)
+        call = CallId(self.before + self.opened)
         owed = self.calls[call] = session.owed[asked.id] = Owed(call, session, asked)
         session.calls += 1
         self.arguments.enter(owed)
@@ -131,16 +134,9 @@ class Ledger:
         session.used.add(owed.server)
         if asked.by is None:
             call = Call(
-                owed.call,
-                owed.key,
-                session.id,
-                asked.method,
-                owed.target,
-                asked.rest,
-                asked.meta,
-                bool(asked.token),
-                asked.trace,
-            )
+                owed.call, owed.key, session.id, asked.method, owed.target, asked.rest, asked.meta,
+                bool(asked.token), asked.trace, request=asked.id,
+            )  # fmt: skip
         else:
             assert self.aftermath is not None
             self.aftermath.leaves(owed)
@@ -197,7 +193,7 @@ class Ledger:
             if owed.edit:
                 self._out(answer_to(owed, is_error=answer.is_error, body=answer.body))
             else:
-                self._out(Reply(session.id, asked.id, answer.is_error, answer.body))
+                self._out(Reply(session.id, asked.id, answer.is_error, answer.body, answer.call))
             if owed.session.waiting:
                 self.pump(owed.session, now)
         elif answer.task:
@@ -277,13 +273,9 @@ class Ledger:
 
     def fail(self, owed: Owed, slug: str, detail: str = "", retry_after_s: float | None = None) -> None:
         """End a call with our own words."""
+        call = call_name(owed.call)
         said = fault(
-            slug,
-            detail=detail,
-            retry_after_s=retry_after_s,
-            server=owed.server,
-            tool=owed.tool,
-            call=f"c{owed.call}",
+            slug, detail=detail, retry_after_s=retry_after_s, server=owed.server, tool=owed.tool, call=call
         )
         self.give(owed, Outcome(*for_method(said, owed.asked.method)))
 
@@ -297,10 +289,9 @@ class Ledger:
 
     def say(self, owed: Owed, outcome: Outcome) -> None:
         """Answer the request that waits for this call."""
-        is_error, ttl_ms, public, task = outcome.is_error, outcome.ttl_ms, outcome.public, outcome.task
-        self._out(
-            answer_to(owed, is_error=is_error, body=outcome.body, ttl_ms=ttl_ms, public=public, task=task)
-        )
+        body, is_error, public = outcome.body, outcome.is_error, outcome.public
+        ttl_ms, task = outcome.ttl_ms, outcome.task
+        self._out(answer_to(owed, is_error=is_error, body=body, ttl_ms=ttl_ms, public=public, task=task))
 
     def cancel(self, session: Session, request: RawJson, reason: str, now: float) -> bool:
         """The agent no longer wants this answer: it gets none. False when nothing is owed under this id."""
@@ -323,6 +314,21 @@ class Ledger:
             self.drop(owed, "the agent is gone")
         self._stalled.pop(session.id, None)
         self.unread.forget(session)
+
+    def adopt(self, owed: Owed, call: CallId, now: float) -> None:
+        """What came back is this call, which is at the supervisor under the number of an earlier broker."""
+        del self.calls[owed.call]
+        self.calls[call] = owed
+        owed.call, owed.stage = call, "sent"
+        session = owed.session
+        session.sent += 1
+        if owed.asked.by is not None:
+            assert self.aftermath is not None
+            self.aftermath.leaves(owed)
+            if session.shared:
+                owed.speaker = part_of(session.id, call)
+        self.backstops.arm(call, now, self.backstop_s.get(owed.key, 1800.0))
+        self._out(Resume(call))
 
     def park(self, owed: Owed) -> None:
         """Its request was answered with what it wants: nobody waits for it until the retry comes."""

@@ -7,8 +7,8 @@ each of which goes to the server that asked. Servers of the handshake era know n
 call is open all the time. A server that sends its user to URLs first has ended its call; that one is said
 again when the user has been there. Source: MCP 2026-07-28, basic/utilities/mrtr; rules 9, 14.
 
-A retry is known by our token, which nobody can guess: it is a keyed hash, good for one round of one call,
-once, and only for the session that was asked, with the same request (method, name and params), in time.
+A retry is known by our token (`tokens`), which nobody can guess: good for one round of one call, once, and
+only for the session that was asked, with the same request (method, name and params), in time.
 Whatever does not fit gets one error and changes nothing. Answers without any token begin the call afresh and
 are given in advance: to what it wants of its agent before it is first answered, by the server's own names.
 
@@ -18,8 +18,6 @@ Knows nothing of: how it is worded, what is in params and answers, which server 
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from hashlib import blake2b
-from hmac import compare_digest
 from typing import Final
 
 from msgspec.structs import replace
@@ -30,10 +28,11 @@ from carpool_broker.core.events import AgentCalled
 from carpool_broker.core.ledger import Ledger
 from carpool_broker.core.replies import refusal
 from carpool_broker.core.session import Owed, Session
+from carpool_broker.core.tokens import Token, Tokens
 from carpool_protocol.deadlines import Deadlines
-from carpool_protocol.faults import InvariantBroken, fault, for_method
+from carpool_protocol.faults import fault, for_method
 from carpool_protocol.ids import ABSENT, AskId, CallId, RawJson, SessionId
-from carpool_protocol.messages import AnswerAsk, Asked, Payload
+from carpool_protocol.messages import AnswerAsk, Asked, Payload, Written
 
 ASKS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The methods that may be answered with what they want (MCP 2026-07-28, basic/utilities/mrtr)."""
@@ -50,7 +49,6 @@ MAX_URL_ROUNDS: Final = 10
 MAX_HELD_BYTES: Final = 64 * 1024 * 1024
 """Of answers that came while nobody waited. Past it a word of ours is kept instead, `_WORD_BYTES` at most."""
 
-_DIGITS: Final = 18
 _WORD_BYTES: Final = 1024
 
 
@@ -79,7 +77,7 @@ class Round:
         come to mean another question meanwhile.
         """
         self.number = 0
-        """Of questions, over the rounds of the call: for keys."""
+        """Of pages, over the rounds of the call: for keys."""
         self.again = False
         """The server ended its call and wants it said again once its user has been at the URLs."""
         self.declined = False
@@ -101,8 +99,12 @@ class Parked:
         self._sessions = sessions
         self._ledger = ledger
         self._out = out
-        self._secret = secret
+        self.tokens = Tokens(secret)
         self._place = place
+        self.unknown: Callable[[Session, AgentCalled, float], bool] = lambda *_: False
+        """What becomes of a retry whose call is not here; False: nothing."""
+        self._brought: dict[CallId, Token] = {}
+        """Calls of a broker before this one, and the token of the retry that they are resumed with."""
         self._rounds: dict[CallId, Round] = {}
         self._of: dict[SessionId, dict[CallId, None]] = {}
         self._asks: dict[AskId, tuple[CallId, str]] = {}
@@ -130,11 +132,18 @@ class Parked:
         if told is not None:
             self._out(AnswerAsk(asked.ask, is_error=False, body=told))
             return
+        token = self._brought.get(owed.call)
+        if token is not None and self.tokens.told(token, asked.ask):
+            told = _brought(owed, asked)
+            if told is not None:
+                self._out(AnswerAsk(asked.ask, is_error=False, body=told))
+                return
         found = self._round(owed)
-        key = asked.name
-        while not key or key in found.inputs or key in found.told:
-            found.number += 1
-            key = f"ask-{owed.rounds + 1}-{found.number}"
+        key = asked.name or _key_of(asked.ask)
+        if key in found.inputs or key in found.told:
+            key = _key_of(asked.ask)
+        while key in found.inputs or key in found.told:  # somebody has named a question like that
+            key += "-"
         found.inputs[key] = Wanted(Input(key, asked.method, asked.params), asked.ask)
         self._asks[asked.ask] = (owed.call, key)
         if not owed.parked and owed.call not in self.gathering:
@@ -158,6 +167,7 @@ class Parked:
             self.gathering.disarm(owed.call)
             self._ledger.park(owed)
         self._ledger.close(owed)  # takes the questions of the call along
+        self._out(Written([owed.call]))  # the retry says all that it needs
         found = self._round(owed)
         found.again = True
         for url in urls[:MAX_INPUTS]:
@@ -177,14 +187,17 @@ class Parked:
         self.expiring.arm(owed.call, now, self._ledger.bounds.park_s)
         found.told = frozenset(found.inputs)
         inputs = tuple(wanted.input for wanted in found.inputs.values())
-        token = self._token(owed.call, owed.rounds)
+        asks = None if found.again else [wanted.ask for wanted in found.inputs.values() if wanted.ask]
+        token = self.tokens.make(owed.call, owed.rounds, owed.asked, asks)
+        self._brought.pop(owed.call, None)
         self._out(RequireInput(owed.session.id, owed.asked.id, inputs, token))
 
     def retried(self, session: Session, event: AgentCalled, now: float) -> None:
         """A request that says it brings what was wanted."""
         found = self._find(session, event)
         if found is None:
-            self._out(refusal(session, event.id, event.by, "bad_request_state", method=event.method))
+            if not self.unknown(session, event, now):
+                self._out(refusal(session, event.id, event.by, "bad_request_state", method=event.method))
             return
         owed = found.owed
         self.expiring.disarm(owed.call)
@@ -192,15 +205,7 @@ class Parked:
             owed.asked = event
         else:
             self._ledger.resume(owed, event)
-        for given in event.given:
-            wanted = found.inputs.pop(given.key, None) if given.key in found.told else None
-            if wanted is None:
-                continue
-            if wanted.ask is None:
-                found.declined = found.declined or not given.accepted
-            else:
-                del self._asks[wanted.ask]
-                self._out(AnswerAsk(wanted.ask, is_error=False, body=given.body))
+        self._take(found, event)
         if found.inputs and not found.declined:
             if not found.again:
                 self._ledger.park(owed)
@@ -220,34 +225,51 @@ class Parked:
             self._ledger.report(owed, owed.latest)
             owed.latest = ABSENT
 
+    def _take(self, found: Round, event: AgentCalled) -> None:
+        """What it brings of what its agent was told."""
+        for given in event.given:
+            wanted = found.inputs.pop(given.key, None) if given.key in found.told else None
+            if wanted is None:
+                continue
+            if wanted.ask is None:
+                found.declined = found.declined or not given.accepted
+            else:
+                del self._asks[wanted.ask]
+                self._out(AnswerAsk(wanted.ask, is_error=False, body=given.body))
+
     def _find(self, session: Session, event: AgentCalled) -> Round | None:
         """The round that this retry belongs to."""
-        parts = event.state.split(".")
-        if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts[:2]):
+        token = self.tokens.read(event)
+        found = None if token is None else self._rounds.get(token.call)
+        if token is None or found is None or found.owed.session is not session:
             return None
-        if max(map(len, parts[:2])) > _DIGITS:
-            return None
-        call, number = CallId(int(parts[0])), int(parts[1])
-        genuine = self._token(call, number)
-        if not compare_digest(genuine.encode(), event.state.encode("utf-8", "replace")):
-            return None
-        found = self._rounds.get(call)
-        if found is None or call not in self.expiring or found.owed.rounds != number:
+        if token.call not in self.expiring or found.owed.rounds != token.round:
             return None  # it was used, or has expired
-        asked = found.owed.asked
-        same = (asked.method, asked.name, asked.digest) == (event.method, event.name, event.digest)
-        return found if same and found.owed.session is session else None
+        return found
 
-    def _token(self, call: CallId, number: int) -> str:
-        if not self._secret:
-            raise InvariantBroken("a token without a secret")
-        head = f"{call}.{number}"
-        return f"{head}.{blake2b(head.encode(), key=self._secret[:64], digest_size=16).hexdigest()}"
+    # --- of a broker before this one -------------------------------------------------------------------
+
+    def brought(self, owed: Owed, call: CallId, token: Token) -> None:
+        """This is about to become that call, and has what its agent was told with this token. The questions
+        that are open still come again.
+        """
+        owed.rounds = token.round
+        self._brought[call] = token
+
+    def say_again(self, session: Session, event: AgentCalled, token: Token, now: float) -> None:
+        """The server had ended its call, and the user has been at its URLs, or has declined."""
+        owed = self._ledger.open(session, event)
+        owed.rounds = token.round
+        if all(given.accepted for given in event.given):
+            self._place(owed, now)
+        else:
+            self._ledger.fail(owed, "url_declined")
 
     # --- the course of the call (`Aftermath`) ----------------------------------------------------------
 
     def closed(self, owed: Owed) -> None:
         """Its questions are over with it."""
+        self._brought.pop(owed.call, None)
         found = self._rounds.get(owed.call)
         if found is None:
             return
@@ -296,6 +318,8 @@ class Parked:
         owed = self._rounds[call].owed
         if call in self._ledger.calls:
             self._ledger.drop(owed, reason)
+        elif not self._rounds[call].again:
+            self._out(Written([call]))
         self._drop(call)
 
     def _round(self, owed: Owed) -> Round:
@@ -343,6 +367,7 @@ class Parked:
         assert len(self.gathering) + len(self.expiring) == len(self._rounds)
         assert {call for call, owed in calls.items() if owed.parked} <= self._rounds.keys()
         held = sum(len(f.outcome.body) for f in self._rounds.values() if f.outcome is not None)
+        assert self._brought.keys() <= calls.keys(), "brought for a call that is over"
         assert held == self._held_bytes <= MAX_HELD_BYTES + _WORD_BYTES * len(self._rounds)
 
 
@@ -356,3 +381,14 @@ def _told_in_advance(owed: Owed, name: str) -> Payload | None:
             owed.asked = replace(owed.asked, given=left)
             return given.body
     return None
+
+
+def _key_of(ask: AskId) -> str:
+    """The same at every broker that asks it."""
+    return f"ask-{ask}"
+
+
+def _brought(owed: Owed, asked: Asked) -> Payload | None:
+    """What the retry brought for a question that its agent was told."""
+    by_key = {given.key: given.body for given in owed.asked.given}
+    return by_key.get(_key_of(asked.ask)) or (by_key.get(asked.name) if asked.name else None)

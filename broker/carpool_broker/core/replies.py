@@ -8,7 +8,7 @@ Knows nothing of: how any of it is worded, what is owed.
 
 from typing import Final
 
-from carpool_broker.core.effects import Reply, ReplyOutward, ReplyStateless
+from carpool_broker.core.effects import NO_CALL, Reply, ReplyOutward, ReplyStateless
 from carpool_broker.core.events import Asker
 from carpool_broker.core.session import Owed, Session
 from carpool_protocol.faults import fault, for_method
@@ -25,10 +25,11 @@ def answer(
     `task`: it goes on as that.
     """
     session, asked = owed.session, owed.asked
+    call = owed.call if owed.stage == "sent" else NO_CALL  # no record holds what was never sent
     if asked.by is None:
         if owed.edit and not is_error:
-            return ReplyOutward(session.id, asked.id, body, asked.method, session.version, owed.key)
-        return Reply(session.id, asked.id, is_error, body)
+            return ReplyOutward(session.id, asked.id, body, asked.method, session.version, owed.key, call)
+        return Reply(session.id, asked.id, is_error, body, call)
     reads = asked.method == READ
     return ReplyStateless(
         session.id,
@@ -42,6 +43,7 @@ def answer(
         key=owed.key if owed.edit and not is_error else PoolKey(""),
         task="" if is_error else task or owed.task,
         begins_task=bool(task) and not is_error,
+        call=call,
     )
 
 

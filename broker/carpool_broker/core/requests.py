@@ -86,13 +86,9 @@ class Requests:
         session = self._sessions.get(event.session)
         if session is None:
             return
+        if self.objects(session, event):
+            return
         by = event.by
-        if by is None and not session.greeted:
-            self.refuse(session, event.id, "not_initialized")
-            return
-        if event.id in session.owed or event.id in session.lists or (by and event.id in session.listens):
-            self._out(refusal(session, event.id, by, "duplicate_request_id", method=event.method))
-            return
         if by is not None and event.state:
             self.retried(session, event, now)
             return
@@ -100,6 +96,21 @@ class Requests:
             self.tasks.asked(session, event, now)
             return
         self._resolve(self._ledger.open(session, event), now, patient=True)
+
+    def objects(self, session: Session, event: AgentCalled) -> bool:
+        """Whether it cannot be taken at all: then that is its answer."""
+        by = event.by
+        if by is None and not session.greeted:
+            self.refuse(session, event.id, "not_initialized")
+            return True
+        if event.id in session.owed or event.id in session.lists or (by and event.id in session.listens):
+            self._out(refusal(session, event.id, by, "duplicate_request_id", method=event.method))
+            return True
+        return False
+
+    def look_outward(self, owed: Owed) -> None:
+        """Find out anew whether its answer is to be changed for its agent."""
+        owed.edit = needed(self._outlook.view(owed.session), owed.key, owed.version)
 
     def place(self, owed: Owed, now: float) -> None:
         """Have a call that is in the books served."""

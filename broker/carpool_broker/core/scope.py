@@ -39,3 +39,7 @@ class Scope(Struct, frozen=True, cache_hash=True):
 
     servers: tuple[ScopeEntry, ...]
     separator: str = SEPARATOR
+
+    def server_of(self, key: PoolKey) -> ServerName | None:
+        """Which server this pool is here; None: it is not seen."""
+        return next((entry.server for entry in self.servers if entry.key == key), None)

@@ -21,9 +21,11 @@ from carpool_broker.core.scope import Scope
 from carpool_protocol.downgrade import NEWEST
 from carpool_protocol.ids import ABSENT, CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId
 
-Stage = Literal["unresolved", "waiting", "sent"]
-"""`unresolved`: the name may belong to a server whose catalog is on its way. `waiting`: in the session's
-line. `sent`: on the link or beyond."""
+Stage = Literal["returning", "unresolved", "waiting", "sent"]
+"""`returning`: its session has come back, and the record that may hold it has not come (`recovery`).
+`unresolved`: the name may belong to a server whose catalog is on its way. `waiting`: in the session's line.
+`sent`: on the link or beyond.
+"""
 
 # Made once: every call has them, and a `NewType` costs as much as any function.
 _NO_KEY: Final = PoolKey("")

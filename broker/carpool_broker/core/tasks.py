@@ -74,6 +74,8 @@ class Tasks:
         self._out = out
         self.secret = b""
         """What ids are made with; nobody outside knows it."""
+        self.life = 0
+        """Of the broker: another one with the same secret makes other ids."""
         self._count = 0
         self._tasks: dict[str, Task] = {}
         self._of: dict[SessionId, dict[str, Task]] = {}
@@ -126,7 +128,7 @@ class Tasks:
         if not self.secret:
             raise InvariantBroken("an id of a task without a secret")
         self._count += 1
-        said = b"task %d" % self._count
+        said = b"task %d of life %d" % (self._count, self.life)
         return blake2b(said, key=self.secret[:64], digest_size=16).hexdigest()
 
     def asked(self, session: Session, event: AgentCalled, now: float) -> None:

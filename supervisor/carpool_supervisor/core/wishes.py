@@ -54,8 +54,8 @@ class Wishes:
         self._starts = roster.starts
         self._leases = leases
         self._out = out
-        self._has_met_sessions = False
-        """The broker has told once which sessions there are."""
+        self._has_lost_touch = False
+        """With this very broker: it tells again of what is known here."""
         self._renewals: dict[PoolKey, float] = {}
         """When a tainted lane of this pool is to be replaced."""
 
@@ -253,15 +253,15 @@ class Wishes:
         """Sessions may have gone while nobody told us: their leases end, and those who are still there are
         told.
         """
+        self._has_lost_touch = True
         self._returned(self._leases.all_lost("link"), now)
 
     def sessions(self, there: Sessions, now: float) -> None:
         """Who is there: what is known of others goes. They may have left while the link was down."""
         for gone in self._leases.sessions() - {note.session for note in there.live}:
             self._returned(self._leases.session_ended(gone), now)
-        if self._has_met_sessions:  # what this very supervisor leased it has marked itself
+        if self._has_lost_touch:  # what this very supervisor leased it has marked itself
             return
-        self._has_met_sessions = True
         for note in there.live:
             for key in note.bereft:
                 if key in self._pools:

@@ -1,0 +1,105 @@
+"""What the supervisor remembers of the brokers before this one, until it is settled here (rule 4).
+
+Owns the calls and sessions of the record as told (`Recorded`): which call a request is found as, which
+sessions may still come back, and that the supervisor hears what it need not remember any longer: of a call
+that has ended it forgets the answer, one that is open is cancelled. Calls whose agent is asked for something
+(stateless era) are kept for a retry, which may come as long as any (rule 14).
+
+Invariants (`check`): every call is in the index of its session, once; only what a retry may come for has a
+deadline.
+Knows nothing of: who is here, what becomes of a request.
+"""
+
+from collections.abc import Callable, Iterator
+
+from carpool_broker.core.effects import AnyEffect
+from carpool_protocol.deadlines import Deadlines
+from carpool_protocol.ids import CallId, PoolKey, RawJson, SessionId
+from carpool_protocol.messages import CancelCall, Recorded, RecordedCall, Written
+
+
+class Record:
+    """The record, as far as it is not settled."""
+
+    def __init__(self, out: Callable[[AnyEffect], None]) -> None:
+        self._out = out
+        self.awaited: dict[SessionId, list[PoolKey]] = {}
+        """Sessions that are not back, and where they hold something."""
+        self._calls: dict[SessionId, dict[CallId, RecordedCall]] = {}
+        self._parked: dict[CallId, SessionId] = {}
+        self.expiring: Deadlines[CallId] = Deadlines()
+        """Calls that wait for a retry."""
+
+    def hear(self, told: Recorded) -> None:
+        """A part of it."""
+        for each in told.sessions:
+            self.awaited[each.session] = each.held
+        for call in told.calls:
+            self.awaited.setdefault(call.session, [])
+            self._calls.setdefault(call.session, {})[call.call] = call
+
+    def requests(self, session: SessionId) -> dict[RawJson, RecordedCall]:
+        """The calls of this session by the agent's own ids. Of two with one id the later is the one that may
+        be open still: an id is not used again before it is answered.
+        """
+        calls = self._calls.get(session, {})
+        return {calls[number].request: calls[number] for number in sorted(calls)}
+
+    def get(self, session: SessionId, call: CallId) -> RecordedCall | None:
+        """This call, if it is this session's."""
+        return self._calls.get(session, {}).get(call)
+
+    def take(self, call: RecordedCall) -> None:
+        """It is in the books now."""
+        calls = self._calls[call.session]
+        del calls[call.call]
+        if not calls:
+            del self._calls[call.session]
+        if self._parked.pop(call.call, None) is not None:
+            self.expiring.disarm(call.call)
+
+    def park(self, call: RecordedCall, now: float, park_s: float) -> None:
+        """A retry may come for it."""
+        if call.call not in self._parked:
+            self._parked[call.call] = call.session
+            self.expiring.arm(call.call, now, park_s)
+
+    def calls_of(self, session: SessionId) -> list[RecordedCall]:
+        """All of it that is not settled."""
+        return list(self._calls.get(session, {}).values())
+
+    def sessions(self) -> Iterator[SessionId]:
+        """Those that anything is left of."""
+        yield from {**self.awaited, **self._calls}
+
+    def release(self, call: RecordedCall, reason: str) -> None:
+        """Nobody wants it."""
+        self.take(call)
+        if call.ended:
+            self._out(Written([call.call]))
+        else:
+            self._out(CancelCall(call.call, reason))
+
+    def overdue(self, now: float) -> None:
+        """Calls that no retry came for."""
+        for call in self.expiring.due(now):
+            found = self._calls[self._parked.pop(call)][call]
+            self.release(found, "the agent did not bring in time what it wants")
+
+    def clear(self) -> None:
+        """Whoever remembered it is gone."""
+        for call in self._parked:
+            self.expiring.disarm(call)
+        self.awaited.clear()
+        self._calls.clear()
+        self._parked.clear()
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        assert len(self.expiring) == len(self._parked)
+        for call, session in self._parked.items():
+            assert call in self.expiring
+            assert self._calls[session][call].parked or self._calls[session][call].ended
+        for session, calls in self._calls.items():
+            assert calls, "an empty index"
+            assert all(each.call == call and each.session == session for call, each in calls.items())

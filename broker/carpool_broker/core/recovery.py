@@ -1,0 +1,341 @@
+"""How sessions of a broker that died go on here (docs/decisions/0019).
+
+Owns who has come back, and until when others may; requests that wait for the supervisor's record (`record`);
+and what becomes of each: it is found there and resumed under its old number; or that very supervisor does not
+know it, so no server has seen it and it is a new call; or else it may have been run, and is `Lost`. A call of
+the record that nobody claims has been cancelled by its agent, or answered: it is let go.
+
+Until everybody who may is back, what the supervisor has for others stays: their pools, levels, subscriptions.
+
+Invariants (`check`): a request waits here only while its session is back and the record is not told, and has
+a deadline; who is back is not awaited once the record is told; nobody is awaited once everybody is known.
+Knows nothing of: how carriers keep lines, what is in requests and answers.
+"""
+
+from collections.abc import Callable, Container, Iterable
+from typing import Any, Final, Literal
+
+from msgspec.structs import replace
+
+from carpool_broker.core.asked_before import AskedBefore
+from carpool_broker.core.effects import AnyEffect, TellServed
+from carpool_broker.core.events import AgentCalled, AgentResumed
+from carpool_broker.core.ledger import Ledger
+from carpool_broker.core.parked import Parked
+from carpool_broker.core.record import Record
+from carpool_broker.core.replies import refusal
+from carpool_broker.core.requests import Requests
+from carpool_broker.core.session import Owed, Session
+from carpool_broker.core.tokens import ENDED, Token
+from carpool_protocol.deadlines import Deadlines
+from carpool_protocol.ids import CallId, Epoch, PoolKey, SessionId, life_of
+from carpool_protocol.messages import Catalog, PoolChanged, Recorded, RecordedCall, SessionGone
+from carpool_protocol.subjects import TASKS
+
+RETURN_S: Final = 30.0
+"""A session that is not back so long after the record came is gone. So long a request waits for that."""
+GRACE_S: Final = 5.0
+"""So long sessions are expected of which nothing is recorded, because they had nothing open."""
+
+NOBODY: Final = Epoch("")
+
+
+class Recovery:
+    """All sessions that come back."""
+
+    def __init__(
+        self,
+        sessions: dict[SessionId, Session],
+        ledger: Ledger,
+        requests: Requests,
+        parked: Parked,
+        before: AskedBefore,
+        *,
+        out: Callable[[AnyEffect], None],
+        life: int,
+    ) -> None:
+        self._sessions = sessions
+        self._ledger = ledger
+        self._requests = requests
+        self._parked = parked
+        self._before = before
+        self._out = out
+        self._life = life
+        self.known: Callable[[], None] = lambda: None
+        """Nobody comes back any more."""
+        self.settled: Callable[[], None] = lambda: None
+        """Who had nothing open is back, or late."""
+        self.record = Record(out)
+        self.epoch = NOBODY
+        """Of the supervisor that is there."""
+        self.heard = False
+        """Its record is told."""
+        self.everybody = life == 0
+        """Nobody can come back any more: of a first broker nobody can."""
+        self._back: dict[SessionId, Epoch] = {}
+        """Who has come back, and under which supervisor its requests were sent."""
+        self.gone: set[SessionId] = set()
+        """Who did not come back in time: one who comes later finds nothing of theirs."""
+        self._left: set[SessionId] = set()
+        """Who left before the record was told."""
+        self._bereft: dict[SessionId, list[PoolKey]] = {}
+        """What sessions that are not back had held at a supervisor that is gone."""
+        self._adopted: dict[CallId, Owed] = {}
+        self._pools: dict[PoolKey, dict[type, Catalog | PoolChanged]] = {}
+        """What was told of pools that nobody who is here wants."""
+        self.windows: Deadlines[Literal["grace", "return"]] = Deadlines()
+        self.waits: Deadlines[SessionId] = Deadlines()
+
+    # --- the supervisor --------------------------------------------------------------------------------
+
+    @property
+    def hushed(self) -> bool:
+        """What sessions want to hear is not said yet: others may want more."""
+        return not self.everybody and (not self.heard or "grace" in self.windows)
+
+    def supervisor_came(self, epoch: Epoch) -> None:
+        """Its record comes next."""
+        self.epoch = epoch
+
+    def hear(self, told: Recorded) -> None:
+        """A part of the record."""
+        self.record.hear(told)
+
+    def told(self, now: float) -> None:
+        """That was all of it."""
+        self.heard = True
+        if not self.everybody and not self.windows:
+            self.windows.arm("grace", now, GRACE_S)
+            self.windows.arm("return", now, RETURN_S)
+        for session in list(self.record.sessions()):
+            if session not in self._back:
+                self._release_own(session)
+        for left in self._left & self.record.awaited.keys():
+            self._give_up(left)
+        self._left.clear()
+        for back in list(self._back):
+            self._settle(self._sessions[back], now)
+        if self.everybody:
+            self._give_up_others()
+        for each in self._sessions.values():
+            if each.id not in self._back:
+                self._out(TellServed(each.id, self.epoch))
+        self.look()
+
+    def _release_own(self, session: SessionId) -> None:
+        """The link was down for a while: what this very broker had sent has ended here."""
+        for call in self.record.calls_of(session):
+            if life_of(call.call) == self._life:
+                self.record.release(call, "the link was down")
+
+    def supervisor_went(self) -> None:
+        """What it remembered is gone with it."""
+        for session, held in self.record.awaited.items():
+            if held and session not in self._sessions:
+                self._bereft[session] = held
+        self.record.clear()
+        for session in self._back:
+            if session not in self.waits:
+                self._before.over(session)
+        self.heard, self.epoch = False, NOBODY
+        self._adopted.clear()
+        self._pools.clear()
+
+    def keep(self, told: Catalog | PoolChanged) -> None:
+        """Nobody who is here wants this pool; somebody who comes back may."""
+        if not self.everybody:
+            self._pools.setdefault(told.key, {})[type(told)] = told
+
+    def kept(self, wanted: Container[PoolKey]) -> list[Catalog | PoolChanged]:
+        """What was kept of pools that are wanted now."""
+        found = [key for key in self._pools if key in wanted]
+        return [told for key in found for told in self._pools.pop(key).values()]
+
+    # --- agents ----------------------------------------------------------------------------------------
+
+    def expected(self) -> list[SessionId]:
+        """Who is not here and may come back, as far as anything is remembered of them."""
+        awaited = () if self.everybody else self.record.awaited
+        return [each for each in awaited if each not in self._sessions and each not in self._left]
+
+    def resumed(self, session: Session, event: AgentResumed, now: float) -> None:
+        """A session has come back. Its requests are in its books from now on."""
+        self._back[session.id] = event.supervisor
+        self._before.resumed(session.id, event.asks, now)
+        session.bereft.update(self._bereft.pop(session.id, ()))
+        bounds = self._ledger.bounds
+        most = (session.max_open_calls or bounds.max_open_calls) + bounds.max_waiting_calls
+        for number, asked in enumerate(event.calls):
+            if self._requests.objects(session, asked):
+                continue
+            if number >= most:  # no broker had so many of it open
+                self._out(refusal(session, asked.id, asked.by, "too_many_calls", method=asked.method))
+            else:
+                self._hold(session, asked, now)
+        if self.heard:
+            self._settle(session, now)
+            self.look()
+
+    def retried(self, session: Session, event: AgentCalled, now: float) -> bool:
+        """A retry whose call is not parked here. False: it is none of another broker's either."""
+        if session.id not in self._back:
+            return False
+        token = self._parked.tokens.read(event)
+        if token is None or life_of(token.call) == self._life:
+            return False
+        if not self.heard:
+            self._hold(session, event, now)
+            return True
+        if token.marks == ENDED:
+            self._parked.say_again(session, event, token, now)
+            return True
+        call = self.record.get(session.id, token.call)
+        if call is not None:
+            self._adopt(self._ledger.open(session, event), call, token, now)
+        return call is not None
+
+    def _hold(self, session: Session, asked: AgentCalled, now: float) -> None:
+        self._ledger.open(session, asked).stage = "returning"
+        if session.id not in self.waits:
+            self.waits.arm(session.id, now, RETURN_S)
+
+    def _returning(self, session: Session) -> list[Owed]:
+        return [owed for owed in session.owed.values() if owed.stage == "returning"]
+
+    def _settle(self, session: Session, now: float) -> None:
+        """Decide what becomes of everything of a session that is back."""
+        for key in self.record.awaited.pop(session.id, ()):
+            server = session.scope.server_of(key)
+            if server is not None:
+                session.called.add(server)
+                session.used.add(server)
+        known = self._back[session.id] == self.epoch != NOBODY and session.id not in self.gone
+        self.waits.disarm(session.id)
+        self._before.wait_again(session.id, now)
+        by_request = self.record.requests(session.id)
+        for owed in self._returning(session):
+            asked = owed.asked
+            token = self._parked.tokens.read(asked) if asked.state else None
+            call = by_request.get(asked.id)
+            rounds = None if token is None else self.record.get(session.id, token.call)
+            if rounds is not None and (call is None or call.call <= rounds.call):
+                self._adopt(owed, rounds, token, now)
+            elif call is not None:
+                self._adopt(owed, call, None, now)
+            elif known:
+                self._ledger.close(owed)
+                self._requests.called(asked, now)
+            else:
+                self._ledger.fail(owed, "link_broken")
+        for left in self.record.calls_of(session.id):
+            # A call of the stateless era may have ended while its agent was asked.
+            awaited = left.parked or (left.ended and not session.greeted)
+            if awaited and life_of(left.call) != self._life:
+                self.record.park(left, now, self._ledger.bounds.park_s)
+            else:
+                self.record.release(left, "the agent does not wait for it")
+        if not known:
+            self._before.over(session.id)
+        self._back[session.id] = self.epoch
+        self._out(TellServed(session.id, self.epoch))
+
+    def _adopt(self, owed: Owed, call: RecordedCall, token: Token | None, now: float) -> None:
+        """It is in the record: it goes on as that call. `token`: it brings what that was parked for."""
+        session = owed.session
+        self.record.take(call)
+        if token is None:  # given in advance, perhaps to a question that was answered with it before
+            owed.asked = replace(owed.asked, given=())
+        owed.key, owed.target = call.key, call.target
+        owed.server = session.scope.server_of(call.key) or owed.server
+        self._requests.look_outward(owed)
+        if owed.asked.method in TASKS:
+            owed.task = owed.asked.name
+        session.used.add(owed.server)
+        self._adopted[call.call] = owed
+        if token is not None:
+            self._parked.brought(owed, call.call, token)
+        self._ledger.adopt(owed, call.call, now)
+
+    def moved(self) -> None:
+        """Catalogs came: they tell how answers of a pool are to be read."""
+        calls = self._ledger.calls
+        self._adopted = {call: owed for call, owed in self._adopted.items() if call in calls}
+        for owed in self._adopted.values():
+            self._requests.look_outward(owed)
+
+    def forget(self, session: Session) -> None:
+        """The agent is gone. The supervisor hears so, if it is there, after it has told its record."""
+        if self.heard:
+            self._give_up(session.id)
+        else:
+            self._left.add(session.id)
+        self._back.pop(session.id, None)
+        self.waits.disarm(session.id)
+        self._before.forget(session.id)
+
+    # --- time ------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Perhaps nobody is awaited any more."""
+        if self.heard and not (self.everybody or self.record.awaited or "grace" in self.windows):
+            self._close()
+
+    def _close(self) -> None:
+        self.everybody = True
+        self.windows.disarm("return")
+        self._pools.clear()
+        self._bereft.clear()
+        self._give_up_others()
+        self.known()
+
+    def _give_up_others(self) -> None:
+        """Who is not back now is gone."""
+        for session in list(self.record.awaited):
+            if session in self._back:
+                continue
+            self.gone.add(session)
+            if session in self._sessions:
+                self._release(session)
+            else:
+                self._give_up(session)
+
+    def _give_up(self, session: SessionId) -> None:
+        self._release(session)
+        self._out(SessionGone(session))
+
+    def _release(self, session: SessionId) -> None:
+        self.record.awaited.pop(session, None)
+        for call in self.record.calls_of(session):
+            self.record.release(call, "the agent is gone")
+
+    def overdue(self, now: float) -> None:
+        """What has waited long enough."""
+        self.record.overdue(now)
+        self._before.overdue(now)
+        for late in self.waits.due(now):
+            for owed in self._returning(self._sessions[late]):
+                self._ledger.fail(owed, "link_broken")
+        for window in self.windows.due(now):
+            if window == "grace" and not self.everybody:
+                self.settled()
+            elif not self.everybody:
+                self._close()
+        self.look()
+
+    def deadlines(self) -> Iterable[Deadlines[Any]]:
+        """When something has waited long enough."""
+        return (self.windows, self.waits, self.record.expiring, self._before.expiring)
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        self.record.check()
+        self._before.check(self._sessions)
+        assert self._back.keys() <= self._sessions.keys(), "back, and not here"
+        for session in self._sessions.values():
+            waits = any(owed.stage == "returning" for owed in session.owed.values())
+            assert not waits or (session.id in self._back and not self.heard), "a request waits for nothing"
+            assert not waits or session.id in self.waits
+        if self.heard:
+            assert not self.record.awaited.keys() & self._back.keys(), "back, and awaited"
+            assert not (self.everybody and self.record.awaited), "awaited, and known to be gone"
+            assert not self.waits

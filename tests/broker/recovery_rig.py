@@ -1,0 +1,165 @@
+"""A broker's core of a second life, for the tests of what it makes of the first one's sessions.
+
+Owns the shorthands: two servers, a supervisor that remembers, sessions that come back, requests of both eras.
+"""
+
+from typing import Any, Final
+
+from carpool_broker.core import events as ev
+from carpool_broker.core.bounds import Bounds
+from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.events import Asker, Capabilities, Given, SourceId
+from carpool_broker.core.registry import Registry
+from carpool_broker.core.scope import Scope, ScopeEntry
+from carpool_protocol.ids import (
+    ABSENT,
+    EMPTY_OBJECT,
+    AskId,
+    CallId,
+    Epoch,
+    PoolKey,
+    RawJson,
+    ServerName,
+    SessionId,
+    call_of,
+)
+from carpool_protocol.messages import (
+    Answered,
+    Asked,
+    Catalog,
+    Policy,
+    PoolSpec,
+    Recorded,
+    RecordedCall,
+    RecordedSession,
+    ToolOffer,
+)
+
+ONE, TWO = SessionId("s1"), SessionId("s2")
+A, B = PoolKey("a:1"), PoolKey("b:1")
+EPOCH, OTHER = Epoch("e1"), Epoch("e2")
+DAEMON: Final = SourceId("daemon")
+RESULT: Final = RawJson(b'{"content":[]}')
+SECRET: Final = b"of the launcher"
+ALL: Final = Capabilities(sampling=True, form=True, url=True)
+SAMPLING: Final = "sampling/createMessage"
+
+
+def recorded(number: int, session: SessionId = ONE, request: str = "1", **more: Any) -> RecordedCall:
+    """A call of the first broker, to `a`."""
+    return RecordedCall(call_of(0, number), session, RawJson(request.encode()), A, "x", **more)
+
+
+class Rig:
+    """Servers `a` (tool `x`) and `b` (tool `y`), and a clock. No supervisor is there yet."""
+
+    def __init__(self, *, life: int = 1, now: float = 100.0) -> None:
+        self.core = BrokerCore(Registry(mark="m"), Bounds(), 10.0, secret=SECRET, life=life)
+        self.now = now
+        self.read(DAEMON, A, B)
+
+    def feed(self, event: ev.AnyEvent) -> list[Any]:
+        """One event, with every invariant checked."""
+        effects = self.core.handle(event, self.now)
+        self.core.check()
+        return effects
+
+    def wait(self, duration_s: float) -> list[Any]:
+        """Time passes, to each deadline in turn."""
+        effects: list[Any] = []
+        until = self.now + duration_s
+        while (due := self.core.next_deadline()) is not None and due <= until:
+            self.now = max(self.now, due)
+            effects += self.core.tick(self.now)
+            self.core.check()
+        self.now = until
+        return effects
+
+    def read(self, source: SourceId, *keys: PoolKey) -> list[Any]:
+        """A configuration has these servers."""
+        entries = tuple(ScopeEntry(server=ServerName(key[0]), key=key) for key in keys)
+        specs = tuple(
+            PoolSpec(key=e.key, server=e.server, argv=[], env={}, cwd="/", policy=Policy()) for e in entries
+        )
+        return self.feed(
+            ev.SourceRead(
+                source=source, scope=Scope(entries), specs=specs, misconfigured={}, stop_first=frozenset(),
+                max_processes=8, max_greeting=3,
+            )
+        )  # fmt: skip
+
+    def link(
+        self,
+        *calls: RecordedCall,
+        epoch: Epoch = EPOCH,
+        held: dict[SessionId, list[PoolKey]] | None = None,
+        idle: tuple[SessionId, ...] = (),
+    ) -> list[Any]:
+        """A supervisor greets and remembers these. What the broker says to its record."""
+        self.feed(ev.SupervisorCame(1_000_000, epoch))
+        sessions = [RecordedSession(session, keys) for session, keys in (held or {}).items()]
+        sessions += [RecordedSession(session) for session in idle]
+        effects = self.feed(Recorded(sessions, list(calls)))
+        self.catalog(A, "x")
+        self.catalog(B, "y")
+        return effects
+
+    def unlink(self) -> list[Any]:
+        """The supervisor is gone."""
+        return self.feed(ev.SupervisorWent())
+
+    def catalog(self, key: PoolKey, *tools: str) -> list[Any]:
+        """A pool tells what it has."""
+        offers = [ToolOffer(tool, RawJson(b'{"name":"%s"}' % tool.encode())) for tool in tools]
+        return self.feed(Catalog(key, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25"))
+
+    def come(self, session: SessionId = ONE, *, source: SourceId = DAEMON, greets: bool = True) -> None:
+        """A session attaches, and what its carrier replays is read."""
+        self.feed(ev.AgentCame(session=session, source=source, agent="", pid=1, carrier="shim"))
+        if greets:
+            self.feed(ev.AgentGreeted(session, RawJson(b'"i"'), "2025-11-25", "x", ALL))
+
+    def resume(
+        self,
+        *calls: ev.AgentCalled,
+        session: SessionId = ONE,
+        epoch: Epoch = EPOCH,
+        asks: tuple[str, ...] = (),
+        greets: bool = True,
+    ) -> list[Any]:
+        """A session comes back with requests that it has no answer to."""
+        self.come(session, greets=greets)
+        return self.feed(ev.AgentResumed(session, epoch, calls, tuple(AskId(ask) for ask in asks)))
+
+    def answer(self, call: CallId) -> list[Any]:
+        """A server's answer."""
+        return self.feed(Answered(call, is_error=False, body=RESULT))
+
+    def ask(self, call: CallId, ask: str, name: str = "") -> list[Any]:
+        """A server wants something of the agent behind a call."""
+        return self.feed(Asked(call, AskId(ask), SAMPLING, EMPTY_OBJECT, False, name=name))
+
+
+def called(request: str = "1", name: str = "a__x", session: SessionId = ONE) -> ev.AgentCalled:
+    """A request of an agent of the handshake era."""
+    return ev.AgentCalled(session, RawJson(request.encode()), name, EMPTY_OBJECT, ABSENT, ABSENT)
+
+
+def says(
+    request: str = "1",
+    *,
+    state: str = "",
+    session: SessionId = ONE,
+    given: dict[str, RawJson] | None = None,
+) -> ev.AgentCalled:
+    """One of the stateless era; `state` and `given`: it is a retry."""
+    return ev.AgentCalled(
+        session, RawJson(request.encode()), "a__x", EMPTY_OBJECT, ABSENT, ABSENT,
+        by=Asker(ALL), digest="d", state=state,
+        given=tuple(Given(key, body) for key, body in (given or {}).items()),
+    )  # fmt: skip
+
+
+def only(effects: list[Any], kind: type[Any]) -> list[Any]:
+    """Those of this kind."""
+    return [effect for effect in effects if isinstance(effect, kind)]

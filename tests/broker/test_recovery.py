@@ -1,0 +1,337 @@
+"""What becomes of sessions and open requests of a broker that died. Source: rule 4, docs/decisions/0019."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from carpool_broker.core import events as ev
+from carpool_broker.core.effects import Reply, TellServed
+from carpool_broker.core.events import SourceId
+from carpool_broker.core.recovery import GRACE_S, RETURN_S
+from carpool_protocol.ids import EMPTY_OBJECT, CallId, Epoch, PoolKey, RawJson, SessionId, call_of
+from carpool_protocol.messages import (
+    Call,
+    CancelCall,
+    Failed,
+    PoolChanged,
+    Progressed,
+    Recorded,
+    Resume,
+    SessionGone,
+    SessionNote,
+    Sessions,
+    SetLevel,
+    Wanted,
+    Written,
+)
+from tests.behaviours import behaviour
+from tests.broker.recovery_rig import EPOCH, ONE, OTHER, RESULT, TWO, A, B, Rig, called, only, recorded
+
+OLD = call_of(0, 7)
+
+
+def code(reply: Reply) -> str:
+    return str(msgspec.json.decode(reply.body)["_meta"]["carpool/error"]["code"])
+
+
+# --- open requests --------------------------------------------------------------------------------------
+
+
+@behaviour("death:broker-pause")
+@pytest.mark.parametrize("first", ["session", "record"])
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_request_that_is_in_the_record_is_resumed_under_its_old_number_and_answered_once(
+    first: str, ended: bool
+) -> None:
+    rig = Rig()
+    effects = []
+    if first == "session":
+        assert only(rig.resume(called()), Resume) == [], "nothing is known yet"
+        effects += rig.link(recorded(7, ended=ended))
+    else:
+        rig.link(recorded(7, ended=ended))
+        effects += rig.resume(called())
+    assert only(effects, Resume) == [Resume(OLD)]
+    assert only(effects, Call) == []
+    assert rig.answer(OLD) == [Reply(ONE, RawJson(b"1"), is_error=False, body=RESULT, call=OLD)]
+    assert rig.answer(OLD) == []
+    assert only(rig.wait(100.0), CancelCall) == []
+
+
+def test_what_a_resumed_call_says_goes_to_its_agent_and_its_cancel_to_its_server() -> None:
+    rig = Rig()
+    rig.link(recorded(7))
+    rig.resume(msgspec.structs.replace(called(), token=RawJson(b'"p"')))
+    (told,) = rig.feed(Progressed(OLD, EMPTY_OBJECT))
+    assert told.token == b'"p"'
+    assert rig.feed(ev.AgentCancelled(ONE, RawJson(b"1"), "why")) == [CancelCall(OLD, "why")]
+
+
+def test_a_resumed_call_that_the_record_has_lost_meanwhile_is_lost_here_too() -> None:
+    rig = Rig()
+    rig.link(recorded(7))
+    rig.resume(called())
+    (reply,) = rig.feed(Failed(OLD, "lost", "maybe", ""))
+    assert code(reply) == "lost"
+
+
+@behaviour("death:broker-pause")
+def test_a_request_that_the_same_supervisor_does_not_know_is_a_new_call() -> None:
+    rig = Rig()
+    rig.link()
+    (call,) = only(rig.resume(called()), Call)
+    assert call.call == call_of(1, 2), "of this broker"
+    assert call.request == b"1"
+
+
+@behaviour("calls:honest-delivery")
+@pytest.mark.parametrize("epoch", [OTHER, Epoch("")])
+def test_a_request_that_another_supervisor_may_have_had_is_lost_and_not_run_again(epoch: Epoch) -> None:
+    rig = Rig()
+    rig.link()
+    effects = rig.resume(called(), epoch=epoch)
+    assert [code(reply) for reply in only(effects, Reply)] == ["link_broken"]
+    assert only(effects, Call) == []
+
+
+def test_a_request_does_not_wait_longer_for_a_record_than_a_session_may_take_to_return() -> None:
+    rig = Rig()
+    assert only(rig.resume(called()), Reply) == []
+    assert rig.wait(RETURN_S - 1.0) == []
+    assert [code(reply) for reply in rig.wait(2.0)] == ["link_broken"]
+    assert only(rig.link(recorded(7)), CancelCall) == [CancelCall(OLD, "the agent does not wait for it")]
+
+
+def test_a_request_that_waits_for_the_record_can_be_cancelled_and_is_not_taken_twice() -> None:
+    rig = Rig()
+    rig.resume(called())
+    (twice,) = rig.feed(called())
+    assert twice.is_error
+    assert rig.feed(ev.AgentCancelled(ONE, RawJson(b"1"), "why")) == []
+    assert only(rig.link(recorded(7)), CancelCall) == [CancelCall(OLD, "the agent does not wait for it")]
+
+
+def test_a_record_in_pieces_is_known_with_its_last_one() -> None:
+    rig = Rig()
+    rig.resume(called())
+    rig.feed(ev.SupervisorCame(1000, EPOCH))
+    assert rig.feed(Recorded([], [recorded(6, TWO)], last=False)) == []
+    assert only(rig.feed(Recorded([], [recorded(7)])), Resume) == [Resume(OLD)]
+
+
+def test_of_two_calls_with_one_id_the_later_is_the_one_that_is_open() -> None:
+    rig = Rig()
+    rig.link(recorded(9), recorded(7, ended=True))
+    effects = rig.resume(called())
+    assert only(effects, Resume) == [Resume(call_of(0, 9))]
+    assert only(effects, Written) == [Written([OLD])]
+
+
+def test_a_call_that_nobody_claims_is_cancelled_and_one_that_has_ended_is_forgotten() -> None:
+    rig = Rig()
+    rig.link(recorded(7), recorded(8, request="2", ended=True))
+    effects = rig.resume()
+    assert only(effects, CancelCall) == [CancelCall(OLD, "the agent does not wait for it")]
+    assert only(effects, Written) == [Written([call_of(0, 8)])]
+
+
+@behaviour("calls:isolation")
+def test_a_session_finds_its_own_calls_only() -> None:
+    rig = Rig()
+    rig.link(recorded(7, TWO))
+    (call,) = only(rig.resume(called()), Call)
+    assert call.session == ONE
+    assert only(rig.resume(called(session=TWO), session=TWO), Resume) == [Resume(OLD)]
+
+
+def test_more_calls_than_a_session_may_have_open_are_resumed_and_new_ones_wait() -> None:
+    rig = Rig()
+    requests = [str(number) for number in range(64)]
+    rig.link(*[recorded(number + 1, request=request) for number, request in enumerate(requests)])
+    assert len(only(rig.resume(*map(called, requests)), Resume)) == 64
+    assert rig.feed(called("new")) == []
+    (reply, call) = rig.answer(call_of(0, 1))
+    assert (reply.id, call.request) == (b"0", b"new")
+
+
+def test_requests_past_every_bound_are_refused() -> None:
+    rig = Rig()
+    rig.link()
+    replies = only(rig.resume(*(called(str(number)) for number in range(64 + 256 + 1))), Reply)
+    assert [reply.id for reply in replies] == [b"320"]
+    assert b"too_many_calls" in replies[0].body
+
+
+def test_a_supervisor_that_goes_takes_resumed_calls_with_it() -> None:
+    rig = Rig()
+    rig.link(recorded(7))
+    rig.resume(called())
+    assert [code(reply) for reply in rig.unlink()] == ["link_broken"]
+
+
+def test_after_a_broken_link_the_same_supervisor_is_told_what_has_ended_here() -> None:
+    rig = Rig()
+    rig.link()
+    rig.come()
+    (call,) = rig.feed(called())
+    rig.unlink()
+    again = recorded(0)
+    effects = rig.link(msgspec.structs.replace(again, call=call.call))
+    assert only(effects, CancelCall) == [CancelCall(call.call, "the link was down")]
+    assert only(effects, Resume) == []
+
+
+def test_call_numbers_of_two_brokers_never_meet() -> None:
+    numbers = []
+    for life in (0, 1):
+        rig = Rig(life=life)
+        rig.link()
+        rig.come()
+        numbers.append(only(rig.feed(called()), Call)[0].call)
+    assert numbers == [CallId(1), call_of(1, 1)]
+
+
+# --- sessions -------------------------------------------------------------------------------------------
+
+
+def notes(effects: list[Any]) -> list[list[SessionId]]:
+    return [[note.session for note in each.live] for each in only(effects, Sessions)]
+
+
+def test_a_first_broker_waits_for_nobody() -> None:
+    rig = Rig(life=0)
+    assert [each.complete for each in rig.feed(ev.SupervisorCame(1000, EPOCH))] == [True]
+    effects = rig.feed(Recorded([], []))
+    assert notes(effects) == [[]]
+    assert only(effects, Wanted) == []
+
+
+@behaviour("death:broker-pause")
+def test_pools_and_sessions_that_are_remembered_stay_until_everybody_is_back() -> None:
+    rig = Rig()
+    assert [each.complete for each in rig.feed(ev.SupervisorCame(1000, EPOCH))] == [False]
+    assert notes(rig.feed(Recorded([], [recorded(7), recorded(8, TWO)]))) == [[ONE, TWO]]
+    assert only(rig.resume(called()), Wanted) == []
+    assert only(rig.wait(GRACE_S + 1.0), Wanted) == [], "one may still come"
+    effects = rig.resume(called(session=TWO), session=TWO)
+    assert [each.complete for each in only(effects, Wanted)] == [True]
+    assert notes(effects) == [[ONE, TWO]]
+    assert rig.core.recovery.everybody
+
+
+def test_sessions_of_which_nothing_is_remembered_are_waited_for_too() -> None:
+    rig = Rig()
+    assert [each.complete for each in only(rig.link(), Wanted)] == []
+    rig.resume()
+    assert [each.complete for each in only(rig.wait(GRACE_S), Wanted)] == [True]
+
+
+def test_a_session_that_is_not_back_in_time_is_gone_and_its_calls_are_cancelled() -> None:
+    rig = Rig()
+    rig.link(recorded(7), recorded(8, request="2", ended=True), recorded(9, request="3", parked=True))
+    effects = rig.wait(RETURN_S)
+    cancels = [CancelCall(OLD, "the agent is gone"), CancelCall(call_of(0, 9), "the agent is gone")]
+    assert only(effects, CancelCall) == cancels
+    assert only(effects, Written) == [Written([call_of(0, 8)])]
+    assert only(effects, SessionGone) == [SessionGone(ONE)]
+    assert notes(effects) == [[]]
+    assert rig.core.next_deadline() is None
+
+
+@behaviour("calls:honest-delivery")
+def test_a_session_that_comes_too_late_finds_its_calls_lost_and_none_is_run_again() -> None:
+    rig = Rig()
+    rig.link(recorded(7))
+    rig.wait(RETURN_S)
+    effects = rig.resume(called())
+    assert [code(reply) for reply in only(effects, Reply)] == ["link_broken"]
+    assert only(effects, Call) == []
+
+
+def test_an_agent_that_leaves_before_the_record_comes_is_awaited_no_more() -> None:
+    rig = Rig()
+    rig.resume(called())
+    rig.feed(ev.AgentLeft(ONE))
+    effects = rig.link(recorded(7), held={ONE: [A]})
+    assert only(effects, CancelCall) == [CancelCall(OLD, "the agent is gone")]
+    assert only(effects, SessionGone) == [SessionGone(ONE)]
+    assert notes(effects) == [[]]
+
+
+def test_an_agent_that_comes_back_and_leaves_takes_all_of_its_record_along() -> None:
+    rig = Rig()
+    rig.link(recorded(7, parked=True), recorded(8, request="2"))
+    rig.resume(called("2"))
+    effects = rig.feed(ev.AgentLeft(ONE))
+    assert {each.call for each in only(effects, CancelCall)} == {OLD, call_of(0, 8)}
+    assert effects.index(SessionGone(ONE)) > max(map(effects.index, only(effects, CancelCall)))
+
+
+def test_what_a_session_holds_is_known_when_a_later_supervisor_must_hear_that_it_is_lost() -> None:
+    rig = Rig()
+    rig.link(held={ONE: [A]})
+    rig.resume()
+    rig.feed(PoolChanged(A, "serving", "", None, "session"))
+    rig.unlink()
+    (said,) = only(rig.link(epoch=OTHER), Sessions)
+    assert said.live == [SessionNote(ONE, [A])]
+
+
+def test_what_a_session_held_is_lost_also_when_the_supervisor_goes_before_it_is_back() -> None:
+    rig = Rig()
+    rig.link(held={ONE: [A]})
+    rig.unlink()
+    rig.resume()
+    (said,) = only(rig.link(epoch=OTHER), Sessions)
+    assert said.live == [SessionNote(ONE, [A])]
+
+
+# --- what is told ---------------------------------------------------------------------------------------
+
+
+def test_carriers_may_say_the_new_supervisor_only_when_what_they_had_sent_under_another_is_answered() -> None:
+    rig = Rig()
+    rig.resume(called(), epoch=OTHER)
+    rig.come(TWO)
+    rig.feed(ev.SupervisorCame(1000, EPOCH))
+    effects = rig.feed(Recorded([], []))
+    assert set(only(effects, TellServed)) == {TellServed(ONE, EPOCH), TellServed(TWO, EPOCH)}
+    (lost,) = only(effects, Reply)
+    assert effects.index(lost) < effects.index(TellServed(ONE, EPOCH))
+
+
+def test_nothing_of_a_supervisor_is_used_before_its_record_is_told() -> None:
+    rig = Rig()
+    rig.come()
+    assert [type(each) for each in rig.feed(ev.SupervisorCame(1000, EPOCH))] == [Wanted]
+    assert only(rig.feed(called()), Call) == []
+    effects = rig.feed(Recorded([], []))
+    assert only(effects, Call) == [], "no catalog has come"
+    (call,) = only(rig.catalog(A, "x"), Call)
+    assert call.request == b"1"
+
+
+def test_what_was_told_of_a_pool_before_the_session_that_wants_it_is_back_is_not_lost() -> None:
+    rig = Rig()
+    project, key = SourceId("project"), PoolKey("p:1")
+    rig.link(recorded(7))
+    rig.catalog(key, "z")
+    rig.feed(PoolChanged(key, "serving", "", None, "session"))
+    rig.read(project, key)
+    rig.come(source=project)
+    rig.feed(ev.AgentResumed(ONE, EPOCH, (), ()))
+    assert [tool.qualified for tool in rig.core.view_of(ONE).tools] == ["p__z"]
+    assert rig.core.states[key].mode == "session"
+
+
+def test_levels_and_subscriptions_are_said_when_those_who_are_back_have_said_them() -> None:
+    rig = Rig()
+    rig.link(recorded(7), idle=(TWO,))
+    rig.come()
+    effects = rig.feed(ev.AgentSetLevel(ONE, RawJson(b"5"), "info"))
+    effects += rig.feed(ev.AgentResumed(ONE, EPOCH, (called(),), ()))
+    assert only(effects, SetLevel) == [], "what the broker before had said is still in force"
+    later = rig.wait(GRACE_S)
+    assert only(later, SetLevel) == [SetLevel(A, "info"), SetLevel(B, "info")]
+    assert only(rig.wait(RETURN_S), SetLevel) == []

@@ -1,0 +1,262 @@
+"""Questions that are open while a broker dies: none is shown twice, no answer is lost or given to another.
+
+Source: rules 4 and 14, docs/decisions/0015 and 0019; MCP 2026-07-28, basic/utilities/mrtr.
+"""
+
+from typing import Any
+
+from carpool_broker.core import events as ev
+from carpool_broker.core.asked_before import AGAIN_S, MAX_EARLY
+from carpool_broker.core.effects import ReplyStateless, RequireInput, SendAsk, WithdrawAsk
+from carpool_protocol.ids import EMPTY_OBJECT, AskId, CallId, RawJson, call_of
+from carpool_protocol.messages import (
+    AnswerAsk,
+    Answered,
+    AskWithdrawn,
+    Call,
+    CancelCall,
+    RecordedCall,
+    Resume,
+    Written,
+)
+from tests.behaviours import behaviour
+from tests.broker.recovery_rig import ONE, OTHER, RESULT, TWO, A, Rig, called, only, recorded, says
+
+OLD = call_of(0, 7)
+SAID = RawJson(b'{"role":"assistant"}')
+MORE = RawJson(b'{"action":"accept"}')
+
+
+def agent_says(ask: str) -> ev.AgentAnswered:
+    return ev.AgentAnswered(ONE, AskId(ask), is_error=False, body=SAID)
+
+
+def answer_to(ask: str, body: RawJson = SAID) -> AnswerAsk:
+    return AnswerAsk(AskId(ask), is_error=False, body=body)
+
+
+# --- agents that can be asked ---------------------------------------------------------------------------
+
+
+@behaviour("death:broker-pause")
+def test_what_an_agent_was_asked_before_is_open_and_not_asked_again() -> None:
+    rig = Rig()
+    rig.link(recorded(7))
+    rig.resume(called(), asks=("q1",))
+    assert rig.ask(OLD, "q1") == []
+    assert rig.feed(agent_says("q1")) == [answer_to("q1")]
+    assert only(rig.wait(AGAIN_S), WithdrawAsk) == []
+
+
+def test_what_its_carrier_has_not_seen_is_asked() -> None:
+    rig = Rig()
+    rig.link(recorded(7))
+    rig.resume(called())
+    assert [type(each) for each in rig.ask(OLD, "q1")] == [SendAsk]
+
+
+@behaviour("death:broker-pause")
+def test_an_answer_that_comes_before_its_question_is_said_again_is_given_then_and_once() -> None:
+    rig = Rig()
+    rig.resume(called())
+    assert rig.feed(agent_says("q1")) == rig.feed(agent_says("q1")) == []
+    rig.link(recorded(7))
+    assert rig.ask(OLD, "q1") == [answer_to("q1")]
+    assert rig.feed(agent_says("q1")) == []
+
+
+def test_a_question_that_is_not_said_again_is_taken_back_from_the_agent_in_time() -> None:
+    rig = Rig()
+    rig.link(recorded(7))
+    rig.resume(called(), asks=("q1", "q2"))
+    rig.feed(agent_says("q2"))
+    (taken,) = only(rig.wait(AGAIN_S), WithdrawAsk)
+    assert taken.ask == "q1", "the other one it has answered"
+    assert rig.core.next_deadline() is not None, "the call is open still"
+
+
+def test_a_question_that_the_server_takes_back_first_is_taken_back_from_the_agent() -> None:
+    rig = Rig()
+    rig.link(recorded(7))
+    rig.resume(called(), asks=("q1",))
+    assert rig.feed(AskWithdrawn(AskId("q1"), "over")) == [WithdrawAsk(ONE, AskId("q1"), "over")]
+    assert only(rig.wait(AGAIN_S), WithdrawAsk) == []
+
+
+def test_questions_of_another_supervisor_are_over_at_once() -> None:
+    rig = Rig()
+    rig.link()
+    assert [each.ask for each in only(rig.resume(epoch=OTHER, asks=("q1",)), WithdrawAsk)] == ["q1"]
+
+
+def test_no_more_answers_are_kept_than_the_bound() -> None:
+    rig = Rig()
+    rig.link(recorded(7))
+    rig.resume(called())
+    for number in range(MAX_EARLY + 1):
+        rig.feed(agent_says(f"q{number}"))
+    assert [type(each) for each in rig.ask(OLD, f"q{MAX_EARLY}")] == [SendAsk], "it was dropped: ask again"
+
+
+def test_an_answer_to_a_question_of_nobody_is_kept_for_sessions_that_came_back_only() -> None:
+    rig = Rig()
+    rig.link()
+    rig.come()
+    rig.feed(called())
+    assert rig.feed(agent_says("q1")) == []
+    call = next(iter(rig.core.ledger.calls))
+    assert [type(each) for each in rig.ask(call, "q1")] == [SendAsk]
+
+
+# --- agents that bring answers --------------------------------------------------------------------------
+
+
+def parked(*asks: tuple[str, str]) -> tuple[RecordedCall, RequireInput]:
+    """What the first broker has told an agent of the stateless era, and what is in the record of it. `asks`:
+    ids and names.
+    """
+    rig = Rig(life=0)
+    rig.link()
+    rig.come(greets=False)
+    (call,) = only(rig.feed(says()), Call)
+    for ask, name in asks:
+        rig.ask(call.call, ask, name)
+    (said,) = rig.wait(0.01)
+    return recorded(call.call, parked=True), said
+
+
+def first_call(rig: Rig, record: RecordedCall, *calls: ev.AgentCalled) -> list[Any]:
+    rig.link(record)
+    return rig.resume(*calls, greets=False)
+
+
+@behaviour("death:broker-pause")
+def test_a_retry_at_the_next_broker_resumes_its_call_and_answers_what_is_asked_again() -> None:
+    record, said = parked(("q1", ""), ("q2", "who"))
+    rig = Rig()
+    first_call(rig, record)
+    retry = says("2", state=said.state, given={"ask-q1": SAID, "who": MORE})
+    assert rig.feed(retry) == [Resume(record.call)]
+    assert rig.ask(record.call, "q1") == [answer_to("q1")]
+    assert rig.ask(record.call, "q2", "who") == [answer_to("q2", MORE)]
+    (reply,) = rig.answer(record.call)
+    assert isinstance(reply, ReplyStateless)
+    assert (reply.id, reply.call) == (b"2", record.call)
+    assert b"bad_request_state" in rig.feed(retry)[0].body, "a token is good once"
+
+
+def test_a_retry_that_was_under_way_when_the_broker_died_resumes_its_call_too() -> None:
+    record, said = parked(("q1", ""))
+    retry = says("2", state=said.state, given={"ask-q1": SAID})
+    rig = Rig()
+    rig.resume(retry, greets=False)
+    assert only(rig.link(record), Resume) == [Resume(record.call)]
+    assert rig.ask(record.call, "q1") == [answer_to("q1")]
+
+
+def test_a_retry_waits_for_the_record() -> None:
+    record, said = parked(("q1", ""))
+    rig = Rig()
+    rig.resume(greets=False)
+    assert rig.feed(says("2", state=said.state, given={"ask-q1": SAID})) == []
+    assert only(rig.link(record), Resume) == [Resume(record.call)]
+
+
+def test_what_a_retry_does_not_bring_is_wanted_again_under_the_same_key() -> None:
+    record, said = parked(("q1", ""), ("q2", ""))
+    rig = Rig()
+    first_call(rig, record, says("2", state=said.state, given={"ask-q1": SAID}))
+    rig.ask(record.call, "q1")
+    assert rig.ask(record.call, "q2") == []
+    again = only(rig.wait(0.01), RequireInput)[0]
+    assert [each.key for each in again.inputs] == ["ask-q2"]
+    assert again.state != said.state
+    assert rig.feed(says("3", state=again.state, given={"ask-q2": MORE})) == [answer_to("q2", MORE)]
+
+
+def test_an_answer_is_not_given_to_a_later_question_of_the_same_name() -> None:
+    record, said = parked(("q1", "sure"))
+    rig = Rig()
+    first_call(rig, record, says("2", state=said.state, given={"sure": MORE}))
+    assert rig.ask(record.call, "q9", "sure") == [], "the first broker had passed on the answer to q1"
+    (again,) = only(rig.wait(0.01), RequireInput)
+    assert [each.key for each in again.inputs] == ["sure"]
+
+
+def test_a_request_that_was_never_told_what_is_wanted_is_told_now() -> None:
+    record, _ = parked(("q1", ""))
+    rig = Rig()
+    assert only(first_call(rig, record, says("1")), Resume) == [Resume(record.call)]
+    rig.ask(record.call, "q1")
+    (said,) = only(rig.wait(0.01), RequireInput)
+    assert said.id == b"1"
+
+
+def test_tokens_are_good_for_their_session_and_their_request_at_every_broker() -> None:
+    record, said = parked(("q1", ""))
+    rig = Rig()
+    first_call(rig, record)
+    rig.resume(session=TWO, greets=False)
+    for wrong in (
+        says("2", state=said.state, session=TWO),
+        says("2", state=said.state[:-1] + ("0" if said.state[-1] != "0" else "1")),
+        ev.AgentCalled(
+            ONE, RawJson(b"2"), "a__x", EMPTY_OBJECT, RawJson(b""), RawJson(b""),
+            by=says().by, digest="another", state=said.state,
+        ),
+    ):  # fmt: skip
+        (reply,) = rig.feed(wrong)
+        assert b"bad_request_state" in reply.body
+
+
+def test_a_parked_call_that_no_retry_comes_for_is_cancelled_in_time() -> None:
+    record, said = parked(("q1", ""))
+    rig = Rig()
+    assert only(first_call(rig, record), CancelCall) == []
+    assert [each.call for each in only(rig.wait(rig.core.ledger.bounds.park_s), CancelCall)] == [record.call]
+    assert b"bad_request_state" in rig.feed(says("2", state=said.state))[0].body
+
+
+def test_a_call_that_ended_while_its_agent_was_asked_is_given_to_the_retry() -> None:
+    record, said = parked(("q1", ""))
+    rig = Rig()
+    first_call(rig, recorded(record.call, ended=True))
+    assert rig.feed(says("2", state=said.state, given={"ask-q1": SAID})) == [Resume(record.call)]
+    (reply,) = rig.answer(record.call)
+    assert (reply.id, reply.body) == (b"2", RESULT)
+
+
+def test_a_retry_whose_call_went_with_another_supervisor_is_lost() -> None:
+    _, said = parked(("q1", ""))
+    rig = Rig()
+    rig.link()
+    (reply,) = only(
+        rig.resume(says("2", state=said.state), epoch=OTHER, greets=False), ReplyStateless
+    )  # fmt: skip
+    assert b"link_broken" in reply.body
+
+
+def test_a_call_whose_user_was_sent_to_urls_is_said_again_by_the_next_broker() -> None:
+    rig = Rig(life=0)
+    rig.link()
+    rig.come(greets=False)
+    (call,) = only(rig.feed(says()), Call)
+    url = RawJson(b'{"mode":"url"}')
+    effects = rig.feed(Answered(call.call, is_error=True, body=EMPTY_OBJECT, urls_first=True, urls=(url,)))
+    assert only(effects, Written) == [Written([call.call])], "nothing of it need be remembered"
+    (said,) = only(effects, RequireInput)
+    after = Rig()
+    after.link()
+    after.resume(greets=False)
+    (again,) = after.feed(says("2", state=said.state, given={said.inputs[0].key: MORE}))
+    assert (again.target, again.key) == (call.target, A)
+    assert again.call != call.call
+
+
+def test_calls_of_earlier_brokers_have_their_number_in_tokens_made_here() -> None:
+    record, said = parked(("q1", ""))
+    rig = Rig()
+    first_call(rig, record, says("2", state=said.state))
+    rig.ask(record.call, "q1")
+    (again,) = only(rig.wait(0.01), RequireInput)
+    assert CallId(int(again.state.split(".")[0])) == record.call

@@ -132,7 +132,7 @@ def test_a_server_whose_agent_goes_in_the_middle_of_an_ask_gets_an_error_at_once
     world.run(1)
     assert agent.asks
     world.leave(agent)
-    world.run(0.1)
+    world.run(0.3)  # the link lags
     assert all(ask.answered for ask in world.book.asks.asks.values())
 
 

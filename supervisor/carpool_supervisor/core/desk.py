@@ -60,8 +60,6 @@ class Desk:
 
     def admit(self, call: Call, now: float) -> Pool | None:
         """Place a call, put it in line, or refuse it. Returns the pool if it should grow."""
-        if call.call in self.calls:
-            return None  # said twice: it is open, and its one answer comes
         if call.instance:  # about a task: where that runs, at once or not at all
             there = pinned(call, self._pools, self._leases)
             if isinstance(there, Failed):

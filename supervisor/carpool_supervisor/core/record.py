@@ -53,9 +53,13 @@ class Record:
         """Ended, and how is forgotten."""
         self.kept_bytes = 0
 
-    def entered(self, call: Call) -> None:
-        """A broker has sent it."""
-        self._open[call.call] = Entry(call)
+    def enter(self, call: Call) -> bool:
+        """A broker has sent it. False: it has done so before."""
+        number = call.call
+        if number in self._open or number in self._ended or number in self._bare:
+            return False
+        self._open[number] = Entry(call)
+        return True
 
     def ended(self, end: End) -> None:
         """This is said of it, once. Nothing happens for a call that nobody wants any more."""

@@ -128,8 +128,7 @@ class SupervisorCore:
             if heard is not None:
                 self.roster.heard(heard, now)
         elif type(event) is Call:
-            self.record.entered(event)
-            pool = self.desk.admit(event, now)
+            pool = self.desk.admit(event, now) if self.record.enter(event) else None
             if pool is not None:
                 self.wishes.grow(pool, now)
                 self._announce(now)

@@ -51,6 +51,29 @@ _RUNS: Final = {
     "children:end-with-us": Behaviour(
         "rule 2", "Every process of a server ends with the supervisor, however it dies, grandchildren too."
     ),
+    "reattach:carrier-keeps": Behaviour(
+        "rule 4",
+        "After a death of the broker a carrier says again what is open, and nothing that is answered.",
+    ),
+    "reattach:calls": Behaviour(
+        "rule 4", "A call in flight when the broker is killed is run once and answered once."
+    ),
+    "reattach:session": Behaviour(
+        "rule 4",
+        "Level, subscriptions, lists and leases of an agent behind a carrier outlive the broker.",
+    ),
+    "reattach:asks": Behaviour(
+        "rule 4", "A question that was asked before the broker died is shown once, and its answer arrives."
+    ),
+    "reattach:everything-died": Behaviour(
+        "rule 4", "Where the supervisor died as well open calls are lost, maybe, and the session goes on."
+    ),
+    "reattach:meant": Behaviour(
+        "issue 5", "`carpool restart --all` is a pause for agents behind a carrier, `carpool down` their end."
+    ),
+    "reattach:secret": Behaviour(
+        "rule 4", "A session comes back only with its secret, once, and not at the broker that gave it."
+    ),
     "children:sweep": Behaviour(
         "rule 2", "What survived is found by its mark, never by a pid alone, and ended before new ones serve."
     ),

@@ -5,35 +5,52 @@ import os
 import sys
 
 from carpool_broker.configuration import BrokenConfigError, Configuration
+from carpool_broker.heritage import Heritage, read_heir
 from carpool_broker.shell import BrokerShell
 from carpool_protocol.config.load import find_config_file
 from carpool_protocol.runtime.daemon_log import log_to_stderr
-from carpool_protocol.runtime.lifeline import Lifeline
+from carpool_protocol.runtime.lifeline import Lifeline, first_line
 from carpool_protocol.runtime.process import run_daemon
 
-EXIT_CONFIG = 2
+EXIT_FAILED, EXIT_CONFIG = 1, 2
 
 
 def main() -> int:
-    """Run the broker until its lifeline says stop. 2 when the configuration is broken."""
+    """Run the broker until its lifeline says stop.
+
+    2 when the configuration is broken, 1 when the launcher does not say whose heir it is. (Without a lifeline
+    it is nobody's.)
+    """
     parser = argparse.ArgumentParser(prog="carpool_broker", description=__doc__)
     parser.add_argument("--runtime-dir", required=True)
     parser.add_argument("--config", default=None)
     parser.add_argument("--lifeline", type=int, default=-1)
     arguments = parser.parse_args()
     log_to_stderr()
+    lifeline_fd: int = arguments.lifeline
+    heritage = _inherit(lifeline_fd) if lifeline_fd >= 0 else Heritage()
+    if heritage is None:
+        print("the launcher did not say whose heir this broker is", file=sys.stderr)  # noqa: T201 - its log
+        return EXIT_FAILED
     try:
-        configuration = Configuration(find_config_file(os.environ, arguments.config), os.environ)
+        file = find_config_file(os.environ, arguments.config)
+        configuration = Configuration(file, os.environ, heritage.key("pools"))
     except BrokenConfigError as error:
         print(error, file=sys.stderr)  # noqa: T201 - the launcher shows it to whoever started it
         return EXIT_CONFIG
-    lifeline_fd: int = arguments.lifeline
 
     async def run() -> None:
         lifeline = Lifeline(lifeline_fd) if lifeline_fd >= 0 else None
-        await BrokerShell(arguments.runtime_dir, configuration, lifeline).run()
+        await BrokerShell(arguments.runtime_dir, configuration, heritage, lifeline).run()
 
     return run_daemon("broker", run)
+
+
+def _inherit(lifeline_fd: int) -> Heritage | None:
+    try:
+        return read_heir(first_line(lifeline_fd))
+    except OSError:
+        return None
 
 
 if __name__ == "__main__":

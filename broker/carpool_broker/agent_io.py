@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from carpool_protocol import credentials
+from carpool_protocol.ids import CallId
 from carpool_protocol.lines import LineBuffer, OverlongLine
 from carpool_protocol.runtime.pump import PIECE
 from carpool_protocol.runtime.ready import ReadySet
@@ -47,7 +48,9 @@ class AgentIo:
         on_closed: Callable[[], None],
         on_unfinished: Callable[[], None],
         on_unread: Callable[[int], None],
+        written: list[CallId],
     ) -> None:
+        """Calls whose answers the socket has taken are added to `written`."""
         self._sock = sock
         self._fd = sock.fileno()
         self._ready = ready
@@ -56,7 +59,11 @@ class AgentIo:
         self._on_unfinished = on_unfinished
         self._on_unread = on_unread
         self._buffer = LineBuffer(cap_bytes=LINE_CAP_BYTES)
+        self._buffer.blanks = True
         self._out: deque[bytes] = deque()
+        self._marks: deque[tuple[int, CallId]] = deque()
+        """Answers that are not all sent: where each ends in all that was ever accepted, and its call."""
+        self._written = written
         self._unsent = memoryview(b"")
         self._waiting_bytes = 0
         """Accepted and not yet taken by the socket."""
@@ -102,6 +109,17 @@ class AgentIo:
         if self._waiting_bytes > UNREAD_HIGH_BYTES and not self._blocked:
             self.flush()  # now, so that it is known soon whether the agent reads
 
+    def mark(self, call: CallId) -> None:
+        """The line that was accepted last answers this call: it is `written` when the socket has taken it."""
+        self._marks.append((self.progress + self._waiting_bytes, call))
+        if not self._waiting_bytes:  # it is gone already
+            self._reached()
+
+    def skip_blanks(self) -> None:
+        """Nobody counts the lines: from now on empty ones are left out."""
+        self._buffer.blanks = False
+        self._later = [line for line in self._later if line]
+
     def flush(self) -> None:
         """Send what the socket takes now; the rest follows by itself."""
         if self.closed or not self._out:
@@ -124,6 +142,8 @@ class AgentIo:
             return
         self.progress += sent
         self._waiting_bytes -= sent
+        if self._marks:
+            self._reached()
         if sent < len(data) or out:
             self._unsent = memoryview(data)[sent:]
             self._blocked = True
@@ -201,6 +221,8 @@ class AgentIo:
             return
         self.progress += sent
         self._waiting_bytes -= sent
+        if self._marks:
+            self._reached()
         self._unsent = self._unsent[sent:]
         if not self._unsent:
             if self._out:  # one batch a round: a fast reader of much does not keep everybody waiting
@@ -212,6 +234,11 @@ class AgentIo:
         self._judge()
         if self._later:
             self._go_on()
+
+    def _reached(self) -> None:
+        marks, progress = self._marks, self.progress
+        while marks and marks[0][0] <= progress:
+            self._written.append(marks.popleft()[1])
 
     def _judge(self) -> None:
         """Whether to read: not while held, nor while too much waits for the agent."""

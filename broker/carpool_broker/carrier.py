@@ -18,11 +18,12 @@ from typing import Final, Protocol
 import msgspec
 
 from carpool_broker.core import events
+from carpool_broker.core.effects import NO_CALL
 from carpool_broker.era.exchange import Exchanges, OwnExchanges, SharedExchanges
 from carpool_broker.era.handshake import Batch, Meaning, Unservable
 from carpool_protocol.attach import Attach
 from carpool_protocol.faults import fault, for_method
-from carpool_protocol.ids import RawJson, SessionId
+from carpool_protocol.ids import CallId, RawJson, SessionId
 from carpool_protocol.jsonrpc import error_body_line
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.streams import (
@@ -73,6 +74,13 @@ class StreamHost(Protocol):
         """The session is over."""
 
 
+class WriteFrame(Protocol):
+    """Takes a frame for the door."""
+
+    def __call__(self, frame: bytes, call: CallId = NO_CALL, /) -> None:
+        """`call`: the frame is the answer to it."""
+
+
 class Stream:
     """One session on a carrier."""
 
@@ -110,7 +118,7 @@ class Carrier:
         streams: dict[SessionId, Stream],
         *,
         mint: Callable[[], SessionId],
-        write: Callable[[bytes], None],
+        write: WriteFrame,
         drop: Callable[[str], None],
     ) -> None:
         """`streams`: of all carriers; those of this one are entered there. `mint` gives a fresh session's id,

@@ -1,7 +1,7 @@
 """The configuration in force, and what it means for each session.
 
 Owns the file being watched, the last good reading of it, the sources (one per distinct environment,
-directory and set of roots that sessions bring), which session uses which, and the secret that keys pool keys.
+directory and set of roots that sessions bring), and which session uses which.
 A broken file is refused at start and later leaves the last good one in force. What follows for the core comes
 back as events, to be fed in order.
 
@@ -75,12 +75,14 @@ class _Guest:
 class Configuration:
     """The file, its last good reading, and the sources in use."""
 
-    def __init__(self, file: ConfigFile, environ: Mapping[str, str]) -> None:
-        """Raises `BrokenConfigError`."""
+    def __init__(self, file: ConfigFile, environ: Mapping[str, str], secret: bytes = b"") -> None:
+        """Raises `BrokenConfigError`. `secret` keys the hashes in pool keys: with an earlier broker's its
+        pools are ours.
+        """
         self._file = file
         self._base_environment = scrub(environ)
         self._home = home_of(environ)
-        self._secret = os.urandom(32)
+        self._secret = secret or os.urandom(32)
         self._sources: dict[SourceId, _Held] = {DAEMON: _Held({}, "", "", None, None)}
         self._guests: dict[SessionId, _Guest] = {}
         self.problem = ""

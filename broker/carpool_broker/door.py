@@ -1,7 +1,8 @@
 """The door: the Unix socket that agents come in through, and who is on it.
 
 Owns the listening socket, the connections, the attach dialogue, the receive budget for unfinished
-lines and the patience with agents that do not read (rule 3). A connection whose first line is no
+lines, the patience with agents that do not read (rule 3), and when carriers that keep are told what is
+settled and that an end is meant (docs/decisions/0019). A connection whose first line is no
 attach line is plain: that line is the agent's first. One whose attach line says so carries many
 sessions; what its lines mean is `carrier`'s.
 
@@ -20,17 +21,26 @@ import trio
 
 from carpool_broker.agent_io import AgentIo
 from carpool_broker.carrier import Carrier, Stream, StreamHost
+from carpool_broker.core.effects import NO_CALL
+from carpool_broker.core.passage import Passage
+from carpool_broker.heritage import Heritage
+from carpool_broker.returning import Returning
+from carpool_broker.saying import NO_ASK
 from carpool_protocol import credentials
 from carpool_protocol.attach import (
     Attach,
     AttachProblem,
+    ResumeSession,
     attached_line,
+    ended_line,
     parse_attach,
     parse_environment,
     refused_line,
+    settled_line,
 )
 from carpool_protocol.attach_version import ATTACH_VERSION
-from carpool_protocol.ids import ABSENT, RawJson, SessionId
+from carpool_protocol.ids import ABSENT, AskId, CallId, Epoch, RawJson, SessionId, session_of
+from carpool_protocol.jsonrpc import is_error_line
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.runtime.pump import PIECE
 from carpool_protocol.runtime.ready import ReadySet
@@ -55,8 +65,25 @@ class Host(StreamHost, Protocol):
     def wanted_variables(self, attach: Attach) -> list[str]:
         """Names of the environment variables the carrier is asked for."""
 
-    def take(self, session: SessionId, lines: list[bytes | OverlongLine]) -> None:
-        """Lines of the agent."""
+    def take(
+        self, session: SessionId, lines: list[bytes | OverlongLine], passage: Passage | None = None
+    ) -> None:
+        """Lines of the agent. Where its carrier keeps, `passage` hears of each what it means."""
+
+    def may_return(self) -> bool:
+        """Whether sessions of earlier brokers may still come back."""
+
+    def take_back(
+        self,
+        session: SessionId,
+        lines: list[bytes | OverlongLine],
+        passage: Passage,
+        returning: Returning,
+    ) -> list[bytes | OverlongLine]:
+        """Lines that a carrier has kept, until `returning` is over; those behind them."""
+
+    def resumed(self, session: SessionId, passage: Passage, returning: Returning) -> None:
+        """All that the carrier has kept is there."""
 
     def unread(self, session: SessionId, unread_bytes: int) -> None:
         """So much waits for the agent to read; 0: nothing does any more."""
@@ -66,7 +93,8 @@ class Agent:
     """One connection."""
 
     __slots__ = (
-        "asked", "attach", "began_at", "carrier", "id", "io", "kept", "line_at", "line_bytes", "seen_at",
+        "asked", "attach", "began_at", "carrier", "id", "io", "kept", "line_at", "line_bytes", "passage",
+        "returning", "seen_at",
         "seen_progress", "welcomed",
     )  # fmt: skip
 
@@ -76,6 +104,10 @@ class Agent:
         self.attach: Attach | None = None
         self.carrier: Carrier | None = None
         """Where it carries many sessions; then it is none itself."""
+        self.passage: Passage | None = None
+        """Where its carrier keeps what passes."""
+        self.returning: Returning | None = None
+        """It was here at an earlier broker, and not all that its carrier has kept has come."""
         self.asked: list[str] = []
         """Variables that the carrier has been asked for and has not said yet."""
         self.kept: list[bytes | OverlongLine] = []
@@ -95,11 +127,22 @@ class Door:
     """The listening socket and all connections."""
 
     def __init__(
-        self, path: str, ready: ReadySet, host: Host, *, slow_reader_s: float, receive_budget_bytes: int
+        self,
+        path: str,
+        ready: ReadySet,
+        host: Host,
+        heritage: Heritage,
+        *,
+        slow_reader_s: float,
+        receive_budget_bytes: int,
     ) -> None:
         self._path = path
         self._ready = ready
         self._host = host
+        self._heritage = heritage
+        self._epoch = Epoch("")
+        self.written: list[CallId] = []
+        """Calls whose answers are with their carriers. Whoever reports them empties this."""
         self.slow_reader_s = slow_reader_s
         self.receive_budget_bytes = receive_budget_bytes
         self._listener: socket.socket | None = None
@@ -131,8 +174,11 @@ class Door:
         self._listener = listener
         self._ready.add(listener.fileno(), self._accept)
 
-    def close(self) -> None:
-        """Close every connection and remove the socket file."""
+    def close(self, why: str = "", *, again: bool = False) -> None:
+        """Close every connection and remove the socket file.
+
+        Carriers that keep are told `why`, and whether to come back; without a reason it is as if we had died.
+        """
         if self._listener is not None:
             self._ready.remove(self._listener.fileno())
             self._listener.close()
@@ -140,21 +186,56 @@ class Door:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)
         for agent in self.agents.values():
+            if why and agent.passage is not None:
+                if again and agent.returning is None:
+                    self._tell_settled(agent, agent.passage)
+                agent.io.write(ended_line(why, again=again))
             agent.io.flush()
             agent.io.close()
         self.agents.clear()
 
+    def serve_by(self, epoch: Epoch) -> None:
+        """Sessions that come from now on are served by this supervisor; empty: by none."""
+        self._epoch = epoch
+
+    def served_by(self, session: SessionId, epoch: Epoch) -> None:
+        """All that is open of this session, and all that comes, goes to this supervisor."""
+        agent = self.agents.get(session)
+        if agent is not None and agent.passage is not None:
+            agent.passage.served_by(epoch)
+            self._dirty[agent.id] = agent
+
     def write(
-        self, session: SessionId, line: bytes, about: RawJson = ABSENT, *, answers: bool = False
+        self,
+        session: SessionId,
+        line: bytes,
+        about: RawJson = ABSENT,
+        *,
+        answers: bool = False,
+        call: CallId = NO_CALL,
+        ask: AskId = NO_ASK,
     ) -> None:
         """A line for this agent; it leaves at `flush`. Nothing happens when the agent is gone.
 
-        `about`: the id of the agent's request that it belongs to; `answers`: it is the answer to that.
+        `about`: the id of the agent's request that it belongs to; `answers`: it is the answer to that, and to
+        `call` where there is one (which is in `written` once the socket has it). `ask`: it is that question.
         """
         agent = self.agents.get(session)
         if agent is not None:
+            passage = agent.passage
+            if passage is not None:
+                if passage.due and agent.returning is None:
+                    # Before the line: what that makes a part of the session is told before the agent has it.
+                    self._tell_settled(agent, passage)
+                is_error = answers and is_error_line(line, about)
+                if not passage.goes(len(line), about, answers=answers, is_error=is_error):
+                    return
+                if ask:
+                    passage.asked(ask, about)
             # As `_queue`, without the call: all answers of plain connections pass here.
             agent.io.write(line)
+            if call:
+                agent.io.mark(call)
             self._dirty[session] = agent
             self._unflushed += 1
             if self._unflushed >= PIECE:
@@ -162,10 +243,12 @@ class Door:
             return
         stream = self._streams.get(session)
         if stream is not None:
-            stream.carrier.write(stream.frame(line, about, last=answers))
+            stream.carrier.write(stream.frame(line, about, last=answers), call)
 
-    def _queue(self, agent: Agent, line: bytes) -> None:
+    def _queue(self, agent: Agent, line: bytes, call: CallId = NO_CALL) -> None:
         agent.io.write(line)
+        if call:
+            agent.io.mark(call)
         self._dirty[agent.id] = agent
         self._unflushed += 1
         if self._unflushed >= PIECE:
@@ -177,6 +260,8 @@ class Door:
         if self._dirty:
             dirty, self._dirty = self._dirty, {}
             for agent in dirty.values():
+                if agent.passage is not None and agent.passage.due and agent.returning is None:
+                    self._tell_settled(agent, agent.passage)
                 agent.io.flush()
                 if agent.carrier is not None and agent.io.unread_bytes > UNREAD_CAP_BYTES:
                     self.drop(agent.id, f"it has not read {UNREAD_CAP_BYTES} bytes")
@@ -186,6 +271,8 @@ class Door:
         agent = self.agents.pop(session, None)
         if agent is not None:
             log.warning("%s is dropped: %s", session, why)
+            if agent.passage is not None:
+                agent.io.write(ended_line(f"carpool has dropped this agent: {why}"))
             agent.io.flush()
             agent.io.close()
             self._line_changed(agent)
@@ -239,12 +326,13 @@ class Door:
                 on_closed=lambda agent=agent: self._left(agent),  # type: ignore[misc]
                 on_unfinished=lambda agent=agent: self._line_changed(agent),  # type: ignore[misc]
                 on_unread=lambda size_bytes, agent=agent: self._unread(agent, size_bytes),  # type: ignore[misc]
+                written=self.written,
             )
             self.agents[agent.id] = agent
 
     def _mint(self) -> SessionId:
         self._count += 1
-        return SessionId(f"s{self._count}")
+        return session_of(self._heritage.life, self._count)
 
     def _left(self, agent: Agent) -> None:
         if self.agents.pop(agent.id, None) is not None:
@@ -264,17 +352,26 @@ class Door:
 
     def _introduce(self, agent: Agent, lines: list[bytes | OverlongLine]) -> None:
         first = lines[0]
+        if not first:  # an empty line is no first line
+            if lines[1:]:
+                self._introduce(agent, lines[1:])
+            return
         attach = parse_attach(first) if isinstance(first, bytes) else None
         if isinstance(attach, AttachProblem):
             self._refuse(agent, attach.text)
             return
         if attach is None:
             agent.attach = Attach(version=ATTACH_VERSION, carrier="client", pid=agent.io.peer_pid())
-            agent.kept = lines
+            agent.io.skip_blanks()
+            agent.kept = [line for line in lines if line]
             self._welcome(agent, {})
             return
         agent.attach = attach
         agent.kept = []
+        keeps = attach.keeps and not attach.streams
+        if not keeps:
+            agent.io.skip_blanks()
+            lines = [line for line in lines if line]
         if attach.streams:
             self._carry(agent, attach, lines[1:])
             return
@@ -283,7 +380,10 @@ class Door:
             self._refuse(agent, refused.text)
             return
         agent.asked = self._host.wanted_variables(attach)
-        agent.io.write(attached_line(agent.id, agent.asked))
+        if keeps:
+            self._remember(agent, attach.resume)
+        else:
+            agent.io.write(attached_line(agent.id, agent.asked))
         agent.io.flush()
         if agent.io.closed:
             return  # it was gone before we answered, and `_left` has forgotten it
@@ -292,6 +392,29 @@ class Door:
             self._welcome(agent, {})
         elif lines[1:]:
             self._await_environment(agent, lines[1:])
+
+    def _remember(self, agent: Agent, resume: ResumeSession | None) -> None:
+        """Its carrier keeps what passes, and perhaps brings what passed at an earlier broker."""
+        epoch = self._epoch
+        if resume is not None:
+            epoch = Epoch("")
+            if self._host.may_return() and self._heritage.claim(SessionId(resume.session), resume.secret):
+                epoch = Epoch(resume.supervisor)
+                self._rename(agent, SessionId(resume.session))
+                log.info("%s is back", agent.id)
+            else:
+                log.info("%s goes on as %s: nothing is known of its calls", resume.session, agent.id)
+            agent.returning = Returning(agent.id, epoch, resume.asks, kept=resume.kept, unsettled=resume.open)
+        agent.passage = Passage(epoch)
+        agent.io.write(attached_line(agent.id, agent.asked, self._heritage.secret_of(agent.id), epoch))
+
+    def _rename(self, agent: Agent, session: SessionId) -> None:
+        del self.agents[agent.id]
+        unfinished = self._unfinished.pop(agent.id, None)
+        agent.id = session
+        self.agents[session] = agent
+        if unfinished is not None:
+            self._unfinished[session] = agent
 
     def _refuse(self, agent: Agent, text: str) -> None:
         agent.io.write(refused_line(text))
@@ -332,12 +455,36 @@ class Door:
     def _welcome(self, agent: Agent, environment: dict[str, str]) -> None:
         assert agent.attach is not None
         agent.welcomed = True
-        agent.io.on_lines = partial(self._host.take, agent.id)
+        take: Callable[[list[bytes | OverlongLine]], None] = partial(self._host.take, agent.id)
+        if agent.passage is not None:
+            take = partial(self._take_kept, agent, agent.passage)
+        agent.io.on_lines = take
         agent.asked = []
         kept, agent.kept = agent.kept, []
         self._host.welcome(agent.id, agent.attach, environment)
-        if kept:
-            self._host.take(agent.id, kept)
+        if kept or agent.returning is not None:
+            take(kept)
+
+    def _take_kept(self, agent: Agent, passage: Passage, lines: list[bytes | OverlongLine]) -> None:
+        """Lines of a welcome agent whose carrier keeps them."""
+        returning = agent.returning
+        if returning is not None:
+            lines = self._host.take_back(agent.id, lines, passage, returning)
+            if not returning.is_over:
+                return
+            agent.returning = None
+            passage.came_back(returning.asks)
+            # Before anything comes of it: see `write`.
+            self._tell_settled(agent, passage)
+            self._host.resumed(agent.id, passage, returning)
+        if lines:
+            self._host.take(agent.id, lines, passage)
+        if passage.due:
+            self._dirty[agent.id] = agent
+
+    def _tell_settled(self, agent: Agent, passage: Passage) -> None:
+        agent.io.write(settled_line(passage.settle()))
+        self._dirty[agent.id] = agent
 
     # --- the receive budget ----------------------------------------------------------------------------
 

@@ -7,22 +7,32 @@ Knows nothing of: effects that go to the supervisor, bursts, sockets.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from carpool_broker.core import effects, events
 from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.effects import NO_CALL
 from carpool_broker.core.outward import outward
 from carpool_broker.era import asking, handshake, stateless_words
 from carpool_protocol.downgrade import STATELESS
-from carpool_protocol.ids import ABSENT, RawJson, SessionId
+from carpool_protocol.ids import ABSENT, AskId, CallId, RawJson, SessionId
 from carpool_protocol.jsonrpc import result_line
+
+NO_ASK: Final = AskId("")
 
 
 class Write(Protocol):
     """`door.Door.write`."""
 
     def __call__(
-        self, session: SessionId, line: bytes, about: RawJson = ABSENT, *, answers: bool = False
+        self,
+        session: SessionId,
+        line: bytes,
+        about: RawJson = ABSENT,
+        *,
+        answers: bool = False,
+        call: CallId = NO_CALL,
+        ask: AskId = NO_ASK,
     ) -> None:
         """See there."""
 
@@ -39,7 +49,7 @@ class Saying:
         self._write = write
         self._feed = feed
         self.ways: Mapping[type, Callable[..., None]] = {
-            effects.Reply: lambda e: write(e.session, handshake.reply(e), e.id, answers=True),
+            effects.Reply: lambda e: write(e.session, handshake.reply(e), e.id, answers=True, call=e.call),
             effects.Greet: lambda e: write(e.session, handshake.greeting(e, release), e.id, answers=True),
             effects.ReportProgress: lambda e: write(e.session, handshake.progress(e), e.request),
             effects.ReplyOutward: self._reply_outward,
@@ -67,14 +77,16 @@ class Saying:
         if effect.session in self._core.sessions:
             view = self._core.view_of(effect.session)
             body = outward(view, effect.key, effect.method, effect.version, effect.body)
-            self._write(effect.session, result_line(effect.id, body), effect.id, answers=True)
+            line = result_line(effect.id, body)
+            self._write(effect.session, line, effect.id, answers=True, call=effect.call)
 
     def _reply_stateless(self, effect: effects.ReplyStateless) -> None:
         body = effect.body
         if effect.key and effect.session in self._core.sessions:
             view = self._core.view_of(effect.session)
             body = outward(view, effect.key, effect.method, STATELESS, body)
-        self._write(effect.session, self._words.reply(effect, body), effect.id, answers=True)
+        line = self._words.reply(effect, body)
+        self._write(effect.session, line, effect.id, answers=True, call=effect.call)
 
     def _say_task(self, effect: effects.SayTask) -> None:
         params = effect.params
@@ -91,6 +103,6 @@ class Saying:
     def _ask(self, effect: effects.SendAsk) -> None:
         said = asking.ask(effect)
         if isinstance(said, bytes):
-            self._write(effect.session, said, effect.request)
+            self._write(effect.session, said, effect.request, ask=effect.ask)
         else:
             self._feed(said)

@@ -20,9 +20,13 @@ from carpool_broker.configuration import DAEMON, Configuration
 from carpool_broker.control import Control, ControlError
 from carpool_broker.core import effects, events
 from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.passage import Passage
+from carpool_broker.core.recovery import RETURN_S
 from carpool_broker.core.registry import Registry
 from carpool_broker.door import Door
 from carpool_broker.era import handshake
+from carpool_broker.heritage import Heritage
+from carpool_broker.returning import Returning
 from carpool_broker.saying import Saying
 from carpool_protocol import paths
 from carpool_protocol.attach import Attach
@@ -30,7 +34,16 @@ from carpool_protocol.faults import fault, for_method
 from carpool_protocol.ids import Epoch, RawJson, SessionId
 from carpool_protocol.jsonrpc import error_body_line, result_line
 from carpool_protocol.lines import OverlongLine
-from carpool_protocol.messages import LINK_VERSION, AnyMessage, Explained, Hello, Operated, Surveyed
+from carpool_protocol.messages import (
+    LINK_VERSION,
+    AnyMessage,
+    Explained,
+    Hello,
+    Operated,
+    Recorded,
+    Surveyed,
+    Written,
+)
 from carpool_protocol.peer import BROKER, LINK_WINDOW_BYTES, LinkEvent, PeerDown, PeerRefused, PeerUp
 from carpool_protocol.runtime.lifeline import Lifeline
 from carpool_protocol.runtime.link import Link
@@ -43,14 +56,25 @@ from carpool_protocol.streams import Open, Refused
 log = logging.getLogger("carpool.broker")
 
 CONFIG_LOOK_S = 1.0
+WRITTEN_CALLS = 64
+"""So many written answers are reported at once; fewer of them within `CONFIG_LOOK_S`."""
+AGAIN = "stop again"
+ENDS = {"stop": "carpool was stopped", AGAIN: "carpool is started again"}
+"""What carriers that keep are told, by the launcher's word."""
 
 
 class BrokerShell:
     """One broker process."""
 
-    def __init__(self, runtime_dir: str, configuration: Configuration, lifeline: Lifeline | None) -> None:
+    def __init__(
+        self,
+        runtime_dir: str,
+        configuration: Configuration,
+        heritage: Heritage,
+        lifeline: Lifeline | None,
+    ) -> None:
         self._release = version("carpool")
-        self._digest_key = os.urandom(32)
+        self._digest_key = heritage.key("digests")
         self._configuration = configuration
         self._lifeline = lifeline
         config = configuration.config
@@ -63,7 +87,8 @@ class BrokerShell:
             Registry(mark=epoch[-6:]),
             configuration.bounds(),
             config.list_wait_s,
-            secret=os.urandom(32),
+            life=heritage.life,
+            secret=heritage.key("core"),
         )
         dump_to = Path(paths.log_dir(os.environ, runtime_dir)) / "journal-broker.jsonl"
         self._clock = SteadyClock()
@@ -74,6 +99,7 @@ class BrokerShell:
             paths.agents_socket(runtime_dir),
             self._ready,
             self,
+            heritage,
             slow_reader_s=config.session.slow_reader_s,
             receive_budget_bytes=config.receive_budget_bytes,
         )
@@ -87,6 +113,8 @@ class BrokerShell:
             reload=self._reload,
         )
         self._supervisor: Hello | None = None
+        self._return_by: float | None = None
+        """Until then sessions of earlier brokers may come back; None: the record has not come yet."""
         self._unflushed = 0
         """Messages sent since the link was flushed."""
         self._operators: dict[SessionId, set[trio.CancelScope]] = {}
@@ -99,7 +127,7 @@ class BrokerShell:
             effects.UseRoots: lambda e: self._pump.feed_all(
                 self._configuration.use_roots(e.session, e.roots)
             ),
-            effects.TellServed: lambda _: None,  # no carrier keeps anything yet
+            effects.TellServed: lambda e: self._door.served_by(e.session, e.epoch),
             effects.Note: lambda e: log.log(logging.getLevelNamesMapping()[e.level.upper()], "%s", e.text),
         }
 
@@ -122,11 +150,13 @@ class BrokerShell:
             servers = len(self._configuration.config.servers)
             log.info("broker serves (pid %d, %d servers configured)", os.getpid(), servers)
             await self._stopped.wait()
-            self._door.close()
+            # Whoever loses us because the launcher has died is not told to stay away.
+            word = "" if self._lifeline is None else self._lifeline.stop_word
+            self._door.close(ENDS.get(word, ""), again=word == AGAIN)
             nursery.cancel_scope.cancel()
 
     def stop(self) -> None:
-        """End: agents see end of file."""
+        """End: agents see end of file, and carriers that keep why."""
         log.info("stopping")
         self._stopped.set()
 
@@ -136,7 +166,16 @@ class BrokerShell:
         """The burst is over: everything it caused leaves now."""
         self._link.flush()
         self._door.flush()
+        if len(self._door.written) >= WRITTEN_CALLS:
+            self._say_written()
         self._pump.settle()
+
+    def _say_written(self) -> None:
+        """The record may forget the answers that are with their carriers."""
+        written = self._door.written
+        if written:
+            self._send_now(Written(written.copy()))
+            written.clear()
 
     def _perform(self, todo: list[effects.AnyEffect]) -> None:
         perform_one = self._perform_one
@@ -165,6 +204,8 @@ class BrokerShell:
         burst: list[events.AnyEvent] = []
         for message in messages:
             if isinstance(message, events.LinkEvent):
+                if self._return_by is None and isinstance(message, Recorded) and message.last:
+                    self._return_by = self._clock() + RETURN_S
                 burst.append(message)
                 continue
             if burst:
@@ -191,11 +232,14 @@ class BrokerShell:
             return
         log.info("supervisor %s came (pid %d)", hello.name, hello.pid)
         self._supervisor = hello
+        self._door.serve_by(hello.epoch)
         self._pump.feed(events.SupervisorCame(LINK_WINDOW_BYTES, hello.epoch))
 
     def _supervisor_went(self, why: str) -> None:
         log.warning("supervisor went: %s", why)
         self._supervisor = None
+        self._door.serve_by(Epoch(""))
+        self._door.written.clear()  # the record is gone as well
         self._control.supervisor_went()
         self._pump.feed(events.SupervisorWent())
 
@@ -235,23 +279,77 @@ class BrokerShell:
             )
         )
 
-    def take(self, session: SessionId, lines: list[bytes | OverlongLine]) -> None:
-        """See `door.Host`."""
+    def take(
+        self,
+        session: SessionId,
+        lines: list[bytes | OverlongLine],
+        passage: Passage | None = None,
+        *,
+        within: bool = False,
+    ) -> None:
+        """See `door.Host`. `within`: the lines came in one, as a batch."""
         burst: list[events.AnyEvent] = []
         for line in lines:
             if isinstance(line, bytes):
-                meaning = handshake.read(session, line, key=self._digest_key)
-                if len(line) > handshake.MAX_KEPT_BYTES:
-                    meaning = handshake.bounded(meaning)
+                if not line:  # only where they are counted
+                    meaning = None
+                else:
+                    meaning = handshake.read(session, line, key=self._digest_key)
+                    if len(line) > handshake.MAX_KEPT_BYTES:
+                        meaning = handshake.bounded(meaning)
             else:
                 meaning = handshake.read_overlong(session, line, LINE_CAP_BYTES)
+            if passage is not None:
+                if within:
+                    passage.came_within(meaning)
+                else:
+                    passage.came(meaning, len(line) if isinstance(line, bytes) else 0)
             if isinstance(meaning, events.Event):
                 burst.append(meaning)
             elif meaning is not None:
                 self._pump.feed_all(burst)  # whatever comes aside comes in its turn
                 burst = []
-                self._aside(session, meaning)
+                self._aside(session, meaning, passage)
         self._pump.feed_all(burst)
+
+    def may_return(self) -> bool:
+        """See `door.Host`."""
+        return self._return_by is None or self._clock() < self._return_by
+
+    def take_back(
+        self,
+        session: SessionId,
+        lines: list[bytes | OverlongLine],
+        passage: Passage,
+        returning: Returning,
+    ) -> list[bytes | OverlongLine]:
+        """See `door.Host`."""
+        for place, line in enumerate(lines):
+            if returning.is_over:
+                return lines[place:]
+            if isinstance(line, bytes):
+                meaning = handshake.read(session, line, key=self._digest_key) if line else None
+                if len(line) > handshake.MAX_KEPT_BYTES:
+                    meaning = handshake.bounded(meaning)
+            else:
+                meaning = handshake.read_overlong(session, line, LINE_CAP_BYTES)
+            passage.came(meaning, len(line) if isinstance(line, bytes) else 0)
+            if not returning.replays():
+                returning.take(meaning)
+            elif isinstance(meaning, events.Event):
+                passage.replayed(meaning)
+                self._pump.feed(meaning)
+        return []
+
+    def resumed(self, session: SessionId, passage: Passage, returning: Returning) -> None:
+        """See `door.Host`."""
+        resumed, rest = returning.end()
+        self._pump.feed(resumed)
+        for meaning in rest:
+            if isinstance(meaning, events.Event):
+                self._pump.feed(meaning)
+            elif meaning is not None:
+                self._aside(session, meaning, passage)
 
     def take_message(
         self, stream: Stream, message: bytes, exchange: int, burst: list[events.AnyEvent]
@@ -295,13 +393,16 @@ class BrokerShell:
         return bool(batch.lines) and self.core.sessions[session].version == handshake.BATCHING
 
     def _aside(
-        self, session: SessionId, meaning: handshake.ControlAsked | handshake.Unservable | handshake.Batch
+        self,
+        session: SessionId,
+        meaning: handshake.ControlAsked | handshake.Unservable | handshake.Batch,
+        passage: Passage | None = None,
     ) -> None:
         if isinstance(meaning, handshake.Unservable):
             self._door.write(session, meaning.line)
         elif isinstance(meaning, handshake.Batch):
             if self._takes(session, meaning):
-                self.take(session, [*_unbatched(meaning)])
+                self.take(session, [*_unbatched(meaning)], passage, within=True)
             else:
                 self._door.write(session, meaning.refusal)
         elif session in self._operators:
@@ -341,6 +442,7 @@ class BrokerShell:
     async def _watch_configuration(self) -> None:
         while True:
             await trio.sleep(CONFIG_LOOK_S)
+            self._say_written()
             if self._configuration.changed():
                 self._reload()
                 self._settle()

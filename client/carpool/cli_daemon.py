@@ -14,7 +14,7 @@ import click
 
 from carpool import adoption, display, lock
 from carpool.cli import EXIT_FAILED, EXIT_USAGE, ask, fail, json_option, open_door, print_json, the_place
-from carpool.launcher import CLEAR_S, STOP_S
+from carpool.launcher import AGAIN, CLEAR_S, STOP_S
 from carpool.up import Place, bring_up
 from carpool_protocol import paths
 
@@ -58,14 +58,14 @@ def stop(servers: tuple[str, ...], as_json: bool) -> None:
 @click.option("--all", "everything", is_flag=True, help="Carpool itself, with everything it runs.")
 @json_option
 def restart(servers: tuple[str, ...], everything: bool, as_json: bool) -> None:
-    """Restart SERVERS. With --all also carpool itself: after an update, agents attach to the new one."""
+    """Restart SERVERS. With --all also carpool itself: after an update, agents go on with the new one."""
     chosen = _chosen(servers, everything)
     if chosen is not None:
         _operate("restart", chosen, as_json)
         return
     place = the_place()
     held = lock.holder(place.directory)
-    end_daemon(place, DOWN_S)
+    end_daemon(place, DOWN_S, AGAIN)
     # The same configuration as before.
     code, text = bring_up(place, held.config if held else "", http=held.http if held else None)
     if code:
@@ -93,8 +93,10 @@ def reload(as_json: bool) -> None:
         raise click.exceptions.Exit(EXIT_USAGE)
 
 
-def end_daemon(place: Place, timeout_s: float) -> bool:
-    """End the daemon of this place; whether there was one. What does not end is a failure."""
+def end_daemon(place: Place, timeout_s: float, number: signal.Signals = signal.SIGTERM) -> bool:
+    """End the daemon of this place; whether there was one. What does not end is a failure. `number`: what its
+    launcher is told.
+    """
     held = lock.holder(place.directory)
     if held is None:
         _say_left(place)
@@ -103,7 +105,7 @@ def end_daemon(place: Place, timeout_s: float) -> bool:
         fail(f"something holds {paths.lock_file(place.directory)} and does not say who it is")
     deadline = time.monotonic() + timeout_s
     with contextlib.suppress(ProcessLookupError):  # it may just be ending
-        os.kill(held.pid, signal.SIGTERM)
+        os.kill(held.pid, number)
     while (now := lock.holder(place.directory)) is not None and now.pid in {0, held.pid}:
         if time.monotonic() >= deadline:
             fail(f"carpool (pid {held.pid}) still stops after {timeout_s:g} s; see `carpool logs --daemon`")

@@ -24,12 +24,16 @@ from carpool.vigil import SILENT_S, Vigil
 from carpool_protocol import paths
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+AGAIN = signal.SIGUSR1
+"""Stop like after SIGTERM; whoever says this starts carpool again at once, and agents wait for that."""
 STOP_S = 15.0
 """From `stop` to SIGKILL."""
 CLEAR_S = 10.0
 """The longest wait for what a dead supervisor left, before the sweep ends it."""
 DOOR_S = 10.0
 """Whoever starts carpool waits so long for a door that is wanted."""
+RETURN_S = 30.0
+"""A broker that lived so long has given up the sessions of those before it that had not come back."""
 START_DEATHS = 3
 """Deaths before anything was ever ready, after which starting is given up."""
 _TICK_S = 1.0
@@ -77,7 +81,8 @@ class Launcher:
             [*at, *(["--config", config] if config else [])],
             paths.daemon_log(logs, "broker"),
         )
-        self._broker = Keep(broker, Vigil(silent_s))
+        # All agents wait for the next one: only one that does not live at all is waited for.
+        self._broker = Keep(broker, Vigil(silent_s, settled_after_s=2.0, first_delay_s=0.05))
         self._supervisors = []
         for number in range(1, supervisors + 1):
             name = f"sup{number}"
@@ -97,6 +102,10 @@ class Launcher:
         self._door = Keep(door, Vigil(silent_s))
         self._door.start_at = None
         self._door_watch = DoorWatch(http, config, environ)
+        self._heritage = os.urandom(32).hex()
+        self._life, self._since = -1, 0
+        """The number of the last broker, and of the first one whose sessions may still come back."""
+        self._broker_began = 0.0
         self._door_by = 0.0
         self._door_note = ""
         self._all = [self._broker, *self._supervisors, self._door]
@@ -164,6 +173,8 @@ class Launcher:
         if keep is self._door:
             self._mourn_door(status, now + delay_s)
             return
+        if keep is self._broker and now - self._broker_began >= RETURN_S:
+            self._since = self._life
         keep.start_at = now + delay_s
         say(f"{child.name} ended with {_spelled(status)}; starting it again in {delay_s:.1f} s")
         if keep is not self._broker:
@@ -205,6 +216,10 @@ class Launcher:
             return
         keep.start_at = None
         keep.vigil.started(now)
+        if keep is self._broker:
+            self._life += 1
+            self._broker_began = now
+            keep.child.say(f"heir {self._life} {self._since} {self._heritage}")
 
     # --- the whole ---
 
@@ -230,14 +245,14 @@ class Launcher:
         self._exit = code
         self._stop("giving up")
 
-    def _stop(self, why: str) -> None:
+    def _stop(self, why: str, word: str = "stop") -> None:
         if self._stop_by is not None:
             self._stop_by = time.monotonic()  # asked twice: no more patience
             return
         say(f"stopping: {why}")
         self._stop_by = time.monotonic() + STOP_S
         for keep in self._all:
-            keep.child.say("stop")
+            keep.child.say(word)
 
     def _press(self, now: float) -> None:
         if self._stop_by is not None and now >= self._stop_by:
@@ -258,12 +273,14 @@ class Launcher:
         ready, _, _ = select.select(fds, [], [], max(0.0, min(waits)))
         if self._wake.fileno() in ready:
             for number in set(self._wake.recv(4096)):
-                if number != signal.SIGCHLD:
+                if number == AGAIN:
+                    self._stop("to be started again", "stop again")
+                elif number != signal.SIGCHLD:
                     self._stop(f"got {signal.Signals(number).name}")
 
     def _catch_signals(self) -> None:
         signal.set_wakeup_fd(self._bell.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, AGAIN):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
                 signal.signal(number, lambda _number, _frame: None)
 

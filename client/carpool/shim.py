@@ -4,6 +4,8 @@ Owns the way from an agent's pipes to the broker's socket: finds it (and starts
 carpool when none runs), says who attaches, then pumps. Invariants:
 
 - a line reaches the agent whole or not at all: what a dying broker left half is thrown away;
+- when the broker dies the agent is attached to the next one and notices a pause (docs/decisions/0019): what
+  that takes is imported only then;
 - neither direction waits for the other, and none is polled while it cannot move;
 - the agent's lines are never decoded, and of the broker's only the first is looked at.
 
@@ -16,7 +18,8 @@ Refuses to know MCP.
 import os
 import sys
 
-from carpool.shim_pump import AGENT_GONE, BROKER_GONE, REFUSED, Pump
+from carpool.shim_kept import Kept
+from carpool.shim_pump import AGENT_GONE, REFUSED, Pump
 from carpool_protocol import credentials, paths
 from carpool_protocol.attach_version import ATTACH_VERSION
 
@@ -32,6 +35,8 @@ except ImportError:
 
 EXIT_FAILED, EXIT_USAGE, EXIT_NO_BROKER = 1, 2, 69
 START_TRIES = 3
+DEATHS = 5
+"""So many brokers in a row that died without a word: perhaps it is of what we say to them."""
 
 USAGE = {
     "connect": "usage: carpool connect [--profile PROFILE]\n\n"
@@ -72,12 +77,11 @@ def _main(verb: str, arguments: list[str]) -> int:
     except (paths.NotPrivateError, ValueError) as error:
         _say(str(error))
         return EXIT_USAGE
-    # The loop's second round is where a carrier that survives its broker will re-attach (rule 4).
-    while True:
-        sock, code = _reach(directory)
-        if sock is None:
-            return code
-        pump = Pump(sock, hello)
+    kept = Kept()
+    sock, code = _reach(directory)
+    first, deaths = hello, 0
+    while sock is not None:
+        pump = Pump(sock, first, kept)
         outcome = pump.run()
         sock.close()
         if outcome == AGENT_GONE:
@@ -85,9 +89,19 @@ def _main(verb: str, arguments: list[str]) -> int:
         if outcome == REFUSED:
             _say(pump.refusal)
             return EXIT_NO_BROKER
-        if outcome == BROKER_GONE:
+        deaths = 0 if kept.has_told else deaths + 1
+        if kept.is_full or deaths > DEATHS:
             _say("the broker has gone away; open calls may have been executed. Start the agent again")
             return EXIT_NO_BROKER
+        from carpool import shim_return
+
+        text, again = shim_return.read_farewell(pump.farewell)
+        if text and not again:
+            _say(text)
+            return EXIT_NO_BROKER
+        first = shim_return.resume(kept, hello, again=again)
+        sock, code = shim_return.reach(directory, _start, again=again)
+    return code
 
 
 def _parse(verb: str, arguments: list[str]) -> tuple[dict[str, str], list[str], str]:
@@ -134,7 +148,7 @@ def _attach_line(verb: str, options: dict[str, str], command: list[str]) -> byte
     profile = quote(_text(options.get("profile", ""), "--profile"))
     return (
         f'{{"jsonrpc":"2.0","method":"carpool/attach","params":{{"version":{ATTACH_VERSION},'
-        f'"carrier":"{carrier}","pid":{os.getpid()},"cwd":{quote(cwd)},"agent":"","profile":{profile},"control":false{run}}}}}\n'
+        f'"carrier":"{carrier}","pid":{os.getpid()},"cwd":{quote(cwd)},"agent":"","profile":{profile},"control":false,"keeps":true{run}}}}}\n'
     ).encode()
 
 

@@ -5,14 +5,21 @@ Owns the two directions and what is under way in each. Invariants:
 - what the broker sends reaches the agent in whole lines; a half line at its end is dropped;
 - a direction reads only when it holds nothing unwritten, so memory is bounded by one read and one line;
 - the agent's slowness in one direction never stops the other;
-- a descriptor that nothing is wanted of is not registered: `poll` would report its hang-up for ever.
+- a descriptor that nothing is wanted of is not registered: `poll` would report its hang-up for ever;
+- everything that passes is noted in `Kept`, before it is written.
 
-Of the broker's lines only the first is looked at (`carpool/attached`, `carpool/refused`).
+Of the broker's lines only those are looked at that are from itself (`carpool/attached`, `carpool/refused`,
+`carpool/settled`, `carpool/ended`); they begin like no other line.
 Refuses to know how the socket was found, and MCP.
 """
 
 import os
 from select import POLLERR, POLLHUP, POLLIN, POLLOUT, poll
+
+from carpool.shim_kept import ENDED as _ENDED
+from carpool.shim_kept import OURS as _OURS
+from carpool.shim_kept import SETTLED as _SETTLED
+from carpool.shim_kept import Kept
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the shim has the C half of it only
@@ -28,10 +35,19 @@ _FIFO, _SOCKET = 0o010000, 0o140000
 
 
 class Pump:
-    """One attachment: from the attach line until one side is gone. `sock` is a connected stream socket."""
+    """One attachment: from the attach line until one side is gone.
 
-    def __init__(self, sock: "_socket.socket", hello: bytes, stdin: int = 0, stdout: int = 1) -> None:
+    `sock` is a connected stream socket, `hello` what is said first: the attach line and, when the agent was
+    attached before, what `kept` begins with.
+    """
+
+    def __init__(
+        self, sock: "_socket.socket", hello: bytes, kept: Kept, stdin: int = 0, stdout: int = 1
+    ) -> None:
         self.refusal = ""
+        self.farewell = b""
+        """The broker's word that it ends, where it said one."""
+        self._kept = kept
         self._socket = sock
         self._fd = sock.fileno()
         self._stdin = stdin
@@ -45,7 +61,7 @@ class Pump:
         self._greeted = False
         self._environment = b""
         """A line of ours that waits for the agent to finish its own."""
-        self._at_line_start = True
+        self._at_line_start = hello.endswith(b"\n")
         """Everything read from the agent ends with a line end: something of ours may follow."""
         self._agent_ended = False
         self._broker_deaf = False
@@ -123,6 +139,7 @@ class Pump:
             self._agent_ended = True
             self._half_close()
             return
+        self._kept.sent(data)
         if self._environment and not self._at_line_start and (cut := data.find(b"\n") + 1):
             data = data[:cut] + self._environment + data[cut:]
             self._environment = b""
@@ -184,9 +201,33 @@ class Pump:
             self._half.append(data[cut:])
         if not self._greeted:
             whole = self._greet(whole)
+        whole = self._sift(whole)
         if whole:
             self._down = whole
             self._push_down(POLLOUT)
+
+    def _sift(self, whole: bytes) -> bytes:
+        """Take out what the broker says of itself; the rest is the agent's."""
+        kept = self._kept
+        for_agent = b""
+        at = whole.find(_OURS)
+        while at >= 0:
+            if at and whole[at - 1] != 10:  # within a line: it is a server's text
+                at = whole.find(_OURS, at + 1)
+                continue
+            end = whole.index(b"\n", at) + 1
+            if at:
+                kept.passed(whole[:at])
+                for_agent += whole[:at]
+            line, whole = whole[at:end], whole[end:]
+            if line.startswith(_SETTLED):
+                kept.settled(line)
+            elif line.startswith(_ENDED):
+                self.farewell = line
+            at = whole.find(_OURS)
+        if whole:
+            kept.passed(whole)
+        return for_agent + whole if for_agent else whole
 
     def _greet(self, whole: bytes) -> bytes:
         """Take the broker's first line out where it is ours, and give back the rest for the agent."""
@@ -194,6 +235,7 @@ class Pump:
         cut = whole.index(b"\n") + 1
         first = whole[:cut]
         if first.startswith(_ATTACHED):
+            self._kept.greeted(first)
             if _NO_ENVIRONMENT not in first:
                 self._tell_environment(first)
             return whole[cut:]

@@ -14,8 +14,16 @@ SILENT_S = 20.0
 class Vigil:
     """One process's record: deaths in a row, and when it was last heard."""
 
-    def __init__(self, silent_s: float = SILENT_S) -> None:
+    def __init__(
+        self,
+        silent_s: float = SILENT_S,
+        *,
+        settled_after_s: float = SETTLED_AFTER_S,
+        first_delay_s: float = FIRST_DELAY_S,
+    ) -> None:
         self._silent_s = silent_s
+        self._settled_after_s = settled_after_s
+        self._first_delay_s = first_delay_s
         self._started = 0.0
         self._heard = 0.0
         self._delay_s = 0.0
@@ -32,11 +40,11 @@ class Vigil:
 
     def died(self, now: float) -> float:
         """It is gone: how long to wait (seconds) before it is started again."""
-        if now - self._started >= SETTLED_AFTER_S:
+        if now - self._started >= self._settled_after_s:
             self.deaths = 0
             self._delay_s = 0.0
         self.deaths += 1
-        self._delay_s = min(self._delay_s * 2, MAX_DELAY_S) if self._delay_s else FIRST_DELAY_S
+        self._delay_s = min(self._delay_s * 2, MAX_DELAY_S) if self._delay_s else self._first_delay_s
         return self._delay_s
 
     def silent(self, now: float) -> bool:

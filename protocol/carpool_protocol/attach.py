@@ -7,17 +7,18 @@ one may ignore it:
     broker → carrier   carpool/attached     the broker's first line, or
                        carpool/refused      a sentence, then the broker closes
     carrier → broker   carpool/environment  the asked variables it has, only where `attached` named any
-    broker → carrier   carpool/settled      which lines are done with, now and then, to a carrier that `keeps`
-    broker → carrier   carpool/ended        a sentence: this end is meant, do not come back
+    broker → carrier   carpool/settled      to a carrier that `keeps`: now and then, what is done with
+    broker → carrier   carpool/ended        as well: this end is meant. A sentence, and whether to come back
 
 Plain connections never see any of this. The lines we write start with a fixed
-prefix (`ATTACHED_PREFIX`, `REFUSED_PREFIX`): the shim tells them apart without a
-JSON parser. Nothing of an environment ever appears in a problem's text.
+prefix (`ATTACHED_PREFIX`, `REFUSED_PREFIX`, `SETTLED_PREFIX`, `ENDED_PREFIX`): the shim
+tells them apart without a JSON parser. Nothing of an environment ever appears in a problem's text.
 
 Refuses to know sockets, sessions and what a profile means.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Iterable
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
@@ -29,6 +30,8 @@ Carrier = Literal["shim", "run", "cli", "client", "door"]
 
 ATTACHED_PREFIX = b'{"jsonrpc":"2.0","method":"carpool/attached"'
 REFUSED_PREFIX = b'{"jsonrpc":"2.0","method":"carpool/refused"'
+SETTLED_PREFIX = b'{"jsonrpc":"2.0","method":"carpool/settled"'
+ENDED_PREFIX = b'{"jsonrpc":"2.0","method":"carpool/ended"'
 
 
 class RunCommand(Struct, frozen=True):
@@ -99,6 +102,17 @@ class Attached(Struct, frozen=True):
     """The supervisor's epoch; empty while there is none."""
 
 
+class Ended(Struct, frozen=True):
+    """The broker ends, or this connection does, and that is meant."""
+
+    text: str
+    """Why, for people."""
+    again: bool = False
+    """Another broker takes its place. What came after the last settled line and has no answer was never
+    taken: it is new there.
+    """
+
+
 class _Probe(Struct):
     method: str = ""
     params: msgspec.Raw = msgspec.Raw(b"{}")
@@ -152,9 +166,44 @@ def attach_line(attach: Attach) -> bytes:
     return _line("carpool/attach", attach)
 
 
-def attached_line(session: str, env: list[str]) -> bytes:
-    """The broker's first line, with its line end. `env`: names of the variables it wants."""
-    return _line("carpool/attached", Attached(version=ATTACH_VERSION, session=session, env=env))
+def attached_line(session: str, env: list[str], secret: str = "", supervisor: str = "") -> bytes:
+    """The broker's first line, with its line end. `env`: names of the variables it wants. The rest: see
+    `Attached`.
+    """
+    attached = Attached(
+        version=ATTACH_VERSION, session=session, env=env, secret=secret, supervisor=supervisor
+    )
+    return _line("carpool/attached", attached)
+
+
+class Settled(NamedTuple):
+    """How far things are (docs/decisions/0019). Lines are counted from 1 in each direction, without ours."""
+
+    epoch: str
+    """The supervisor's."""
+    up: int
+    """So many lines of the agent are done with, but for those that follow."""
+    open: list[int]
+    """Not answered yet."""
+    kept: list[int]
+    """What makes the session what it is."""
+    down: int
+    """So many lines of the broker are done with, but for those that follow."""
+    held: list[int]
+    """Questions that the agent has not answered, answers to a part of a batch."""
+
+
+def settled_line(settled: Settled) -> bytes:
+    """The line that says it, with its line end."""
+    epoch, up, open_, kept, down, held = settled
+    # Numbers in blanks: whoever reads it cuts it apart without a JSON parser.
+    told = (epoch, up, _numbers(open_), _numbers(kept), down, _numbers(held))
+    return _line("carpool/settled", told)
+
+
+def ended_line(text: str, *, again: bool = False) -> bytes:
+    """The broker's last line where the end is meant, with its line end."""
+    return _line("carpool/ended", Ended(text, again))
 
 
 def refused_line(text: str) -> bytes:
@@ -197,6 +246,10 @@ def _params_of(line: bytes, method: str) -> msgspec.Raw | None:
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
     return probe.params if probe.method == method else None
+
+
+def _numbers(lines: Iterable[int]) -> str:
+    return " ".join(map(str, sorted(lines)))
 
 
 def _line(method: str, params: object) -> bytes:

@@ -61,6 +61,11 @@ def call_name(call: CallId) -> str:
     return f"c{life}.{number}" if life else f"c{number}"
 
 
+def session_of(life: int, number: int) -> SessionId:
+    """The `number`-th session of the `life`-th broker, counted from 0."""
+    return SessionId(f"s{life}-{number}" if life else f"s{number}")
+
+
 def part_of(session: SessionId, number: int) -> SessionId:
     """A name for one of several who share a session and know nothing of each other."""
     return SessionId(f"{session}.{number}")

@@ -125,6 +125,7 @@ _read_line = msgspec.json.Decoder(_Line).decode
 _check_object = msgspec.json.Decoder(_AnyObject).decode
 _write = msgspec.json.Encoder().encode
 
+_BEFORE_AND_AFTER_ID: Final = len(b'{"jsonrpc":"2.0","id":,')
 _WHITE_TO_BLANK = bytes.maketrans(b"\t\n\r", b"   ")
 # As numbers: `b"\r" in line` takes four times as long; it was a third of reading a line.
 _TAB, _LF, _CR = b"\t\n\r"
@@ -271,6 +272,11 @@ def error_line(raw_id: RawJson, code: int, message: str, data: RawJson = ABSENT)
     else:
         body = b'{"code":%d,"message":%b}' % (code, quote(message))
     return error_body_line(raw_id, RawJson(body))
+
+
+def is_error_line(line: bytes, raw_id: RawJson) -> bool:
+    """Whether one of the two below it, an answer to this id, is an error. Of our own lines only."""
+    return line.startswith(b'"error":', len(raw_id) + _BEFORE_AND_AFTER_ID)
 
 
 def error_body_line(raw_id: RawJson, error: RawJson) -> bytes:

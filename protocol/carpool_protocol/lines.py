@@ -27,14 +27,16 @@ class OverlongLine(Struct, frozen=True):
 class LineBuffer:
     """Bytes in, whole lines out.
 
-    Lines come without their end (`\n` or `\r\n`), empty ones are left out. A line of exactly `cap_bytes` is
-    still a line.
+    Lines come without their end (`\n` or `\r\n`), empty ones are left out unless `blanks`. A line of exactly
+    `cap_bytes` is still a line.
     """
 
-    __slots__ = ("_cap_bytes", "_pending", "_scanned_bytes", "_scanner", "_size_bytes")
+    __slots__ = ("_cap_bytes", "_pending", "_scanned_bytes", "_scanner", "_size_bytes", "blanks")
 
     def __init__(self, cap_bytes: int) -> None:
         self._cap_bytes = cap_bytes
+        self.blanks = False
+        """Whoever counts lines as they pass counts empty ones too."""
         self._pending = bytearray()
         self._size_bytes = 0
         """Of the unfinished line, kept or not."""
@@ -68,7 +70,7 @@ class LineBuffer:
                     self._end(done)
                     continue
                 line = raw[:-1] if raw.endswith(b"\r") else raw
-                if line:
+                if line or self.blanks:
                     done.append(line)
         if last < len(data):
             self._keep(data[last:])
@@ -103,7 +105,7 @@ class LineBuffer:
         else:
             if self._pending.endswith(b"\r"):
                 del self._pending[-1:]
-            if self._pending:
+            if self._pending or self.blanks:
                 done.append(bytes(self._pending))
         self._pending = bytearray()
         self._size_bytes = self._scanned_bytes = 0

@@ -13,8 +13,11 @@ from msgspec.structs import replace
 
 from carpool_broker import door as door_module
 from carpool_broker.carrier import Carrier, Stream
+from carpool_broker.core.effects import NO_CALL
 from carpool_broker.core.events import AgentPinged, AnyEvent
+from carpool_broker.core.passage import Passage
 from carpool_broker.door import Door
+from carpool_broker.heritage import Heritage
 from carpool_protocol.attach import Attach, attach_line
 from carpool_protocol.attach_version import ATTACH_VERSION
 from carpool_protocol.ids import RawJson, SessionId
@@ -33,12 +36,13 @@ from carpool_protocol.streams import (
     word_line,
 )
 from tests.behaviours import behaviour
+from tests.kit.door_host import NobodyReturns
 from tests.kit.waits import until
 
 Frame = tuple[int, bytes, int]
 
 
-class Hall:
+class Hall(NobodyReturns):
     """A host that keeps what it is told and echoes every message on its exchange."""
 
     def __init__(self) -> None:
@@ -58,7 +62,9 @@ class Hall:
     ) -> None:
         self.here[session] = (attach, stream)
 
-    def take(self, session: SessionId, lines: list[bytes | OverlongLine]) -> None:
+    def take(
+        self, session: SessionId, lines: list[bytes | OverlongLine], passage: Passage | None = None
+    ) -> None:
         self.lines += lines
 
     def feed(self, burst: list[AnyEvent]) -> None:
@@ -128,7 +134,7 @@ class House:
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     ready, hall = ReadySet(), Hall()
     path = str(tmp_path / "agents.sock")
-    door = Door(path, ready, hall, slow_reader_s=30.0, receive_budget_bytes=1 << 24)
+    door = Door(path, ready, hall, Heritage(), slow_reader_s=30.0, receive_budget_bytes=1 << 24)
     door.open(lambda: None)
     one = House(door, hall, path)
     try:
@@ -339,7 +345,7 @@ def test_events_of_one_read_are_fed_together_and_before_whatever_else_came_after
         host,
         {},
         mint=lambda: SessionId("s1"),
-        write=lambda _: None,
+        write=lambda _frame, _call=NO_CALL: None,
         drop=lambda _: carrier.left(),
     )
     lines = [

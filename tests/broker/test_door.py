@@ -12,7 +12,9 @@ import trio
 
 from carpool_broker.carrier import Stream
 from carpool_broker.core.events import AnyEvent
+from carpool_broker.core.passage import Passage
 from carpool_broker.door import READ_AHEAD_BYTES, Agent, Door
+from carpool_broker.heritage import Heritage
 from carpool_protocol import credentials
 from carpool_protocol.attach import Attach, attach_line
 from carpool_protocol.attach_version import ATTACH_VERSION
@@ -21,13 +23,14 @@ from carpool_protocol.lines import OverlongLine
 from carpool_protocol.runtime.ready import ReadySet
 from carpool_protocol.streams import Open, Refused, word_line
 from tests.behaviours import behaviour
+from tests.kit.door_host import NobodyReturns
 from tests.kit.waits import until
 
 BUDGET = 4 * READ_AHEAD_BYTES
 Flood = Callable[[int, bytes], None]
 
 
-class Hotel:
+class Hotel(NobodyReturns):
     """A host that takes every line and keeps it."""
 
     def __init__(self) -> None:
@@ -53,7 +56,9 @@ class Hotel:
     def give_up(self, session: SessionId, request: RawJson) -> None:
         raise AssertionError("nobody went away")
 
-    def take(self, session: SessionId, lines: list[bytes | OverlongLine]) -> None:
+    def take(
+        self, session: SessionId, lines: list[bytes | OverlongLine], passage: Passage | None = None
+    ) -> None:
         self.lines[session] += lines
 
     def unread(self, session: SessionId, unread_bytes: int) -> None:
@@ -67,7 +72,7 @@ class Hotel:
 async def opened(path: str, slow_reader_s: float = 30.0) -> AsyncIterator[tuple[Door, list[Agent], Flood]]:
     """A door with four agents, and a way to have one of them send part of a line."""
     ready, hotel = ReadySet(), Hotel()
-    door = Door(path, ready, hotel, slow_reader_s=slow_reader_s, receive_budget_bytes=BUDGET)
+    door = Door(path, ready, hotel, Heritage(), slow_reader_s=slow_reader_s, receive_budget_bytes=BUDGET)
     door.open(lambda: None)
     ends = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(4)]
 
@@ -103,7 +108,7 @@ async def test_a_process_of_another_user_is_not_let_in(
 ) -> None:
     ready, hotel = ReadySet(), Hotel()
     path = str(tmp_path / "agents.sock")
-    door = Door(path, ready, hotel, slow_reader_s=30.0, receive_budget_bytes=BUDGET)
+    door = Door(path, ready, hotel, Heritage(), slow_reader_s=30.0, receive_budget_bytes=BUDGET)
     door.open(lambda: None)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ready.run, door.flush)

@@ -4,9 +4,9 @@ from typing import Any, get_args
 
 from carpool_broker.core import effects
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.effects import EndListen, Reply, SayListChanged
-from carpool_broker.saying import Saying
-from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
+from carpool_broker.core.effects import NO_CALL, EndListen, Reply, SayListChanged
+from carpool_broker.saying import NO_ASK, Saying
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, CallId, RawJson, SessionId
 from tests.broker.stateless_rig import ONE, Rig
 
 
@@ -17,7 +17,14 @@ class Carriers:
         self.said: list[tuple[SessionId, RawJson, bool]] = []
 
     def write(
-        self, session: SessionId, line: bytes, about: RawJson = ABSENT, *, answers: bool = False
+        self,
+        session: SessionId,
+        line: bytes,
+        about: RawJson = ABSENT,
+        *,
+        answers: bool = False,
+        call: CallId = NO_CALL,
+        ask: AskId = NO_ASK,
     ) -> None:
         assert line.endswith(b"\n")
         self.said.append((session, about, answers))

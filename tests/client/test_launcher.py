@@ -123,6 +123,11 @@ def test_a_dead_broker_is_started_again_and_the_supervisor_stays(house: House) -
     os.kill(first, signal.SIGKILL)
     until(lambda: len(house.lives("broker")) == 2 and accepts(house), "a new broker takes sessions")
     assert len(house.lives("sup1")) == 1
+    one, other = (line.split() for line in house.text("heirs").splitlines())
+    assert one[:3] == ["heir", "0", "0"]
+    assert other == ["heir", "1", "0", one[3]]
+    assert len(bytes.fromhex(one[3])) == 32
+    assert one[3] not in (house.logs / "launcher.log").read_text()
 
 
 def test_a_dead_supervisor_is_told_to_the_broker_and_followed_by_a_sweep(house: House) -> None:

@@ -9,12 +9,28 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
 import pytest
 
-from carpool_protocol.attach import Attach, RunCommand, attached_line, parse_attach, refused_line
+from carpool import lock
+from carpool.shim import DEATHS
+from carpool_protocol.attach import (
+    Attach,
+    ResumeSession,
+    RunCommand,
+    Settled,
+    attached_line,
+    ended_line,
+    parse_attach,
+    refused_line,
+    settled_line,
+)
+from carpool_protocol.ids import RawJson
+from carpool_protocol.jsonrpc import result_line
 from tests.kit.house import House, until
 
 LIMIT_S = 20
@@ -89,7 +105,9 @@ def end(shim: "subprocess.Popen[bytes]") -> tuple[int, bytes, bytes]:
 def test_the_attach_line_comes_first_and_says_who_and_where(desk: Desk) -> None:
     shim, _, lines = desk.attach("connect", "--profile", 'a"b')
     attach = parse_attach(lines.readline())
-    assert attach == Attach(version=1, carrier="shim", pid=shim.pid, cwd=os.getcwd(), profile='a"b')
+    assert attach == Attach(
+        version=1, carrier="shim", pid=shim.pid, cwd=os.getcwd(), profile='a"b', keeps=True
+    )
 
 
 def test_lines_pass_both_ways_untouched_and_our_own_line_is_swallowed(desk: Desk) -> None:
@@ -311,3 +329,108 @@ def test_the_shim_stays_small(desk: Desk) -> None:
         "zmq",
     }
     assert not loaded & heavy
+
+
+def call(number: int) -> bytes:
+    return b'{"jsonrpc":"2.0","id":%d,"method":"tools/call"}\n' % number
+
+
+def comes_back(desk: Desk) -> "tuple[Attach, socket.socket, IO[bytes]]":
+    """The shim's next connection, after the last one has died."""
+    sock, _ = desk.listener.accept()
+    sock.settimeout(LIMIT_S)
+    lines = sock.makefile("rb")
+    desk._open += [sock, lines]
+    attach = parse_attach(lines.readline())
+    assert isinstance(attach, Attach)
+    return attach, sock, lines
+
+
+def test_a_dead_broker_is_a_pause_and_what_is_open_is_said_to_the_next(desk: Desk) -> None:
+    shim, sock, lines = desk.attach()
+    first = parse_attach(lines.readline())
+    assert isinstance(first, Attach)
+    sock.sendall(attached_line("s1", [], "0.secret", "e1"))
+    say(shim, call(1) + call(2) + b"ha")
+    assert [lines.readline(), lines.readline(), lines.read(2)] == [call(1), call(2), b"ha"]
+    sock.sendall(result_line(RawJson(b"1"), RawJson(b"{}")) + b'{"jsonrpc":"2.0","id":2,"resu')
+    assert heard(shim) == result_line(RawJson(b"1"), RawJson(b"{}"))
+    sock.shutdown(socket.SHUT_RDWR)
+    attach, sock, lines = comes_back(desk)
+    resume = ResumeSession(session="s1", secret="0.secret", supervisor="e1", open=1)
+    assert attach == msgspec.structs.replace(first, resume=resume)
+    sock.sendall(attached_line("s1", [], "1.secret", "e1"))
+    say(shim, b"lf\n")
+    assert [lines.readline(), lines.readline()] == [call(2), b"half\n"]
+    sock.sendall(result_line(RawJson(b"2"), RawJson(b"{}")))
+    assert heard(shim) == result_line(RawJson(b"2"), RawJson(b"{}"))
+    hang_up(shim)
+    assert lines.read() == b""
+    sock.shutdown(socket.SHUT_RDWR)
+    assert end(shim) == (0, b"", b"")
+
+
+def test_settled_lines_are_taken_out_wherever_they_come_and_what_is_settled_is_not_said_again(
+    desk: Desk,
+) -> None:
+    shim, sock, lines = desk.attach()
+    lines.readline()
+    sock.sendall(attached_line("s1", [], "0.secret", "e1"))
+    say(shim, call(1) + b"\n" + call(2) + call(3))
+    settled = settled_line(Settled("e2", 4, [4], [1], 1, []))
+    sock.sendall(b"one\n" + settled + b'{"text":' + settled[:-1] + b"}\n" + settled[:9])
+    assert heard(shim) == b"one\n"
+    assert heard(shim) == b'{"text":' + settled[:-1] + b"}\n"
+    for _ in range(4):
+        lines.readline()
+    sock.shutdown(socket.SHUT_RDWR)
+    attach, sock, lines = comes_back(desk)
+    assert attach.resume == ResumeSession(session="s1", secret="0.secret", supervisor="e2", kept=1, open=1)
+    assert [lines.readline(), lines.readline()] == [call(1), call(3)]
+
+
+def test_an_end_that_is_meant_is_the_shims_end_and_says_why(desk: Desk) -> None:
+    shim, sock, lines = desk.attach()
+    lines.readline()
+    sock.sendall(attached_line("s1", [], "0.secret", "e1") + b"last\n" + ended_line("carpool was stopped"))
+    sock.shutdown(socket.SHUT_RDWR)
+    code, out, err = end(shim)
+    assert (code, out) == (69, b"last\n")
+    assert b"carpool was stopped" in err
+
+
+def test_while_there_is_no_broker_the_agents_end_is_the_shims(desk: Desk) -> None:
+    with lock_of(desk.house):
+        shim, sock, lines = desk.attach()
+        lines.readline()
+        sock.sendall(attached_line("s1", [], "0.secret", "e1") + b"here\n")
+        heard(shim)
+        desk.listener.close()
+        sock.shutdown(socket.SHUT_RDWR)
+        say(shim, b"x" * 10_000 + b"\n")
+        hang_up(shim)
+        assert end(shim) == (0, b"", b"")
+
+
+def test_a_broker_that_dies_of_what_it_is_told_is_told_it_so_often_and_not_for_ever(desk: Desk) -> None:
+    shim, sock, lines = desk.attach()
+    lines.readline()
+    for _ in range(DEATHS):
+        sock.sendall(attached_line("s1", [], "0.secret", "e1"))
+        sock.shutdown(socket.SHUT_RDWR)
+        _attach, sock, lines = comes_back(desk)
+    sock.shutdown(socket.SHUT_RDWR)
+    code, _out, err = end(shim)
+    assert code == 69
+    assert b"broker has gone away" in err
+
+
+@contextmanager
+def lock_of(house: House) -> Iterator[None]:
+    """A launcher seems to run here."""
+    held = lock.take(str(house.directory), "")
+    assert held is not None
+    try:
+        yield
+    finally:
+        lock.release(held)

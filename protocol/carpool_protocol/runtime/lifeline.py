@@ -1,7 +1,8 @@
 """A daemon process's end of its lifeline: the socket pair between it and the launcher.
 
-Text lines. To the launcher: `ready` once, `alive` every second. From it: `stop`,
-`gone NAME` (a supervisor has died). End of file means that the launcher is dead,
+Text lines. To the launcher: `ready` once, `alive` every second. From it: `stop`, or
+`stop again` where carpool is started again at once; `gone NAME` (a supervisor has died); to a broker
+`heir …` before anything else (docs/decisions/0019). End of file means that the launcher is dead,
 and then this process ends as well: nothing is left running (design section 1).
 
 `alive` is sent by the event loop itself, so a loop that hangs falls silent.
@@ -15,7 +16,27 @@ from collections.abc import Callable
 import trio
 
 ALIVE_EVERY_S = 1.0
+FIRST_LINE_S = 10.0
 _LONGEST_LINE_BYTES = 4096
+
+
+def first_line(fd: int) -> str:
+    """The launcher's first line, before anything else is read of this lifeline. Blocks, but not for long.
+
+    Raises `OSError` where none comes (`TimeoutError` is one).
+    """
+    said = b""
+    lifeline = socket.socket(fileno=fd)
+    try:
+        lifeline.settimeout(FIRST_LINE_S)
+        while not said.endswith(b"\n"):
+            byte = lifeline.recv(1)  # not one more: the rest is for `Lifeline`
+            if not byte or len(said) > _LONGEST_LINE_BYTES:
+                raise OSError("the launcher said nothing on the lifeline")
+            said += byte
+    finally:
+        lifeline.detach()
+    return said[:-1].decode("utf-8", "replace")
 
 
 class Lifeline:
@@ -26,6 +47,8 @@ class Lifeline:
         self._socket.setblocking(False)
         self._unsent = b""
         self._unread = b""
+        self.stop_word = ""
+        """What the launcher said when it said stop; empty: it has not, or it is dead."""
 
     def ready(self) -> None:
         """Say that this process does its work now: a broker takes sessions, a supervisor is linked."""
@@ -46,6 +69,7 @@ class Lifeline:
                     verb, _, rest = line.partition(" ")
                     if verb == "stop" and not stopping:
                         stopping = True
+                        self.stop_word = line
                         on_stop()
                     elif verb == "gone":
                         on_gone(rest)

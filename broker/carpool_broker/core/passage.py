@@ -1,0 +1,276 @@
+"""What has passed on one connection that keeps, and what of it is settled (docs/decisions/0019).
+
+Owns the numbers: which line of the agent is which request, which lines make the session what it is, which
+questions are open, and when the carrier is to be told. Lines are counted from 1 in each direction, without
+the `carpool/…` ones. Pure; what a line means is told (`era.handshake.read`).
+
+Invariants: a request is open from its line to its answer, and its line is told as open all that time; what a
+session is made of is told as kept before the carrier has the answer that makes it so; an answer to a question
+stays open as long as the call that it is for, because only the end of that shows that it has arrived.
+
+Knows nothing of: sockets, what lines hold, how a settled line is worded.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from carpool_broker.core.events import (
+    AgentAnswered,
+    AgentCalled,
+    AgentCancelled,
+    AgentGreeted,
+    AgentListed,
+    AgentListened,
+    AgentReady,
+    AgentSetLevel,
+    AgentWatched,
+    Event,
+)
+from carpool_protocol.attach import Settled
+from carpool_protocol.ids import ABSENT, AskId, Epoch, RawJson
+
+DUE_BYTES: Final = 16 * 1024
+DUE_LINES: Final = 64
+"""After so much unsettled traffic the carrier is told: what it keeps besides what is open. With 64 KiB and 512
+lines shims grew by 0.7 MB that they never gave back.
+"""
+
+Slot = tuple[str, str]
+"""What only the last line of its kind counts for: a session's greeting, its level, one subscription …"""
+GREETING: Final = ("greeting", "")
+READY: Final = ("ready", "")
+
+
+class _Pending:
+    """A request that its answer makes a part of the session, or takes one out."""
+
+    __slots__ = ("line", "slot", "stays")
+
+    def __init__(self, slot: Slot, line: int, *, stays: bool) -> None:
+        self.slot = slot
+        self.line = line
+        self.stays = stays
+
+
+class _Batch:
+    """Requests that came in one line: the answers to some are needed until all are answered."""
+
+    __slots__ = ("held", "left")
+
+    def __init__(self) -> None:
+        self.left = 0
+        self.held: list[int] = []
+
+
+class Passage:
+    """One connection."""
+
+    __slots__ = (
+        "_asked_earlier", "_asks", "_batches", "_bytes", "_down", "_due", "_kept", "_lines",
+        "_listens", "_open", "_pending", "_riders", "_silent", "_special", "_up", "epoch",
+    )  # fmt: skip
+
+    def __init__(self, epoch: Epoch) -> None:
+        self.epoch = epoch
+        """The supervisor's, under which all was sent that is open; empty for none."""
+        self._up = 0
+        self._down = 0
+        self._bytes = 0
+        self._lines = 0
+        self._due = False
+        self._open: dict[RawJson, int] = {}
+        """Requests without an answer, and their lines."""
+        self._special: set[RawJson] = set()
+        """Those of them whose answer changes more than that they are open."""
+        self._kept: dict[Slot, int] = {}
+        self._pending: dict[RawJson, _Pending] = {}
+        self._riders: dict[RawJson, list[int]] = {}
+        """Lines that stay open as long as a request does. Under `ABSENT`: as long as any does."""
+        self._listens: set[RawJson] = set()
+        """`subscriptions/listen` that are not acknowledged."""
+        self._asks: dict[AskId, tuple[int, RawJson]] = {}
+        """Open questions: the line, and the request that it is asked for."""
+        self._batches: dict[int, _Batch] = {}
+        self._silent: set[RawJson] = set()
+        """Requests that are replayed: the first line about one is not for the agent."""
+        self._asked_earlier: set[AskId] = set()
+        """What its agent was asked by an earlier broker, for we do not know which of its requests."""
+
+    # --- the agent's lines ---
+
+    def came(self, meaning: object, size_bytes: int) -> None:
+        """A line of the agent, before anything is done about it."""
+        self._up += 1
+        self._lines += 1
+        self._bytes += size_bytes
+        if type(meaning) is AgentCalled:
+            self._open[meaning.id] = self._up
+        elif meaning is not None:
+            self._note(meaning)
+
+    def came_within(self, meaning: object) -> None:
+        """A part of the line that came last, which was a batch."""
+        if isinstance(meaning, AgentCancelled | AgentAnswered):
+            self._note(meaning)
+        elif (request := getattr(meaning, "id", None)) is not None and isinstance(meaning, Event):
+            self._open[request] = self._up
+            self._special.add(request)
+            self._batches.setdefault(self._up, _Batch()).left += 1
+
+    def replayed(self, meaning: object) -> None:
+        """The line that came last is one whose answer the agent has: it is not told again."""
+        request = None if isinstance(meaning, AgentCancelled) else getattr(meaning, "id", None)
+        if request is not None:
+            self._silent.add(request)
+
+    def came_back(self, asks: Iterable[AskId]) -> None:
+        """All that was kept of an earlier passage has passed. `asks`: what the agent was asked there."""
+        self._asked_earlier.update(asks)
+        self._due = True
+
+    def _note(self, meaning: object) -> None:  # noqa: C901 - an arm per event
+        line = self._up
+        match meaning:
+            case AgentCancelled():
+                self._closed(meaning.id, is_error=True, answered=False)
+                if self._kept.pop(("listen", str(meaning.id)), None) is not None:
+                    self._due = True
+            case AgentAnswered():
+                asked = self._asks.pop(meaning.ask, None)
+                request: RawJson | None = ABSENT if asked is None else asked[1]
+                if request and request in self._open:
+                    self._special.add(request)
+                    self._riders.setdefault(request, []).append(line)
+                elif meaning.ask in self._asked_earlier:
+                    self._asked_earlier.discard(meaning.ask)
+                    self._riders.setdefault(ABSENT, []).append(line)
+            case AgentReady():
+                greeting = next((each for each, p in self._pending.items() if p.slot == GREETING), None)
+                if greeting is None:
+                    self._kept[READY] = line
+                    self._due = True
+                else:
+                    self._riders.setdefault(greeting, []).append(line)
+            case AgentGreeted():
+                self._awaits(meaning.id, GREETING)
+            case AgentSetLevel():
+                self._awaits(meaning.id, ("level", ""))
+            case AgentWatched():
+                self._awaits(meaning.id, ("watch", meaning.uri), stays=meaning.on)
+            case AgentListed(by=None, cursor=None):
+                self._awaits(meaning.id, ("list", meaning.family))
+            case AgentListened():
+                self._open[meaning.id] = line
+                self._listens.add(meaning.id)
+                self._special.add(meaning.id)
+            case _:
+                request = getattr(meaning, "id", None)
+                if request is not None:
+                    self._open[request] = line
+
+    def _awaits(self, request: RawJson, slot: Slot, *, stays: bool = True) -> None:
+        self._open[request] = self._up
+        self._special.add(request)
+        self._pending[request] = _Pending(slot, self._up, stays=stays)
+        self._due = True
+
+    # --- the broker's lines ---
+
+    def goes(self, size_bytes: int, about: RawJson, *, answers: bool, is_error: bool = False) -> bool:
+        """A line for the agent. False: it is not to be written, the agent has had it."""
+        if about and about in self._silent:
+            self._silent.discard(about)
+            if answers:
+                self._closed(about, is_error=is_error)
+            elif about in self._listens:
+                self._acknowledged(about)
+            return False
+        self._down += 1
+        self._lines += 1
+        self._bytes += size_bytes
+        if answers:
+            if about in self._special:
+                self._closed(about, is_error=is_error)
+            else:
+                self._open.pop(about, None)
+        elif self._listens and about in self._listens:
+            self._acknowledged(about)
+        return True
+
+    def asked(self, ask: AskId, request: RawJson) -> None:
+        """The line that went last is a question, for this request."""
+        if request in self._open:
+            self._asks[ask] = (self._down, request)
+            self._special.add(request)
+
+    def _acknowledged(self, request: RawJson) -> None:
+        self._listens.discard(request)
+        line = self._open.pop(request, None)
+        if line is not None:
+            self._kept["listen", str(request)] = line
+            self._due = True
+
+    def _closed(self, request: RawJson, *, is_error: bool, answered: bool = True) -> None:
+        """A request is answered, or needs no answer any more."""
+        line = self._open.pop(request, None)
+        self._special.discard(request)
+        self._silent.discard(request)
+        self._listens.discard(request)
+        self._kept.pop(("listen", str(request)), None)
+        riders = self._riders.pop(request, None)
+        for ask in [ask for ask, (_, for_) in self._asks.items() if for_ == request]:
+            del self._asks[ask]
+        pending = self._pending.pop(request, None)
+        if pending is not None and not is_error:
+            if pending.stays:
+                self._kept[pending.slot] = pending.line
+            else:
+                self._kept.pop(pending.slot, None)
+            if pending.slot == GREETING and riders:
+                self._kept[READY] = riders[-1]
+        batch = self._batches.get(line or 0)
+        if batch is not None:
+            batch.left -= 1
+            if answered:
+                batch.held.append(self._down)
+            if not batch.left:
+                del self._batches[line or 0]
+
+    # --- what the carrier is told ---
+
+    def served_by(self, epoch: Epoch) -> None:
+        """All that is open, and all that comes, goes to this supervisor."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self._due = True
+
+    @property
+    def due(self) -> bool:
+        """The carrier is to be told how far things are, now."""
+        return self._due or self._bytes >= DUE_BYTES or self._lines >= DUE_LINES
+
+    def settle(self) -> Settled:
+        """How far things are. The carrier is told: whoever calls this does that."""
+        self._bytes = self._lines = 0
+        self._due = False
+        if not self._open:
+            self._riders.clear()
+        riding = (line for lines in self._riders.values() for line in lines)
+        held = [line for line, _ in self._asks.values()]
+        return Settled(
+            self.epoch,
+            self._up,
+            list({*self._open.values(), *riding}),
+            [*self._kept.values(), *(pending.line for pending in self._pending.values())],
+            self._down,
+            held + [line for batch in self._batches.values() for line in batch.held],
+        )
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        assert self._special.issuperset(self._pending)
+        assert self._special.issubset(self._open) or not self._special
+        assert all(line <= self._up for line in self._open.values())
+        assert all(request in self._open for _, request in self._asks.values())
+        assert self._listens.issubset(self._open)
+        assert all(request in self._open or not request for request in self._riders)

@@ -1,0 +1,71 @@
+"""What one broker inherits from those before it, and by which their sessions prove themselves to it.
+
+The launcher gives every broker that it starts the same secret, the broker's number (its *life*, from 0) and
+the first life whose sessions may still come back (docs/decisions/0019). Owns the secrets that are made of
+that, one per purpose, and which session has come back already.
+
+Invariants: a session of an earlier life comes back once, with the very secret that this life gave it; nothing
+that leaves this process tells the launcher's secret.
+
+Knows nothing of: what a session is, when it is too late for all of them.
+"""
+
+import hmac
+import os
+from hashlib import blake2b
+from typing import Final
+
+from carpool_protocol.ids import SessionId
+
+SECRET_BYTES: Final = 32
+_MAC_BYTES: Final = 16
+
+
+class Heritage:
+    """What this broker has inherited."""
+
+    def __init__(self, secret: bytes = b"", life: int = 0, since: int = 0) -> None:
+        """Without a secret it has inherited nothing and leaves nothing."""
+        self._secret = secret or os.urandom(SECRET_BYTES)
+        self.life = life
+        self._since = since
+        self._back: set[SessionId] = set()
+
+    def key(self, purpose: str) -> bytes:
+        """A secret for one purpose, the same in every life."""
+        return blake2b(purpose.encode(), key=self._secret, digest_size=32).digest()
+
+    def secret_of(self, session: SessionId) -> str:
+        """What this session can come back with, at a later broker."""
+        return self._sealed(session, self.life)
+
+    def claim(self, session: SessionId, secret: str) -> bool:
+        """Whether this session comes back rightfully: only once."""
+        number, _, _ = secret.partition(".")
+        if not (number.isascii() and number.isdecimal() and len(number) < 10):
+            return False
+        life = int(number)
+        if not self._since <= life < self.life or session in self._back:
+            return False
+        if not hmac.compare_digest(self._sealed(session, life).encode(), secret.encode(errors="replace")):
+            return False
+        self._back.add(session)
+        return True
+
+    def _sealed(self, session: SessionId, life: int) -> str:
+        mac = blake2b(
+            f"{life} {session}".encode(errors="replace"), key=self.key("session"), digest_size=_MAC_BYTES
+        )
+        return f"{life}.{mac.hexdigest()}"
+
+
+def read_heir(line: str) -> Heritage | None:
+    """`heir LIFE SINCE SECRET`, as the launcher says it; None for anything else."""
+    words = line.split(" ")
+    if len(words) != 4 or words[0] != "heir" or not (words[1].isdecimal() and words[2].isdecimal()):
+        return None
+    try:
+        secret = bytes.fromhex(words[3])
+    except ValueError:
+        return None
+    return Heritage(secret, int(words[1]), int(words[2])) if len(secret) == SECRET_BYTES else None

@@ -1,0 +1,191 @@
+"""A shim whose broker has died: what of its session is not done with, and the way to the next broker.
+
+Owns what is said to that one (docs/decisions/0019): which lines make the session what it is, which requests
+have no answer, which questions the agent has not answered. Invariants: each line goes as the bytes that it
+came in (of a batch, its parts); a request that the agent has an answer to is not sent again.
+
+Imported when that happens and not before: it knows JSON. Refuses to know MCP.
+"""
+
+import json
+import os
+import sys
+import time
+from select import poll
+
+from carpool import lock
+from carpool.shim_kept import Kept
+from carpool_protocol import credentials, paths
+
+try:
+    from _socket import AF_UNIX, SOCK_STREAM, socket
+except ImportError:
+    from socket import AF_UNIX, SOCK_STREAM, socket  # type: ignore[assignment]  # the same class, by its long way
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+EXIT_NO_BROKER = 69
+RETURN_S = 25.0
+"""So long somebody else may bring a broker up. A broker waits 30 s for those who come back."""
+ALONE_S = 1.0
+"""So long nobody may hold the lock of the runtime directory: then it is for us to start carpool."""
+_FIRST_PAUSE_S, _PAUSE_S = 0.02, 0.2
+_MOST_ASKS = 1000
+
+# Numbers stay as they were written: 1 and 1.0 are two ids, and Python reads no integer of 5000 digits.
+_read = json.JSONDecoder(
+    parse_int=lambda text: ("number", text),
+    parse_float=lambda text: ("number", text),
+    parse_constant=lambda text: ("number", text),
+)
+
+
+def read_farewell(line: bytes) -> tuple[str, bool]:
+    """Of `carpool/ended`: why, and whether to come back. Nothing, where the broker has said nothing."""
+    if not line:
+        return "", False
+    said = json.loads(line)["params"]
+    return str(said["text"]), bool(said.get("again"))
+
+
+def resume(kept: Kept, hello: bytes, *, again: bool) -> bytes:
+    """What to say to the next broker; `kept` begins with that. `hello`: the attach line. `again`: what came
+    after the last settled line and is not answered was never taken.
+    """
+    if not kept.attached:  # it took nothing
+        return hello + kept.fresh
+    attached = json.loads(kept.attached)["params"]
+    *fresh, half = bytes(kept.fresh).split(b"\n")
+    answered, asked = _heard([*kept.held.values(), *bytes(kept.heard).split(b"\n")])
+    given: set[str] = set()
+    made: list[bytes] = []
+    unsettled: list[bytes] = []
+    for number, line in sorted((kept.made | kept.open).items()):
+        left = _left(line, answered, given) if number in kept.open else []
+        unsettled += left
+        if not left and number in kept.made:
+            made.append(line)
+    new = [part for line in fresh for part in _left(line, answered, given)]
+    if not again:
+        unsettled += new
+        new = []
+    asks = [ask for ask in dict.fromkeys([*kept.asks, *asked]) if ask not in given][-_MOST_ASKS:]
+    epoch = attached.get("supervisor", "") if kept.epoch is None else kept.epoch.decode()
+    told = {
+        "session": attached["session"],
+        "secret": attached["secret"],
+        "supervisor": epoch,
+        "kept": len(made),
+        "open": len(unsettled),
+        "asks": asks,
+    }
+    kept.begin_again(made, unsettled, b"".join(line + b"\n" for line in new) + half, asks)
+    first = hello.removesuffix(b"}}\n") + b',"resume":' + json.dumps(told).encode() + b"}}\n"
+    return b"\n".join([first[:-1], *made, *unsettled, *new, half])
+
+
+def _heard(lines: "Iterable[bytes]") -> tuple[set[object], list[str]]:
+    """Of the broker's lines: ids of requests that are answered, and of questions."""
+    answered: set[object] = set()
+    asked: list[str] = []
+    for line in lines:
+        message = _message(line)
+        if isinstance(message, dict) and (name := _id(message)) is not None:
+            if "method" not in message:
+                answered.add(name)
+            elif isinstance(name, str):
+                asked.append(name)
+    return answered, asked
+
+
+def _left(line: bytes, answered: set[object], given: set[str]) -> list[bytes]:
+    """What of a line of the agent is still to be said: the line, nothing, or parts of a batch. Answers to
+    questions are entered in `given`.
+    """
+    if not line.strip():
+        return []
+    message = _message(line)
+    if isinstance(message, list):
+        return [part for each in _parts(line) for part in _left(each, answered, given)]
+    if isinstance(message, dict):
+        name = _id(message)
+        if message.get("method") is None:
+            if isinstance(name, str):
+                given.add(name)
+        elif name in answered:
+            return []
+    return [line]
+
+
+def _message(line: bytes) -> object:
+    try:
+        return _read.decode(line.decode())
+    except (ValueError, RecursionError):
+        return None
+
+
+def _id(message: dict[str, object]) -> "object | None":
+    name = message.get("id")
+    return name if isinstance(name, str | tuple) else None
+
+
+def _parts(batch: bytes) -> list[bytes]:
+    """The elements of an array, each as it is written there."""
+    text = batch.decode().strip()
+    parts: list[bytes] = []
+    at = 1
+    while True:
+        while text[at] in " \t\r\n,":
+            at += 1
+        if text[at] == "]":
+            return parts
+        _, end = _read.raw_decode(text, at)
+        # A part becomes a line: white space that would end one is a blank to every reader.
+        parts.append(text[at:end].replace("\r", " ").encode())
+        at = end
+
+
+def reach(
+    directory: str, start: "Callable[[], int]", *, again: bool, stdin: int = 0, stdout: int = 1
+) -> "tuple[socket | None, int]":
+    """A connection to the next broker; or the exit code (0: the agent has gone meanwhile). `start` starts
+    carpool, where nobody else is about to; `again`: somebody is.
+    """
+    path = paths.agents_socket(directory)
+    watch = poll()
+    for fd in (stdin, stdout):
+        watch.register(fd, 0)  # a hang-up only: what the agent says stays where it is
+    begun = time.monotonic()
+    alone_since: float | None = None
+    # Not all at once: there may be hundreds of us.
+    alone_s = RETURN_S if again else ALONE_S + os.getpid() % 16 / 16
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        sock = socket(AF_UNIX, SOCK_STREAM)
+        try:
+            sock.connect(path)
+        except OSError as error:
+            sock.close()
+            problem = error.strerror
+        else:
+            if credentials.is_ours(sock):
+                return sock, 0
+            sock.close()
+            sys.stderr.write(f"carpool: nothing was said to {path}: {credentials.NOT_OURS}\n")
+            return None, EXIT_NO_BROKER
+        now = time.monotonic()
+        alone_since = (alone_since or now) if lock.holder(directory) is None else None
+        if now - begun > RETURN_S or (alone_since is not None and now - alone_since > alone_s):
+            code = start()
+            if code:
+                return None, code
+            if now - begun > 2 * RETURN_S:
+                sys.stderr.write(f"carpool: cannot connect to {path}: {problem}\n")
+                return None, EXIT_NO_BROKER
+            alone_since = None
+            continue
+        if watch.poll(pause_s * 1000):
+            return None, 0
+        pause_s = min(pause_s * 1.5, _PAUSE_S)

@@ -1,0 +1,81 @@
+"""What a broker inherits, and whom it believes."""
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from carpool_broker.heritage import Heritage, read_heir
+from carpool_protocol.ids import SessionId
+
+SECRET = bytes(range(32))
+ONE, OTHER = SessionId("s3"), SessionId("s4")
+
+
+def test_a_session_comes_back_at_a_later_broker_once() -> None:
+    secret = Heritage(SECRET, 0).secret_of(ONE)
+    later = Heritage(SECRET, 2)
+    assert later.claim(ONE, secret)
+    assert not later.claim(ONE, secret)
+
+
+def test_it_does_not_come_back_where_it_was_given_or_before() -> None:
+    secret = Heritage(SECRET, 1).secret_of(ONE)
+    assert not Heritage(SECRET, 1).claim(ONE, secret)
+    assert not Heritage(SECRET, 0).claim(ONE, secret)
+
+
+def test_it_does_not_come_back_after_a_broker_that_has_given_it_up() -> None:
+    secret = Heritage(SECRET, 1).secret_of(ONE)
+    assert not Heritage(SECRET, 4, since=2).claim(ONE, secret)
+    assert Heritage(SECRET, 4, since=1).claim(ONE, secret)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda secret: "",
+        lambda secret: "0",
+        lambda secret: "0.",
+        lambda secret: secret[:-1],
+        lambda secret: secret + "0",
+        lambda secret: "0" + secret,
+        lambda secret: "1" + secret[1:],
+        lambda secret: "\u0660" + secret[1:],
+        lambda secret: secret.upper(),
+        lambda secret: "\ud800",
+        lambda secret: "9" * 5000 + secret[1:],
+    ],
+)
+def test_nothing_but_the_very_secret_will_do(change: Callable[[str], str]) -> None:
+    secret = Heritage(SECRET, 0).secret_of(ONE)
+    later = Heritage(SECRET, 2)
+    assert change(secret) == secret or not later.claim(ONE, change(secret))
+    assert not later.claim(OTHER, secret)
+    assert not Heritage(os.urandom(32), 2).claim(ONE, secret)
+    assert later.claim(ONE, secret)
+
+
+def test_each_purpose_has_its_own_secret_and_none_tells_the_launchers() -> None:
+    heritage = Heritage(SECRET, 0)
+    keys = {heritage.key(purpose) for purpose in ("pools", "core", "digests", "session")}
+    assert len(keys) == 4
+    assert SECRET not in keys
+    assert heritage.key("pools") == Heritage(SECRET, 7).key("pools")
+
+
+def test_the_launchers_line_is_read_and_nothing_else_is() -> None:
+    heir = read_heir(f"heir 3 1 {SECRET.hex()}")
+    assert heir is not None
+    assert (heir.life, heir.key("x")) == (3, Heritage(SECRET).key("x"))
+    bad = [
+        "",
+        "stop",
+        "heir",
+        "heir 1 1",
+        "heir -1 0 00",
+        "heir 1 1 zz",
+        "heir 1 1 00",
+        f"heir 1 1 {SECRET.hex()} ",
+    ]
+    assert [read_heir(line) for line in bad] == [None] * len(bad)

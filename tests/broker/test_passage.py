@@ -1,0 +1,120 @@
+"""What is settled of a passage, where `tests.client.test_shim_return` does not look."""
+
+from carpool_broker.core.passage import DUE_BYTES, DUE_LINES, Passage
+from carpool_broker.era import handshake
+from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
+from carpool_protocol.jsonrpc import result_line
+
+CALL = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"t"}}'
+GREET = b'{"jsonrpc":"2.0","id":%d,"method":"initialize","params":{}}'
+READY = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
+LISTEN = b"""{"jsonrpc":"2.0","id":%d,"method":"subscriptions/listen","params":{
+"notifications":{"toolsListChanged":true},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",
+"io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":{"name":"a","version":"1"}}}}"""
+SAYS = b'{"jsonrpc":"2.0","id":"%s","result":{}}'
+CANCEL = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}'
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.passage = Passage(Epoch("e1"))
+
+    def came(self, *lines: bytes) -> None:
+        for line in lines:
+            self.passage.came(handshake.read(SessionId("s1"), line.replace(b"\n", b"")), len(line))
+        self.passage.check()
+
+    def answered(self, number: int) -> bool:
+        request = RawJson(b"%d" % number)
+        line = result_line(request, RawJson(b"{}"))
+        went = self.passage.goes(len(line), request, answers=True)
+        self.passage.check()
+        return went
+
+    def asks(self, ask: str, number: int) -> None:
+        request = RawJson(b"%d" % number)
+        self.passage.goes(10, request, answers=False)
+        self.passage.asked(AskId(ask), request)
+
+    def open(self) -> set[int]:
+        return set(self.passage.settle().open)
+
+    def kept(self) -> list[int]:
+        return sorted(self.passage.settle().kept)
+
+    def held(self) -> list[int]:
+        return self.passage.settle().held
+
+
+def test_an_answer_to_a_question_is_open_until_the_call_is_that_it_is_for() -> None:
+    rig = Rig()
+    rig.came(CALL % 1, CALL % 2)
+    rig.asks("q1", 1)
+    assert rig.held() == [1]
+    rig.came(SAYS % b"q1")
+    assert (rig.held(), rig.open()) == ([], {1, 2, 3})
+    rig.answered(2)
+    assert rig.open() == {1, 3}
+    rig.answered(1)
+    assert rig.open() == set()
+
+
+def test_a_question_is_over_with_its_call() -> None:
+    rig = Rig()
+    rig.came(CALL % 1)
+    rig.asks("q1", 1)
+    rig.came(CANCEL % 1)
+    assert (rig.held(), rig.open()) == ([], set())
+
+
+def test_an_answer_to_a_question_of_an_earlier_broker_is_open_as_long_as_anything_is() -> None:
+    rig = Rig()
+    rig.passage.came_back([AskId("q1")])
+    rig.came(CALL % 1, SAYS % b"q1", SAYS % b"q1", SAYS % b"junk")
+    assert rig.open() == {1, 2}
+    rig.answered(1)
+    assert rig.open() == set()
+
+
+def test_readiness_said_before_the_greeting_is_answered_is_kept_with_it() -> None:
+    rig = Rig()
+    rig.came(GREET % 1, READY)
+    assert (rig.open(), rig.kept()) == ({1, 2}, [1])
+    rig.answered(1)
+    assert (rig.open(), rig.kept()) == (set(), [1, 2])
+
+
+def test_a_listen_is_kept_once_it_is_acknowledged_and_is_not_acknowledged_twice() -> None:
+    rig = Rig()
+    rig.came(LISTEN % 7)
+    assert (rig.open(), rig.kept()) == ({1}, [])
+    request = RawJson(b"7")
+    assert rig.passage.goes(50, request, answers=False)
+    assert rig.passage.due
+    assert (rig.open(), rig.kept()) == (set(), [1])
+    again = Rig()
+    again.came(LISTEN % 7)
+    again.passage.replayed(handshake.read(SessionId("s1"), (LISTEN % 7).replace(b"\n", b"")))
+    assert not again.passage.goes(50, request, answers=False)
+    assert again.passage.goes(50, request, answers=False), "what it brings then is for the agent"
+    assert (again.open(), again.kept()) == (set(), [1])
+    again.came(CANCEL % 7)
+    assert (again.open(), again.kept()) == (set(), [])
+
+
+def test_it_is_due_after_so_many_lines_or_bytes_and_with_another_supervisor() -> None:
+    rig = Rig()
+    for number in range(DUE_LINES):
+        assert not rig.passage.due
+        rig.came(CALL % number)
+    assert rig.passage.settle().up == DUE_LINES
+    due = [rig.passage.due]
+    rig.passage.goes(DUE_BYTES, RawJson(b""), answers=False)
+    due.append(rig.passage.due)
+    rig.passage.settle()
+    rig.passage.served_by(Epoch("e1"))
+    due.append(rig.passage.due)
+    rig.passage.served_by(Epoch("e2"))
+    due.append(rig.passage.due)
+    assert due == [False, True, False, True]
+    assert rig.passage.settle().epoch == "e2"

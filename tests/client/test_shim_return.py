@@ -1,0 +1,361 @@
+"""What a shim says to the next broker, after any traffic and a death at any moment.
+
+The broker's half of the accounting (`core.passage`) and the shim's (`shim_kept`, `shim_return`) face each
+other here: what matters is what they make of it together.
+"""
+
+import json
+from typing import Any, Final
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from carpool import shim_return
+from carpool.shim_kept import KEEP_BYTES, SETTLED, Kept
+from carpool_broker.core.events import AgentCancelled
+from carpool_broker.core.passage import Passage
+from carpool_broker.era import handshake
+from carpool_protocol.attach import (
+    ATTACHED_PREFIX,
+    Attach,
+    ResumeSession,
+    attach_line,
+    attached_line,
+    parse_attach,
+    settled_line,
+)
+from carpool_protocol.attach_version import ATTACH_VERSION
+from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
+from carpool_protocol.jsonrpc import error_body_line, is_error_line, request_line, result_line
+from tests.behaviours import behaviour
+
+Json = dict[str, Any]
+S: Final = SessionId("s1")
+HELLO: Final = attach_line(Attach(version=ATTACH_VERSION, carrier="shim", keeps=True))
+CALL: Final = b'{"jsonrpc":"2.0","id":%b,"method":"tools/call","params":{"name":"t"}}'
+BODY: Final = RawJson(b"{}")
+REQUESTS: Final[dict[str, bytes]] = {
+    "call": CALL,
+    "greet": b'{"jsonrpc":"2.0","id":%b,"method":"initialize","params":{}}',
+    "level": b'{"jsonrpc":"2.0","id":%b,"method":"logging/setLevel","params":{"level":"info"}}',
+    "list": b'{"jsonrpc":"2.0","id":%b,"method":"tools/list"}',
+    "watch": b'{"jsonrpc":"2.0","id":%b,"method":"resources/subscribe","params":{"uri":"u"}}',
+    "unwatch": b'{"jsonrpc":"2.0","id":%b,"method":"resources/unsubscribe","params":{"uri":"u"}}',
+}
+KINDS: Final = {
+    "initialize": "greeting",
+    "logging/setLevel": "level",
+    "tools/list": "list",
+    "resources/subscribe": "watch",
+    "resources/unsubscribe": "watch",
+}
+"""What only the last of its kind counts for."""
+
+
+def message_of(line: bytes) -> Any:
+    return json.loads(line) if line.strip() else None
+
+
+def requests_in(line: bytes) -> list[Json]:
+    message = message_of(line)
+    parts = message if isinstance(message, list) else [message]
+    return [part for part in parts if isinstance(part, dict) and "method" in part and "id" in part]
+
+
+def applied(lines: list[Json]) -> dict[str, int]:
+    """What a session is made of after these requests, all granted: the id of the one that counts, by kind."""
+    made: dict[str, int] = {}
+    for each in lines:
+        kind = KINDS.get(each["method"])
+        if each["method"] == "resources/unsubscribe":
+            made.pop("watch", None)
+        elif kind is not None:
+            made[kind] = each["id"]
+    return made
+
+
+class Wire:
+    """A shim's memory and a broker's, and the lines between them that are not there yet."""
+
+    def __init__(self) -> None:
+        self.kept = Kept()
+        self.passage = Passage(Epoch("e1"))
+        self.under_way: list[bytes] = []
+        """Of the broker, not at the shim."""
+        self.unread: list[bytes] = []
+        """Of the agent, not at the broker."""
+        self.open: list[bytes] = []
+        """Ids of requests that the broker has read and not answered."""
+        self.said: list[bytes] = []
+        """By the agent, ever."""
+        self.has: list[Json] = []
+        """What the agent was told, ever."""
+        self.count = 0
+        self.half = b""
+        self.next: tuple[list[bytes], list[bytes]] = ([], [])
+        self.kept.greeted(attached_line("s1", [], "0.secret", "e1"))
+
+    # --- the agent ---
+
+    def says(self, what: Any) -> None:
+        match what:
+            case "batch":
+                self.sends(b"[%b , %b]" % (CALL % self.fresh(), CALL % self.fresh()))
+            case "blank":
+                self.sends(b"")
+            case "notice":
+                self.sends(b'{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}')
+            case "ready":
+                self.sends(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
+            case str(kind):
+                self.sends(REQUESTS[kind] % self.fresh())
+            case "says", int(at) if asks := self.open_asks():
+                self.sends(b'{"jsonrpc":"2.0","id":"%b","result":{}}' % asks[at % len(asks)].encode())
+            case "cancels", int(at) if asked := self.unanswered():
+                params = b'{"requestId":%d}' % asked[at % len(asked)]
+                self.sends(b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":%b}' % params)
+
+    def fresh(self) -> bytes:
+        self.count += 1
+        return b"%d" % self.count
+
+    def sends(self, line: bytes) -> None:
+        self.kept.sent(line + b"\n")
+        self.said.append(line)
+        self.unread.append(line)
+
+    def answered(self) -> list[int]:
+        return [each["id"] for each in self.has if "method" not in each]
+
+    def cancelled(self) -> set[int]:
+        messages = [message_of(line) for line in self.said]
+        return {
+            each["params"]["requestId"]
+            for each in messages
+            if isinstance(each, dict) and each.get("method") == "notifications/cancelled"
+        }
+
+    def unanswered(self) -> list[int]:
+        over = {*self.answered(), *self.cancelled()}
+        return [each["id"] for line in self.said for each in requests_in(line) if each["id"] not in over]
+
+    def open_asks(self) -> list[str]:
+        messages = [message_of(line) for line in self.said]
+        given = [each["id"] for each in messages if isinstance(each, dict) and "method" not in each]
+        return [each["id"] for each in self.has if "method" in each and each["id"] not in given]
+
+    # --- the broker ---
+
+    def reads(self) -> None:
+        """The broker takes the next line."""
+        if not self.unread:
+            return
+        line = self.unread.pop(0)
+        meaning = handshake.read(S, line) if line else None
+        self.passage.came(meaning, len(line))
+        parts = [meaning]
+        if isinstance(meaning, handshake.Batch):
+            parts = [handshake.read(S, part) for part in meaning.lines]
+            for part in parts:
+                self.passage.came_within(part)
+        for part in parts:
+            if isinstance(part, AgentCancelled):
+                if bytes(part.id) in self.open:
+                    self.open.remove(bytes(part.id))
+            elif (request := getattr(part, "id", None)) is not None:
+                self.open.append(bytes(request))
+        self.passage.check()
+
+    def does(self, what: str, at: int) -> None:
+        if what == "settles":
+            self.settles()
+        elif self.open and what == "asks":
+            request, ask = self.open[at % len(self.open)], f"ask{self.fresh().decode()}"
+            line = request_line(RawJson(b'"%b"' % ask.encode()), "sampling/createMessage", BODY)
+            self.goes(line, request, answers=False)
+            self.passage.asked(AskId(ask), RawJson(request))
+        elif self.open:
+            request = self.open.pop(at % len(self.open))
+            line_of = error_body_line if what == "errors" else result_line
+            self.goes(line_of(RawJson(request), BODY), request, answers=True)
+        self.passage.check()
+
+    def goes(self, line: bytes, about: bytes, *, answers: bool) -> None:
+        if self.passage.due:
+            self.settles()
+        is_error = answers and is_error_line(line, RawJson(about))
+        assert self.passage.goes(len(line), RawJson(about), answers=answers, is_error=is_error)
+        self.under_way.append(line)
+
+    def settles(self) -> None:
+        self.under_way.append(settled_line(self.passage.settle()))
+
+    def arrives(self) -> None:
+        """The shim reads the next line of the broker."""
+        if self.under_way:
+            line = self.under_way.pop(0)
+            if line.startswith(SETTLED):
+                self.kept.settled(line)
+            else:
+                self.kept.passed(line)
+                self.has.append(message_of(line))
+
+    # --- its death ---
+
+    def dies(self) -> ResumeSession:
+        """What the shim says next is what it should say."""
+        first, *lines, self.half = shim_return.resume(self.kept, HELLO, again=False).split(b"\n")
+        attach = parse_attach(first)
+        assert isinstance(attach, Attach)
+        assert attach.resume is not None
+        resume = attach.resume
+        assert (resume.session, resume.supervisor) == ("s1", "e1")
+        assert len(lines) == resume.kept + resume.open
+        self.next = lines[: resume.kept], lines[resume.kept :]
+        made, unsettled = self.next
+        assert len(self.answered()) == len(set(self.answered())), "answered twice"
+        again = [each["id"] for line in unsettled for each in requests_in(line)]
+        assert len(again) == len(set(again)), "said twice"
+        assert set(again) >= set(self.unanswered()), "a request is forgotten"
+        assert not set(again) & set(self.answered()), "a request is said again that is answered"
+        asked = [each for line in self.said for each in requests_in(line)]
+        # Of requests that overtook each other, or were cancelled, either may count.
+        good = [each["id"] for each in self.has if "result" in each]
+        if good == sorted(good) and not self.cancelled():
+            granted = applied([each for each in asked if each["id"] in good])
+            replayed = [message_of(line) for line in made]
+            errors = [each["id"] for each in self.has if "error" in each]
+            held = applied([each for each in replayed if "id" in each and each["id"] not in errors])
+            assert held == granted
+        of_open = {each["id"] for each in self.has if "method" in each}
+        assert set(resume.asks) <= of_open
+        if self.unanswered() == [each["id"] for each in asked]:  # nothing is over: every ask is open
+            assert set(self.open_asks()) <= set(resume.asks)
+        return resume
+
+    def begins_again(self) -> None:
+        """The next broker takes what the shim says."""
+        made, unsettled = self.next
+        self.passage, self.under_way, self.open = Passage(Epoch("e1")), [], []
+        self.unread = []
+        for line in made:
+            meaning = handshake.read(S, line)
+            self.passage.came(meaning, len(line))
+            self.passage.replayed(meaning)
+            request = getattr(meaning, "id", None)
+            if request is not None:
+                answer = result_line(request, BODY)
+                assert not self.passage.goes(len(answer), request, answers=True), "the agent has this answer"
+        self.unread = list(unsettled)
+        for _ in unsettled:
+            self.reads()
+        self.passage.came_back([])
+        self.kept.greeted(attached_line("s1", [], "1.secret", "e1"))
+
+
+ASKING: Final = [*REQUESTS, "call", "batch", "blank", "notice", "ready"]
+STEPS: Final = st.lists(
+    st.tuples(
+        st.one_of(
+            st.sampled_from(ASKING), st.tuples(st.sampled_from(["cancels", "says"]), st.integers(0, 3))
+        ),
+        st.integers(0, 3),
+        st.lists(
+            st.tuples(
+                st.sampled_from(["answers", "answers", "errors", "asks", "settles"]), st.integers(0, 3)
+            ),
+            max_size=3,
+        ),
+        st.integers(0, 5),
+        st.integers(0, 7),
+    ),
+    max_size=20,
+)
+"""Each: what the agent says; how many lines the broker reads; what it does; how many of its lines arrive;
+0: it dies.
+"""
+
+
+@behaviour("reattach:carrier-keeps")
+@given(STEPS, st.binary(max_size=5).map(lambda half: half.replace(b"\n", b"")))
+@settings(max_examples=300, deadline=None)
+def test_after_a_death_at_any_moment_what_is_open_is_said_again_and_what_is_answered_is_not(
+    steps: list[Any], half: bytes
+) -> None:
+    wire = Wire()
+    for said, reads, does, arrive, lives in steps:
+        wire.says(said)
+        for _ in range(reads):
+            wire.reads()
+        for what, at in does:
+            wire.does(what, at)
+        for _ in range(arrive):
+            wire.arrives()
+        if not lives:
+            wire.dies()
+            wire.begins_again()
+    wire.kept.sent(half)
+    wire.dies()
+    assert wire.half == half
+
+
+def left_of(*said: bytes, has: bytes = b"") -> list[bytes]:
+    """What is not done with of these lines, when the agent `has` these."""
+    wire = Wire()
+    for line in said:
+        wire.sends(line)
+    wire.kept.passed(has)
+    return shim_return.resume(wire.kept, HELLO, again=False).split(b"\n")[1:-1]
+
+
+def test_numbers_and_strings_are_different_ids_and_keep_their_spelling() -> None:
+    raws = (b"1", b"1.0", b'"1"', b"1" * 5000, b'"\\ud800"')
+    has = b'{"jsonrpc":"2.0","id":1.0,"result":{"x":1e999}}\n' + result_line(RawJson(b'"1"'), BODY)
+    assert left_of(*[CALL % raw for raw in raws], has=has) == [CALL % raws[0], CALL % raws[3], CALL % raws[4]]
+
+
+def test_of_a_batch_only_the_unanswered_part_is_said_again_byte_for_byte() -> None:
+    one, two = CALL % b"1", b'{"jsonrpc":"2.0", "id":2,\r "method":"tools/call","params":{"x":1.50}}'
+    has = result_line(RawJson(b"1"), BODY)
+    assert left_of(b"[ %b ,%b]" % (one, two), has=has) == [two.replace(b"\r", b" ")]
+
+
+def test_what_cannot_be_read_is_said_again_as_it_is() -> None:
+    lines = [b"\xff", b"{", b"[" * 100_000, b'"text"', b"[1,"]
+    assert left_of(*lines) == lines
+
+
+def test_what_came_after_the_last_settled_line_is_new_to_a_broker_that_takes_over_on_purpose() -> None:
+    wire = Wire()
+    wire.sends(CALL % b"1")
+    wire.reads()
+    wire.settles()
+    wire.arrives()
+    wire.sends(CALL % b"2")
+    wire.kept.sent(b"half")
+    first, *lines, half = shim_return.resume(wire.kept, HELLO, again=True).split(b"\n")
+    attach = parse_attach(first)
+    assert isinstance(attach, Attach)
+    assert attach.resume is not None
+    assert (attach.resume.kept, attach.resume.open) == (0, 1)
+    assert (lines, half) == ([CALL % b"1", CALL % b"2"], b"half")
+
+
+def test_a_broker_that_died_before_it_said_anything_took_nothing() -> None:
+    kept = Kept()
+    kept.sent(CALL % b"1" + b"\nha")
+    assert shim_return.resume(kept, HELLO, again=False) == HELLO + CALL % b"1" + b"\nha"
+
+
+def test_too_much_that_is_not_settled_is_not_kept() -> None:
+    kept = Wire().kept
+    kept.sent(b"x" * KEEP_BYTES)
+    assert (kept.is_full, len(kept.fresh)) == (False, KEEP_BYTES)
+    kept.sent(b"y")
+    assert (kept.is_full, len(kept.fresh)) == (True, 0)
+
+
+def test_an_old_broker_settles_nothing_and_nothing_is_kept_for_it() -> None:
+    kept = Kept()
+    kept.greeted(ATTACHED_PREFIX + b',"params":{"version":1,"session":"s1","env":[]}}\n')
+    assert kept.is_full

@@ -1,0 +1,25 @@
+"""What a host of the door does about sessions that come back, where none does."""
+
+from carpool_broker.core.passage import Passage
+from carpool_broker.returning import Returning
+from carpool_protocol.ids import SessionId
+from carpool_protocol.lines import OverlongLine
+
+
+class NobodyReturns:
+    """For hosts of tests about other things."""
+
+    def may_return(self) -> bool:
+        return False
+
+    def take_back(
+        self,
+        session: SessionId,
+        lines: list[bytes | OverlongLine],
+        passage: Passage,
+        returning: Returning,
+    ) -> list[bytes | OverlongLine]:
+        raise AssertionError("nobody comes back")
+
+    def resumed(self, session: SessionId, passage: Passage, returning: Returning) -> None:
+        raise AssertionError("nobody comes back")

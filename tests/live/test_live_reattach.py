@@ -1,0 +1,302 @@
+"""kill -9 of the broker: agents behind a carrier notice a pause and nothing else (docs/decisions/0019)."""
+
+import json
+import os
+import signal
+import sys
+from typing import Final
+
+import trio
+
+from carpool_protocol.attach import Attach, ResumeSession
+from carpool_protocol.attach_version import ATTACH_VERSION
+from tests.behaviours import behaviour
+from tests.kit.line_agent import LIMIT_S, WAIT_S, Agent, Json, fault_of, settled
+from tests.kit.live import SERVERS, Daemon, Make, kit, observer
+from tests.kit.waits import until
+
+ASKABLE: Final[Json] = {"sampling": {}}
+KEEPS: Final = Attach(version=ATTACH_VERSION, carrier="shim", keeps=True)
+UPDATED: Final = "notifications/resources/updated"
+
+
+async def kill_broker(daemon: Daemon) -> None:
+    """The broker is dead; the next one may not be there yet."""
+    os.kill((await daemon.status())["broker"]["pid"], signal.SIGKILL)
+
+
+def deaths(daemon: Daemon) -> int:
+    return daemon.log("broker").count("broker serves") - 1
+
+
+async def reborn(daemon: Daemon, count: int) -> None:
+    """So many brokers have died, and another one serves."""
+    await until(lambda: deaths(daemon) == count, f"broker {count} serves", WAIT_S)
+
+
+async def seen_once(agent: Agent, server: str, texts: list[str]) -> None:
+    """The server has run each of these calls exactly once."""
+    order = (await agent.seen(server))["order"]
+    assert {text: order.count(text) for text in texts} == dict.fromkeys(texts, 1)
+
+
+@behaviour("reattach:calls")
+async def test_calls_in_flight_are_answered_once_and_run_once(daemon: Make) -> None:
+    one = daemon({"good": observer()})
+    with trio.fail_after(LIMIT_S):
+        async with one.shim() as agent, one.shim() as other, one.agent() as plain:
+            ids = [
+                await agent.start("good__wait", {"gate": "g", "text": f"w{at}"}, id_=at) for at in range(8)
+            ]
+            theirs = [
+                await other.start("good__wait", {"gate": "g", "text": f"o{at}"}, id_=at) for at in range(8)
+            ]
+            await agent.inside("good", 16)
+            await kill_broker(one)
+            await plain.ended.wait()
+            during = await agent.start("good__echo", {"text": "said while nobody was there"})
+            await other.text("good__open", {"gate": "g"})
+            for who, mine in ((agent, ids), (other, theirs)):
+                for each in mine:
+                    assert (await who.answer(each))["result"]["content"][0]["text"].startswith("opened")
+            await agent.answer(during)
+            texts = [f"{who}{at}" for who in "wo" for at in range(8)]
+            await seen_once(agent, "good", [*texts, "said while nobody was there"])
+            facts = await one.status()
+            assert facts["servers"]["good"]["restarts"] == 0
+            assert len(facts["servers"]["good"]["instances"]) == 1
+            assert not [note for note in agent.notices if "method" in note], "the agent notices a pause only"
+
+
+@behaviour("reattach:calls")
+async def test_a_call_that_ends_while_there_is_no_broker_is_answered_by_the_next(daemon: Make) -> None:
+    one = daemon({"good": observer()})
+    with trio.fail_after(LIMIT_S):
+        async with one.shim() as agent, one.shim() as other:
+            held = await agent.start("good__wait", {"gate": "g", "text": "ends alone"})
+            await agent.inside("good", 1)
+            opened = await other.start("good__open", {"gate": "g"})
+            await kill_broker(one)
+            assert "result" in await other.answer(opened)
+            assert "result" in await agent.answer(held)
+            await seen_once(agent, "good", ["ends alone"])
+
+
+@behaviour("reattach:session")
+async def test_an_idle_agent_is_there_again_under_its_own_name(daemon: Make) -> None:
+    one = daemon({"good": observer()})
+    with trio.fail_after(LIMIT_S):
+        async with one.shim() as agent:
+            await agent.tools()
+            before = {each["id"]: each["era"] for each in (await one.status())["sessions"]}
+            for count in (1, 2, 3):
+                await kill_broker(one)
+                await reborn(one, count)
+                await agent.result("ping")
+                after = {each["id"]: each["era"] for each in (await one.status())["sessions"]}
+                assert after == before
+            assert await agent.text("good__echo", {"text": "on"}) == "on"
+
+
+@behaviour("reattach:calls")
+async def test_a_second_death_before_anybody_has_settled_loses_nothing(daemon: Make) -> None:
+    one = daemon({"good": observer()})
+    with trio.fail_after(LIMIT_S):
+        async with one.shim() as agent:
+            held = await agent.start("good__wait", {"gate": "g", "text": "twice"})
+            await agent.inside("good", 1)
+            await kill_broker(one)
+            # As soon as it listens: it may not have read a line of anybody.
+            await until(lambda: deaths(one) == 1, "the second broker listens", WAIT_S)
+            os.kill(broker_pid(one), signal.SIGKILL)
+            await agent.text("good__open", {"gate": "g"})
+            assert "result" in await agent.answer(held)
+            await seen_once(agent, "good", ["twice"])
+            assert deaths(one) == 2
+
+
+def broker_pid(daemon: Daemon) -> int:
+    """By the process table: nobody may answer."""
+    return max(pid for pid, line in daemon.running().items() if "carpool_broker" in line)
+
+
+@behaviour("reattach:asks")
+async def test_a_question_is_shown_once_and_its_answer_arrives(daemon: Make) -> None:
+    one = daemon({"asks": kit("asks_back")})
+    with trio.fail_after(LIMIT_S):
+        async with one.shim(greet=False) as agent:
+            await agent.greet("2025-11-25", ASKABLE)
+            asked = await agent.start("asks__ask", {"text": "who?"})
+            await agent.until(lambda: bool(agent.asks), "the question")
+            await kill_broker(one)
+            await reborn(one, 1)
+            await agent.result("ping")
+            said: Json = {"role": "assistant", "content": {"type": "text", "text": "me"}, "model": "m"}
+            await agent.say(agent.asks[0], {"result": said})
+            result = (await agent.answer(asked))["result"]
+            assert json.loads(result["content"][0]["text"])["result"]["content"]["text"] == "me"
+            assert len(agent.asks) == 1
+
+
+@behaviour("reattach:asks")
+async def test_an_answer_that_was_on_its_way_to_the_dead_broker_arrives(daemon: Make) -> None:
+    one = daemon({"asks": kit("asks_back")})
+    with trio.fail_after(LIMIT_S):
+        async with one.shim(greet=False) as agent:
+            await agent.greet("2025-11-25", ASKABLE)
+            asked = await agent.start("asks__ask", {"text": "who?"})
+            await agent.until(lambda: bool(agent.asks), "the question")
+            pid = (await one.status())["broker"]["pid"]
+            os.kill(pid, signal.SIGSTOP)  # it reads nothing any more
+            said: Json = {"role": "assistant", "content": {"type": "text", "text": "me"}, "model": "m"}
+            await agent.say(agent.asks[0], {"result": said})
+            os.kill(pid, signal.SIGKILL)
+            assert "me" in (await agent.answer(asked))["result"]["content"][0]["text"]
+            assert len(agent.asks) == 1
+
+
+@behaviour("reattach:session")
+async def test_level_subscriptions_and_held_lists_are_in_force_again(daemon: Make) -> None:
+    one = daemon({"news": kit("news"), "lists": kit("list_changes")})
+    with trio.fail_after(LIMIT_S):
+        async with one.shim() as agent, one.shim() as other:
+            await agent.until_listed(lambda names: "lists__grow" in names, "the tools of lists")
+            await agent.result("logging/setLevel", {"level": "warning"})
+            for uri in ("news:///a", "news:///b"):
+                await agent.result("resources/subscribe", {"uri": uri})
+            await agent.result("resources/unsubscribe", {"uri": "news:///b"})
+            for count in (1, 2):
+                await kill_broker(one)
+                await reborn(one, count)
+                since = len(agent.notices)
+
+                async def known() -> Json:
+                    found: Json = json.loads(await other.text("news__known"))
+                    return found
+
+                await settled(
+                    known,
+                    lambda found: found == {"watched": ["news:///a"], "level": "warning"},
+                    "the server is to tell what it was to tell",
+                )
+                await other.text("news__touch", {"uri": "news:///a"})
+                await agent.notice(UPDATED, since)
+                await other.text("lists__grow")
+                await agent.notice("notifications/tools/list_changed", since)
+                assert f"lists__grown_{count - 1}" in await agent.tools()
+
+
+@behaviour("reattach:session")
+async def test_a_lease_outlives_the_broker_with_its_state(daemon: Make) -> None:
+    one = daemon({"counter": kit("counter", sharing="session")})
+    with trio.fail_after(LIMIT_S):
+        async with one.shim() as agent, one.shim() as other:
+            assert [int(await agent.text("counter__increment")) for _ in range(3)] == [1, 2, 3]
+            assert int(await other.text("counter__increment")) == 1
+            await kill_broker(one)
+            assert int(await agent.text("counter__increment")) == 4
+            assert int(await other.text("counter__increment")) == 2
+            facts = await one.status()
+            holders = {each["holder"] for each in facts["servers"]["counter"]["instances"] if each["holder"]}
+            assert holders == {each["id"] for each in facts["sessions"]}
+
+
+@behaviour("reattach:session")
+async def test_a_session_of_carpool_run_keeps_its_own_server(daemon: Make) -> None:
+    one = daemon()
+    words = ("run", "--", sys.executable, "-S", "-E", str(SERVERS / "counter.py"))
+    with trio.fail_after(LIMIT_S):
+        async with one.shim(*words) as agent:
+            assert [int(await agent.text("increment")) for _ in range(2)] == [1, 2]
+            await kill_broker(one)
+            assert int(await agent.text("increment")) == 3
+
+
+@behaviour("reattach:everything-died")
+async def test_when_broker_and_supervisor_die_together_open_calls_are_lost_and_the_session_goes_on(
+    daemon: Make,
+) -> None:
+    one = daemon({"good": observer()})
+    with trio.fail_after(LIMIT_S):
+        async with one.shim() as agent:
+            held = await agent.start("good__wait", {"gate": "g"})
+            await agent.inside("good", 1)
+            facts = await one.status()
+            for pid in (facts["supervisors"][0]["pid"], facts["broker"]["pid"]):
+                os.kill(pid, signal.SIGKILL)
+            fault = fault_of((await agent.answer(held))["result"])
+            assert fault["delivered"] == "maybe"
+            assert await agent.text("good__echo", {"text": "on"}) == "on"
+
+
+@behaviour("reattach:everything-died")
+async def test_when_all_of_carpool_dies_the_shim_starts_it_again(daemon: Make) -> None:
+    one = daemon({"good": observer()})
+    with trio.fail_after(LIMIT_S):
+        async with one.shim() as agent:
+            held = await agent.start("good__wait", {"gate": "g"})
+            await agent.inside("good", 1)
+            [launcher] = [pid for pid, line in one.running().items() if "carpool.launcher" in line]
+            os.kill(launcher, signal.SIGKILL)
+            assert fault_of((await agent.answer(held))["result"])["delivered"] == "maybe"
+            assert await agent.text("good__echo", {"text": "on"}) == "on"
+
+
+@behaviour("reattach:meant")
+async def test_restart_all_is_a_pause_and_down_is_an_end(daemon: Make) -> None:
+    one = daemon({"good": observer()})
+    with trio.fail_after(LIMIT_S):
+        async with one.shim() as agent:
+            before = (await one.status())["broker"]["pid"]
+            assert (await one.carpool("restart", "--all"))[0] == 0
+            assert await agent.text("good__echo", {"text": "on"}) == "on"
+            assert await agent.tools()
+            assert (await one.status())["broker"]["pid"] != before
+            assert (await one.carpool("down"))[0] == 0
+            await agent.ended.wait()
+        assert "carpool was stopped" in (one.base / "shims.log").read_text()
+        assert not one.running()
+        one.up()
+
+
+@behaviour("reattach:secret")
+async def test_a_session_is_nobodys_who_does_not_have_its_secret_or_comes_too_early(daemon: Make) -> None:
+    one = daemon({"counter": kit("counter", sharing="session")})
+
+    def attach(session: str, secret: str) -> Attach:
+        resume = ResumeSession(session=session, secret=secret, supervisor="any")
+        return Attach(version=ATTACH_VERSION, carrier="shim", keeps=True, resume=resume)
+
+    with trio.fail_after(LIMIT_S):
+        async with one.agent(greet=False, attach=KEEPS) as agent:
+            await agent.until(lambda: bool(agent.notices), "the broker's yes")
+            told = agent.notices[0]["params"]
+            await agent.greet()
+            assert int(await agent.text("counter__increment")) == 1
+            # Its own secret, but at the broker that gave it: that one has not died.
+            async with one.agent(attach=attach(told["session"], told["secret"])) as thief:
+                assert thief.notices[0]["params"]["session"] != told["session"]
+                assert int(await thief.text("counter__read")) == 0
+            await kill_broker(one)
+            await agent.ended.wait()
+        await reborn(one, 1)
+        secret = told["secret"]
+        for bad in (
+            "",
+            "0",
+            "0." + "0" * 32,
+            "1" + secret[1:],
+            secret[:-1],
+            f"0{secret}",
+            "\u0660" + secret[1:],
+        ):
+            async with one.agent(attach=attach(told["session"], bad)) as thief:
+                assert thief.notices[0]["params"]["session"] != told["session"]
+        async with one.agent(attach=attach(told["session"], secret)) as rightful:
+            assert rightful.notices[0]["params"]["session"] == told["session"]
+            assert int(await rightful.text("counter__read")) == 1
+            async with one.agent(attach=attach(told["session"], secret)) as second:
+                assert second.notices[0]["params"]["session"] != told["session"]
+        text = one.log_text()
+        assert secret not in text
+        assert secret.partition(".")[2] not in text

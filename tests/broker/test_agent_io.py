@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from carpool_broker.agent_io import CROWD_READ_BYTES, READ_BYTES, AgentIo
+from carpool_protocol.ids import CallId
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.runtime.pump import PIECE
 from carpool_protocol.runtime.ready import ReadySet
@@ -23,6 +24,7 @@ class Ends:
             each.setblocking(False)
         self.taken: list[list[bytes | OverlongLine]] = []
         self.unread: list[int] = []
+        self.written: list[CallId] = []
         self.answer_bytes = 0
         """Each line is answered with so much, if with anything."""
         self.io = AgentIo(
@@ -32,6 +34,7 @@ class Ends:
             on_closed=lambda: None,
             on_unfinished=lambda: None,
             on_unread=self.unread.append,
+            written=self.written,
         )
 
     def take(self, lines: list[bytes | OverlongLine]) -> None:
@@ -127,3 +130,23 @@ def test_in_a_crowd_a_few_calls_of_each_are_read_at_a_time_but_a_long_line_as_ev
     before = ends.io.pending_bytes
     ends.io._readable()
     assert ends.io.pending_bytes == before + 10 * CROWD_READ_BYTES
+
+
+def test_an_answer_is_written_when_the_socket_has_all_of_it_and_not_before(ends: Ends) -> None:
+    ends.io.write(b"x\n")
+    ends.io.mark(CallId(1))
+    assert ends.written == []
+    ends.io.flush()
+    assert ends.written == [1]
+    # More than the socket takes; some of it leaves as it is accepted.
+    for call in (2, 3, 4):
+        ends.io.write(b"y" * MIB + b"\n")
+        ends.io.mark(CallId(call))
+    ends.io.flush()
+    assert ends.written != [1, 2, 3, 4]
+    before = 0
+    while ends.io.unread_bytes:
+        ends.read()
+        assert len(ends.written) >= before
+        before = len(ends.written)
+    assert ends.written == [1, 2, 3, 4]

@@ -31,8 +31,8 @@ from carpool_protocol.ids import ABSENT, AskId, Epoch, RawJson
 
 DUE_BYTES: Final = 16 * 1024
 DUE_LINES: Final = 64
-"""After so much unsettled traffic the carrier is told: what it keeps besides what is open. With 64 KiB and 512
-lines shims grew by 0.7 MB that they never gave back.
+"""After so much unsettled traffic the carrier is told: what it keeps besides what is open. With 64 KiB and
+512 lines shims grew by 0.7 MB that they never gave back.
 """
 
 Slot = tuple[str, str]

@@ -59,7 +59,7 @@ class AgentIo:
         self._on_unfinished = on_unfinished
         self._on_unread = on_unread
         self._buffer = LineBuffer(cap_bytes=LINE_CAP_BYTES)
-        self._buffer.blanks = True
+        self._buffer.blanks = True  # until it is known that nobody counts lines (`skip_blanks`)
         self._out: deque[bytes] = deque()
         self._marks: deque[tuple[int, CallId]] = deque()
         """Answers that are not all sent: where each ends in all that was ever accepted, and its call."""

@@ -36,6 +36,7 @@ class Ends:
             on_unread=self.unread.append,
             written=self.written,
         )
+        self.io.skip_blanks()
 
     def take(self, lines: list[bytes | OverlongLine]) -> None:
         self.taken.append(lines)

@@ -174,7 +174,7 @@ async def test_a_carrier_that_is_gone_when_its_attach_line_is_read_leaves_no_ses
             (Attach(version=ATTACH_VERSION, carrier="door", streams=True), word_line(1, Open())),
         ]:
             ready, hotel = ReadySet(), Hotel()
-            door = Door(path, ready, hotel, slow_reader_s=30.0, receive_budget_bytes=BUDGET)
+            door = Door(path, ready, hotel, Heritage(), slow_reader_s=30.0, receive_budget_bytes=BUDGET)
             door.open(lambda: None)
             try:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:

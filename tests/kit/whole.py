@@ -21,6 +21,7 @@ import trio
 
 from carpool_broker import shell as broker_shell
 from carpool_broker.configuration import DAEMON, Configuration
+from carpool_broker.heritage import Heritage
 from carpool_protocol.config.load import ConfigFile
 from carpool_protocol.messages import AnyMessage, Hello
 from carpool_protocol.peer import BROKER, Peer
@@ -148,7 +149,7 @@ class Whole:
                 )
             )
             configuration = Configuration(ConfigFile(str(file), asked_for=True), dict(os.environ))
-            self.broker = broker_shell.BrokerShell(str(house), configuration, None)
+            self.broker = broker_shell.BrokerShell(str(house), configuration, Heritage(), None)
             self.supervisor = supervisor_shell.SupervisorShell(str(house), SUPERVISOR, None)
         nursery = mock.Mock(start_soon=lambda *what: self.operations.append(what))
         self.broker._nursery = self.supervisor._nursery = nursery

@@ -118,6 +118,13 @@ _RUNS: Final = {
     "stop:bounded": Behaviour(
         "issue 5", "Stopping is bounded, whatever instances are doing and whatever they refuse to do."
     ),
+    "faults:descriptors": Behaviour(
+        "issue 5",
+        "Out of descriptors nothing spins and nothing dies; who waits is served when some are free.",
+    ),
+    "faults:runtime-directory": Behaviour(
+        "issue 5", "A runtime directory that vanishes is put back, and nobody who is connected notices."
+    ),
     "silence:clock-jump": Behaviour(
         "rule 8", "After a jump of the clock every instance is probed before use."
     ),

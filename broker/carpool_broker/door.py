@@ -1,6 +1,6 @@
 """The door: the Unix socket that agents come in through, and who is on it.
 
-Owns the listening socket, the connections, the attach dialogue, the receive budget for unfinished
+Owns the connections, the attach dialogue, the receive budget for unfinished
 lines and the patience with agents that do not read (rule 3). A connection whose first line is no
 attach line is plain: that line is the agent's first. One whose attach line says so carries many
 sessions; what its lines mean is `carrier`'s.
@@ -8,9 +8,7 @@ sessions; what its lines mean is `carrier`'s.
 Knows nothing of: what a line means beyond the attach dialogue, configuration, calls.
 """
 
-import contextlib
 import logging
-import os
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +18,7 @@ import trio
 
 from carpool_broker.agent_io import AgentIo
 from carpool_broker.carrier import Carrier, Stream, StreamHost
-from carpool_protocol import credentials
+from carpool_broker.listener import Listener
 from carpool_protocol.attach import (
     Attach,
     AttachProblem,
@@ -40,7 +38,6 @@ log = logging.getLogger("carpool.broker")
 ENVIRONMENT_S: Final = 10.0
 """How long a carrier may take to say the asked variables; after that they count as missing."""
 LOOK_S: Final = 1.0
-BACKLOG: Final = 512
 EARLY_BYTES: Final = 16 * 1024 * 1024
 """A carrier that sends more before it has said its environment is dropped."""
 READ_AHEAD_BYTES: Final = 64 * 1024
@@ -97,12 +94,11 @@ class Door:
     def __init__(
         self, path: str, ready: ReadySet, host: Host, *, slow_reader_s: float, receive_budget_bytes: int
     ) -> None:
-        self._path = path
+        self._listener = Listener(path, ready, self._connected)
         self._ready = ready
         self._host = host
         self.slow_reader_s = slow_reader_s
         self.receive_budget_bytes = receive_budget_bytes
-        self._listener: socket.socket | None = None
         self._count = 0
         self.agents: dict[SessionId, Agent] = {}
         self._streams: dict[SessionId, Stream] = {}
@@ -118,27 +114,11 @@ class Door:
     def open(self, settle: Callable[[], None]) -> None:
         """Listen. A socket file that is there is a dead broker's: the launcher's lock says so."""
         self._settle = settle
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.setblocking(False)
-        old = os.umask(0o177)
-        try:
-            listener.bind(self._path)
-        finally:
-            os.umask(old)
-        listener.listen(BACKLOG)
-        self._listener = listener
-        self._ready.add(listener.fileno(), self._accept)
+        self._listener.open()
 
     def close(self) -> None:
         """Close every connection and remove the socket file."""
-        if self._listener is not None:
-            self._ready.remove(self._listener.fileno())
-            self._listener.close()
-            self._listener = None
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path)
+        self._listener.close()
         for agent in self.agents.values():
             agent.io.flush()
             agent.io.close()
@@ -212,35 +192,22 @@ class Door:
                     log.warning("%s did not say its environment; its variables count as missing", agent.id)
                     self._welcome(agent, {})
             self._end_stalled(now)
+            self._listener.look()
             self._settle()
 
     # --- connections -----------------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        for _ in range(BACKLOG):
-            try:
-                sock, _ = self._listener.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:  # out of descriptors: whoever waits is served when some are free
-                log.error("cannot accept an agent: %s", error.strerror)  # noqa: TRY400 - the reason says all
-                return
-            if not credentials.is_ours(sock):
-                log.warning("a process of another user is not let in")
-                sock.close()
-                continue
-            sock.setblocking(False)
-            agent = Agent(self._mint(), trio.current_time())
-            agent.io = AgentIo(
-                sock,
-                self._ready,
-                on_lines=lambda lines, agent=agent: self._take(agent, lines),  # type: ignore[misc]
-                on_closed=lambda agent=agent: self._left(agent),  # type: ignore[misc]
-                on_unfinished=lambda agent=agent: self._line_changed(agent),  # type: ignore[misc]
-                on_unread=lambda size_bytes, agent=agent: self._unread(agent, size_bytes),  # type: ignore[misc]
-            )
-            self.agents[agent.id] = agent
+    def _connected(self, sock: socket.socket) -> None:
+        agent = Agent(self._mint(), trio.current_time())
+        agent.io = AgentIo(
+            sock,
+            self._ready,
+            on_lines=lambda lines: self._take(agent, lines),
+            on_closed=lambda: self._left(agent),
+            on_unfinished=lambda: self._line_changed(agent),
+            on_unread=lambda size_bytes: self._unread(agent, size_bytes),
+        )
+        self.agents[agent.id] = agent
 
     def _mint(self) -> SessionId:
         self._count += 1

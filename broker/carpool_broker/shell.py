@@ -361,7 +361,7 @@ class BrokerShell:
         return []
 
     def _jumped(self) -> None:
-        log.warning("this process stood still for a while")
+        log.warning("the clock jumped: this process stood still, or the machine slept")
 
 
 def _unbatched(batch: handshake.Batch) -> list[bytes]:

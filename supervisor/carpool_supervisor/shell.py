@@ -362,7 +362,9 @@ class SupervisorShell:
             self._settle()
 
     def _jumped(self) -> None:
-        log.warning("this process stood still for a while; every instance is probed")
+        log.warning(
+            "the clock jumped (this process stood still, or the machine slept): every instance is probed"
+        )
         self._pump.feed(events.ClockJumped())
         self._settle()
 

@@ -118,6 +118,9 @@ _RUNS: Final = {
     "stop:bounded": Behaviour(
         "issue 5", "Stopping is bounded, whatever instances are doing and whatever they refuse to do."
     ),
+    "faults:full-disk": Behaviour(
+        "issue 5", "A full disk costs lines of logs and evidence, and no call; who starts on one reads why."
+    ),
     "faults:descriptors": Behaviour(
         "issue 5",
         "Out of descriptors nothing spins and nothing dies; who waits is served when some are free.",

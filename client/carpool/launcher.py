@@ -229,6 +229,8 @@ class Launcher:
             keep.start_at = now + keep.vigil.died(now)
             say(f"cannot start {keep.child.name}: {error.strerror}; trying again")
             return
+        if keep.child.log_trouble:
+            say(f"{keep.child.name} runs without a log: {keep.child.log_trouble}")
         keep.start_at = None
         keep.vigil.started(now)
 

@@ -6,6 +6,7 @@ cannot be served gets a sentence.
 
 import json
 import os
+import resource
 import shutil
 import signal
 
@@ -13,7 +14,7 @@ import trio
 
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S
-from tests.kit.live import Make, observer
+from tests.kit.live import Daemon, Make, kit, observer
 from tests.kit.waits import until
 
 
@@ -47,3 +48,35 @@ async def test_a_runtime_directory_that_vanishes_comes_back_and_agents_notice_no
             os.kill(old[0]["pid"], signal.SIGKILL)
             await one.until(lambda facts: facts["supervisors"] not in ([], old), "a new supervisor is linked")
             assert await agent.text("good__echo", {"text": "anew"}) == "anew"
+
+
+def fill_the_disk(one: Daemon, *, full: bool = True) -> None:
+    """No file that a process of this carpool writes may have a byte, as on a disk that is full."""
+    for pid in one.running():
+        _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0 if full else hard, hard))
+
+
+@behaviour("faults:full-disk")
+async def test_a_full_disk_costs_logs_and_nothing_else(daemon: Make) -> None:
+    one = daemon({"good": observer(restart={"first_delay_s": 0}), "noisy": kit("noisy")})
+    with trio.fail_after(LIMIT_S):
+        async with one.agent() as agent:
+            before = (await agent.seen("good"))["pid"]
+            fill_the_disk(one)
+            await agent.call("noisy__echo", {"text": "x"})
+            assert "noisy" in (await one.carpool("why", "noisy"))[1]
+            os.kill(before, signal.SIGKILL)
+            await one.until(lambda facts: facts["servers"]["good"]["restarts"], "its death was seen")
+            assert (await agent.seen("good"))["pid"] != before
+            facts = await one.status()
+            os.kill(facts["supervisors"][0]["pid"], signal.SIGKILL)
+            old = facts["supervisors"]
+            await one.until(lambda facts: facts["supervisors"] not in ([], old), "a new supervisor is linked")
+            assert await agent.text("good__echo", {"text": "on"}) == "on"
+            os.kill((await one.status())["broker"]["pid"], signal.SIGKILL)
+            await agent.ended.wait()
+        async with one.shim() as agent:
+            assert await agent.text("good__echo", {"text": "anew"}) == "anew"
+            code, _, said = await one.carpool("status")
+            assert code == 0, said

@@ -80,3 +80,51 @@ async def test_a_full_disk_costs_logs_and_nothing_else(daemon: Make) -> None:
             assert await agent.text("good__echo", {"text": "anew"}) == "anew"
             code, _, said = await one.carpool("status")
             assert code == 0, said
+
+
+def limit_descriptors(pid: int, spare: int | None) -> None:
+    """Leave the process so many descriptors; None: as many as it wants."""
+    _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    most = hard if spare is None else max(map(int, os.listdir(f"/proc/{pid}/fd"))) + 1 + spare
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, hard))
+
+
+@behaviour("faults:descriptors")
+async def test_a_broker_out_of_descriptors_serves_who_is_there_and_lets_others_in_later(daemon: Make) -> None:
+    one = daemon({"good": observer()})
+    with trio.fail_after(LIMIT_S):
+        async with one.agent() as agent:
+            await agent.text("good__echo", {"text": "before"})
+            broker = (await one.status())["broker"]["pid"]
+            limit_descriptors(broker, -1)
+            async with one.shim(greet=False) as late:
+                ping = await late.request("ping")
+                await until(lambda: "no agent can be let in" in one.log("broker"), "it says so", WAIT_S)
+                assert await agent.text("good__echo", {"text": "meanwhile"}) == "meanwhile"
+                limit_descriptors(broker, None)
+                assert (await late.answer(ping))["result"] == {}
+        assert one.log("broker").count("no agent can be let in") == 1
+
+
+@behaviour("faults:descriptors")
+async def test_a_supervisor_out_of_descriptors_says_so_and_starts_servers_again_when_it_can(
+    daemon: Make,
+) -> None:
+    quick = {"restart": {"first_delay_s": 0.2, "max_delay_s": 0.2, "give_up_after": 100}}
+    one = daemon({"good": observer(**quick), "other": observer()})
+    with trio.fail_after(LIMIT_S):
+        async with one.agent() as agent:
+            first = (await agent.seen("good"))["pid"]
+            supervisor = (await one.status())["supervisors"][0]["pid"]
+            limit_descriptors(supervisor, -8)
+            os.kill(first, signal.SIGKILL)
+            waiting = await agent.start("good__seen")
+            facts = await one.until(
+                lambda facts: "Too many open files" in facts["servers"]["good"].get("last_error", ""),
+                "the reason is in status",
+            )
+            assert facts["servers"]["good"]["state"] == "backing_off"
+            assert await agent.text("other__echo", {"text": "meanwhile"}) == "meanwhile"
+            limit_descriptors(supervisor, None)
+            assert "result" in await agent.answer(waiting)
+            assert (await one.status())["supervisors"][0]["pid"] == supervisor

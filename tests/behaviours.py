@@ -128,6 +128,9 @@ _RUNS: Final = {
     "faults:runtime-directory": Behaviour(
         "issue 5", "A runtime directory that vanishes is put back, and nobody who is connected notices."
     ),
+    "stop:answers": Behaviour(
+        "issue 5", "When carpool is stopped every open call is answered, and says whether it may have run."
+    ),
     "silence:clock-jump": Behaviour(
         "rule 8", "After a jump of the clock every instance is probed before use."
     ),

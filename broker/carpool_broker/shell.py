@@ -125,8 +125,10 @@ class BrokerShell:
             nursery.cancel_scope.cancel()
 
     def stop(self) -> None:
-        """End: agents see end of file."""
+        """End: every open call is answered, then agents see end of file."""
         log.info("stopping")
+        self._pump.feed(events.EndMeant())
+        self._settle()
         self._stopped.set()
 
     # --- the burst -------------------------------------------------------------------------------------

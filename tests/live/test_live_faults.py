@@ -13,9 +13,12 @@ import signal
 import trio
 
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, WAIT_S
+from tests.kit.line_agent import LIMIT_S, WAIT_S, fault_of
 from tests.kit.live import Daemon, Make, kit, observer
 from tests.kit.waits import until
+
+ENDS = {("cut_off", "maybe"), ("instance_died", "maybe"), ("closing", "no")}
+"""What is said of a call that ends with carpool: by the broker, or by the supervisor if that is quicker."""
 
 
 @behaviour("faults:runtime-directory")
@@ -128,3 +131,22 @@ async def test_a_supervisor_out_of_descriptors_says_so_and_starts_servers_again_
             limit_descriptors(supervisor, None)
             assert "result" in await agent.answer(waiting)
             assert (await one.status())["supervisors"][0]["pid"] == supervisor
+
+
+@behaviour("stop:answers")
+async def test_down_during_load_answers_every_open_call_and_leaves_nothing(daemon: Make) -> None:
+    one = daemon({"good": observer()})
+    with trio.fail_after(LIMIT_S):
+        async with one.shim() as agent, one.agent() as other, one.agent() as onlooker:
+            # More than a session may have open: the rest waits in the broker.
+            ids = {
+                each: [await each.start("good__wait", {"gate": "never"}) for _ in range(70)]
+                for each in (agent, other)
+            }
+            await onlooker.inside("good", 128)
+            assert (await one.carpool("down"))[0] == 0
+            for each, asked in ids.items():
+                faults = [fault_of((await each.answer(id_))["result"]) for id_ in asked]
+                assert {(fault["code"], fault["delivered"]) for fault in faults} <= ENDS, faults
+                await each.ended.wait()
+        assert not one.running()

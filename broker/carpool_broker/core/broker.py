@@ -36,6 +36,7 @@ from carpool_broker.core.events import (
     AgentUnread,
     AgentWatched,
     AnyEvent,
+    EndMeant,
     LimitsRead,
     SessionMoved,
     SourceDropped,
@@ -228,6 +229,8 @@ class BrokerCore:
                 self.requests.watching.say_interests()
                 self._discover_used()
                 self.ledger.pump_all(now)
+            case EndMeant():
+                self.requests.end()
             case SupervisorWent():
                 self.asks.supervisor_went()
                 self.ledger.supervisor_went()

@@ -314,6 +314,10 @@ class SupervisorWent(Event, frozen=True):
     """The supervisor is gone, and with it every instance."""
 
 
+class EndMeant(Event, frozen=True):
+    """This carpool ends, the supervisor with it: nothing that is open will be answered by anybody else."""
+
+
 OwnEvent = (
     SourceRead
     | SourceDropped
@@ -339,6 +343,7 @@ OwnEvent = (
     | AgentProgressed
     | SupervisorCame
     | SupervisorWent
+    | EndMeant
 )
 LinkEvent = (
     Answered

@@ -131,6 +131,9 @@ _RUNS: Final = {
     "stop:answers": Behaviour(
         "issue 5", "When carpool is stopped every open call is answered, and says whether it may have run."
     ),
+    "faults:frozen": Behaviour(
+        "issue 5", "A part that is stopped for a while is waited for, and goes on where it was."
+    ),
     "silence:clock-jump": Behaviour(
         "rule 8", "After a jump of the clock every instance is probed before use."
     ),

@@ -141,6 +141,22 @@ _RUNS: Final = {
     "stop:bounded": Behaviour(
         "issue 5", "Stopping is bounded, whatever instances are doing and whatever they refuse to do."
     ),
+    "faults:full-disk": Behaviour(
+        "issue 5", "A full disk costs lines of logs and evidence, and no call; who starts on one reads why."
+    ),
+    "faults:descriptors": Behaviour(
+        "issue 5",
+        "Out of descriptors nothing spins and nothing dies; who waits is served when some are free.",
+    ),
+    "faults:runtime-directory": Behaviour(
+        "issue 5", "A runtime directory that vanishes is put back, and nobody who is connected notices."
+    ),
+    "stop:answers": Behaviour(
+        "issue 5", "When carpool is stopped every open call is answered, and says whether it may have run."
+    ),
+    "faults:frozen": Behaviour(
+        "issue 5", "A part that is stopped for a while is waited for, and goes on where it was."
+    ),
     "silence:clock-jump": Behaviour(
         "rule 8", "After a jump of the clock every instance is probed before use."
     ),

@@ -1,17 +1,15 @@
 """The door: the Unix socket that agents come in through, and who is on it.
 
-Owns the listening socket, the connections, the attach dialogue, the receive budget for unfinished
-lines, the patience with agents that do not read (rule 3), and when carriers that keep are told what is
-settled and that an end is meant (docs/decisions/0019). A connection whose first line is no
+Owns the connections, the attach dialogue, the receive budget for unfinished lines, the patience with agents
+that do not read (rule 3), and when carriers that keep are told what is settled and that an end is meant
+(docs/decisions/0019). A connection whose first line is no
 attach line is plain: that line is the agent's first. One whose attach line says so carries many
 sessions; what its lines mean is `carrier`'s.
 
 Knows nothing of: what a line means beyond the attach dialogue, configuration, calls.
 """
 
-import contextlib
 import logging
-import os
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -24,9 +22,9 @@ from carpool_broker.carrier import Carrier, Stream, StreamHost
 from carpool_broker.core.effects import NO_CALL
 from carpool_broker.core.passage import Passage
 from carpool_broker.heritage import Heritage
+from carpool_broker.listener import Listener
 from carpool_broker.returning import Returning
 from carpool_broker.saying import NO_ASK
-from carpool_protocol import credentials
 from carpool_protocol.attach import (
     Attach,
     AttachProblem,
@@ -50,7 +48,6 @@ log = logging.getLogger("carpool.broker")
 ENVIRONMENT_S: Final = 10.0
 """How long a carrier may take to say the asked variables; after that they count as missing."""
 LOOK_S: Final = 1.0
-BACKLOG: Final = 512
 EARLY_BYTES: Final = 16 * 1024 * 1024
 """A carrier that sends more before it has said its environment is dropped."""
 READ_AHEAD_BYTES: Final = 64 * 1024
@@ -136,7 +133,7 @@ class Door:
         slow_reader_s: float,
         receive_budget_bytes: int,
     ) -> None:
-        self._path = path
+        self._listener = Listener(path, ready, self._connected)
         self._ready = ready
         self._host = host
         self._heritage = heritage
@@ -145,7 +142,6 @@ class Door:
         """Calls whose answers are with their carriers. Whoever reports them empties this."""
         self.slow_reader_s = slow_reader_s
         self.receive_budget_bytes = receive_budget_bytes
-        self._listener: socket.socket | None = None
         self._count = 0
         self.agents: dict[SessionId, Agent] = {}
         self._streams: dict[SessionId, Stream] = {}
@@ -161,30 +157,14 @@ class Door:
     def open(self, settle: Callable[[], None]) -> None:
         """Listen. A socket file that is there is a dead broker's: the launcher's lock says so."""
         self._settle = settle
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.setblocking(False)
-        old = os.umask(0o177)
-        try:
-            listener.bind(self._path)
-        finally:
-            os.umask(old)
-        listener.listen(BACKLOG)
-        self._listener = listener
-        self._ready.add(listener.fileno(), self._accept)
+        self._listener.open()
 
     def close(self, why: str = "", *, again: bool = False) -> None:
         """Close every connection and remove the socket file.
 
         Carriers that keep are told `why`, and whether to come back; without a reason it is as if we had died.
         """
-        if self._listener is not None:
-            self._ready.remove(self._listener.fileno())
-            self._listener.close()
-            self._listener = None
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path)
+        self._listener.close()
         for agent in self.agents.values():
             if why and agent.passage is not None:
                 if again and agent.returning is None:
@@ -299,36 +279,23 @@ class Door:
                     log.warning("%s did not say its environment; its variables count as missing", agent.id)
                     self._welcome(agent, {})
             self._end_stalled(now)
+            self._listener.look()
             self._settle()
 
     # --- connections -----------------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        for _ in range(BACKLOG):
-            try:
-                sock, _ = self._listener.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:  # out of descriptors: whoever waits is served when some are free
-                log.error("cannot accept an agent: %s", error.strerror)  # noqa: TRY400 - the reason says all
-                return
-            if not credentials.is_ours(sock):
-                log.warning("a process of another user is not let in")
-                sock.close()
-                continue
-            sock.setblocking(False)
-            agent = Agent(self._mint(), trio.current_time())
-            agent.io = AgentIo(
-                sock,
-                self._ready,
-                on_lines=lambda lines, agent=agent: self._take(agent, lines),  # type: ignore[misc]
-                on_closed=lambda agent=agent: self._left(agent),  # type: ignore[misc]
-                on_unfinished=lambda agent=agent: self._line_changed(agent),  # type: ignore[misc]
-                on_unread=lambda size_bytes, agent=agent: self._unread(agent, size_bytes),  # type: ignore[misc]
-                written=self.written,
-            )
-            self.agents[agent.id] = agent
+    def _connected(self, sock: socket.socket) -> None:
+        agent = Agent(self._mint(), trio.current_time())
+        agent.io = AgentIo(
+            sock,
+            self._ready,
+            on_lines=lambda lines: self._take(agent, lines),
+            on_closed=lambda: self._left(agent),
+            on_unfinished=lambda: self._line_changed(agent),
+            on_unread=lambda size_bytes: self._unread(agent, size_bytes),
+            written=self.written,
+        )
+        self.agents[agent.id] = agent
 
     def _mint(self) -> SessionId:
         self._count += 1

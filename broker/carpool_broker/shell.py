@@ -156,8 +156,10 @@ class BrokerShell:
             nursery.cancel_scope.cancel()
 
     def stop(self) -> None:
-        """End: agents see end of file, and carriers that keep why."""
+        """End: every open call is answered, then agents see end of file, and carriers that keep why."""
         log.info("stopping")
+        self._pump.feed(events.EndMeant())
+        self._settle()
         self._stopped.set()
 
     # --- the burst -------------------------------------------------------------------------------------
@@ -464,7 +466,7 @@ class BrokerShell:
         return []
 
     def _jumped(self) -> None:
-        log.warning("this process stood still for a while")
+        log.warning("the clock jumped: this process stood still, or the machine slept")
 
 
 def _unbatched(batch: handshake.Batch) -> list[bytes]:

@@ -1,12 +1,13 @@
 """One process of the daemon as the launcher sees it: command, log file, lifeline.
 
 Owns the process's descriptor of its lifeline, its exit status and its log's size.
-Invariants: one incarnation at a time; its log says when it started and how it ended;
+Invariants: one incarnation at a time; its log says when it started and how it ended, where there is room;
 a launcher that dies leaves end of file on the lifeline, which ends the process.
 Refuses to decide when to start again (`vigil`) and what its words mean (`launcher`).
 """
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -17,6 +18,8 @@ from carpool_protocol import private_files
 LOG_BYTES = 1024 * 1024
 """A log longer than this is set aside (`.1`) when its process starts."""
 _LONGEST_WORD_BYTES = 4096
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+"""Without a log is better than not at all; whatever else keeps us from the file is somebody's doing."""
 
 
 class DaemonChild:
@@ -27,6 +30,8 @@ class DaemonChild:
         self.log = log
         self.ready = False
         """This incarnation does its work."""
+        self.log_trouble = ""
+        """Why this incarnation has no log."""
         self._command = [module, *arguments]
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: socket.socket | None = None
@@ -47,8 +52,8 @@ class DaemonChild:
         """Start the next incarnation. Raises `OSError` when the machine refuses."""
         ours, its = socket.socketpair()
         try:
-            with open(private_files.open_to_append(self._rotated()), "ab") as log:
-                self._log_start = log.seek(0, os.SEEK_END)
+            with open(self._opened_log(), "ab") as log:
+                self._log_start = log.seek(0, os.SEEK_END) if self.log_trouble == "" else 0
                 self._process = subprocess.Popen(
                     [python, "-m", *self._command, "--lifeline", str(its.fileno())],
                     stdin=subprocess.DEVNULL,
@@ -120,9 +125,17 @@ class DaemonChild:
         except OSError:
             return ""
 
-    def _rotated(self) -> str:
+    def _opened_log(self) -> int:
         rotate(self.log)
-        return self.log
+        self.log_trouble = ""
+        try:
+            os.makedirs(os.path.dirname(self.log), mode=0o700, exist_ok=True)
+            return private_files.open_to_append(self.log)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            self.log_trouble = os.strerror(error.errno or 0)
+            return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
     def _hang_up(self) -> None:
         if self._lifeline:

@@ -20,6 +20,7 @@ import time
 from carpool import adoption
 from carpool.daemon_child import DaemonChild
 from carpool.door_watch import EXIT_CONFIG, EXIT_TAKEN, EXIT_UNWANTED, DoorWatch
+from carpool.place_watch import PlaceWatch
 from carpool.vigil import SILENT_S, Vigil
 from carpool_protocol import paths
 
@@ -67,7 +68,11 @@ class Launcher:
         ready_fd: int = -1,
         http: str = "",
         silent_s: float = SILENT_S,
+        place: PlaceWatch | None = None,
     ) -> None:
+        self._place = place
+        self._place_said = ""
+        """Why the directory cannot be put back, as it was said last."""
         self._directory = directory
         self._environ = environ
         self._ready_fd = ready_fd
@@ -126,8 +131,12 @@ class Launcher:
         self._sweep()
         self._remove_sockets()
         then = time.monotonic()
+        looked = then
         while True:
             now = time.monotonic()
+            if now - looked >= _TICK_S:
+                looked = now
+                self._look_at_place()
             if now - then > _TICK_S * 5:  # we slept, or were stopped: nobody could be heard
                 for keep in self._all:
                     keep.vigil.heard(now)
@@ -143,6 +152,23 @@ class Launcher:
             self._sleep(now)
         self._clear_up()
         return self._exit
+
+    def _look_at_place(self) -> None:
+        if self._place is None:
+            return
+        match self._place.look():
+            case "kept":
+                return
+            case "put back":
+                say(f"{self._directory} had vanished, or a part of it; it is there again")
+                self._place_said = ""
+            case "taken":
+                if self._stop_by is None:
+                    self._stop("another carpool has taken the runtime directory")
+            case "gone":
+                if self._place.why != self._place_said:
+                    self._place_said = self._place.why
+                    say(f"{self._directory} has vanished and cannot be put back: {self._place.why}")
 
     # --- one process ---
 
@@ -214,6 +240,8 @@ class Launcher:
             keep.start_at = now + keep.vigil.died(now)
             say(f"cannot start {keep.child.name}: {error.strerror}; trying again")
             return
+        if keep.child.log_trouble:
+            say(f"{keep.child.name} runs without a log: {keep.child.log_trouble}")
         keep.start_at = None
         keep.vigil.started(now)
         if keep is self._broker:
@@ -321,6 +349,8 @@ class Launcher:
             say(f"the sweep did not finish ({type(error).__name__})")
 
     def _remove_sockets(self) -> None:
+        if self._place is not None and not self._place.is_ours():
+            return
         for path in (
             paths.agents_socket(self._directory),
             paths.link_socket(self._directory),
@@ -339,19 +369,20 @@ class Launcher:
 
 def accepts(directory: str) -> bool:
     """Whether a broker takes sessions here, now."""
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.settimeout(2.0)
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(2.0)
             sock.connect(paths.agents_socket(directory))
-        except OSError:
-            return False
-        return True
+    except OSError:  # of our own descriptors running out, too
+        return False
+    return True
 
 
 def say(text: str) -> None:
     """One line for people, with the time: on the terminal, or in the launcher's log."""
-    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} launcher: {text}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # a log on a full disk ends nobody
+        sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} launcher: {text}\n")
+        sys.stderr.flush()
 
 
 def _spelled(status: int) -> str:

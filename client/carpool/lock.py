@@ -7,6 +7,7 @@ the text only its description: a pid is believed only while the lock is held.
 Standard library only: the launcher stays small.
 """
 
+import errno
 import fcntl
 import os
 import time
@@ -31,7 +32,10 @@ class Holder:
 
 
 def take(directory: str, config: str, http: str = "") -> int | None:
-    """Lock `directory` for this process: the descriptor that holds the lock; `None`: another has it."""
+    """Lock `directory` for this process: the descriptor that holds the lock; `None`: another has it.
+
+    Raises `OSError` where the file cannot be written: nobody could find us by a lock without a text.
+    """
     fd = os.open(paths.lock_file(directory), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     for _ in range(_TRIES):
         try:
@@ -39,12 +43,28 @@ def take(directory: str, config: str, http: str = "") -> int | None:
         except BlockingIOError:
             time.sleep(_PAUSE_S)
         else:
-            os.ftruncate(fd, 0)
-            text = f"pid={os.getpid()}\nconfig={config}\nhttp={http}\n"
-            os.pwrite(fd, text.encode("utf-8", "surrogateescape"), 0)
+            try:
+                os.ftruncate(fd, 0)
+                text = f"pid={os.getpid()}\nconfig={config}\nhttp={http}\n"
+                data = text.encode("utf-8", "surrogateescape")
+                if os.pwrite(fd, data, 0) < len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # noqa: TRY301 - closed below
+            except OSError:
+                os.close(fd)
+                raise
             return fd
     os.close(fd)
     return None
+
+
+def is_in_place(fd: int, directory: str) -> bool:
+    """Whether the lock that `fd` holds is the one that others find in `directory`."""
+    ours = os.fstat(fd)
+    try:
+        found = os.stat(paths.lock_file(directory), follow_symlinks=False)
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino)
 
 
 def release(fd: int) -> None:

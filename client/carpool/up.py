@@ -5,6 +5,7 @@ Several starters may race: the launcher's lock decides, the losers wait for the 
 Standard library only, so that the foreground launcher stays small.
 """
 
+import contextlib
 import os
 import select
 import subprocess
@@ -15,6 +16,7 @@ from carpool import lock
 from carpool.daemon_child import rotate
 from carpool.door_watch import told_url
 from carpool.launcher import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Launcher, accepts
+from carpool.place_watch import PlaceWatch
 from carpool_protocol import paths, private_files
 
 START_S = 60.0
@@ -130,18 +132,26 @@ def _stay(place: Place, config: str, ready_fd: int, http: str) -> int:
     except paths.NotPrivateError as error:
         _say(str(error))
         return EXIT_USAGE
-    held = lock.take(place.directory, config, http)
+    try:
+        held = lock.take(place.directory, config, http)
+    except OSError as error:
+        text = f"cannot write {paths.lock_file(place.directory)}: {error.strerror}"
+        _say(text)
+        if ready_fd >= 0:  # the log, where that went, may be on the same full disk
+            os.write(ready_fd, f"failed {EXIT_FAILED}\n{text}".encode())
+        return EXIT_FAILED
     if held is None:
         holder = lock.holder(place.directory)
         who = f"pid {holder.pid}" if holder and holder.pid else "another process"
         _say(f"carpool already runs in {place.directory} ({who}); `carpool down` ends it")
         return EXIT_USAGE
+    watch = PlaceWatch(place.directory, place.logs, config, http, held)
     try:
         environ = dict(os.environ)
         environ[paths.DAEMON_MARK] = paths.runtime_id(place.directory)
-        return Launcher(place.directory, config, environ, ready_fd=ready_fd, http=http).run()
+        return Launcher(place.directory, config, environ, ready_fd=ready_fd, http=http, place=watch).run()
     finally:
-        lock.release(held)
+        watch.release()
 
 
 def _start(place: Place, config: str, http: str, deadline: float) -> tuple[int | None, str]:
@@ -250,4 +260,5 @@ def _parse(arguments: list[str]) -> tuple[dict[str, str], str]:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"carpool: {text}\n")
+    with contextlib.suppress(OSError):  # a log on a full disk
+        sys.stderr.write(f"carpool: {text}\n")

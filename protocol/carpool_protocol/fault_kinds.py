@@ -258,6 +258,13 @@ _KINDS: Final = (
         "List the tools again in a moment; if the server comes back, try again.",
     ),
     FaultKind(
+        "closing",
+        "unavailable",
+        5312,
+        "Carpool was stopped before the call had begun.",
+        "Ask the user to start carpool again, or to start this agent again, which starts it as well.",
+    ),
+    FaultKind(
         "supervisor_away",
         "unavailable",
         5309,
@@ -306,6 +313,13 @@ _KINDS: Final = (
         5403,
         "The call reached its total time limit, progress or not, and was cancelled.",
         "Look at what the call has changed, then ask for less at once; max_total_s allows more time.",
+    ),
+    FaultKind(
+        "cut_off",
+        "lost",
+        5411,
+        "Carpool was stopped while the call was open.",
+        "Look at what the call has changed before you repeat it.",
     ),
     FaultKind(
         "link_broken",

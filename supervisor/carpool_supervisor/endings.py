@@ -19,6 +19,11 @@ def exit_text(status: int) -> str:
         return f"killed by signal {-status}"
 
 
+def is_passing(stage: str, number: int) -> bool:
+    """Whether it was a limit of the machine that kept a process from starting, not what was asked for."""
+    return stage == "fork" or number in {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
+
+
 def why_not_started(stage: str, number: int, command: str, cwd: str) -> str:
     """What the spawner reported (a stage of `become`, or `fork`; an errno), and what to look at."""
     reason = os.strerror(number) if number else "unknown reason"

@@ -57,7 +57,7 @@ from carpool_supervisor.core.supervisor import SupervisorCore
 from carpool_supervisor.core.trace import LIFE_BYTES
 from carpool_supervisor.endings import exit_text
 from carpool_supervisor.knowledge import Knowledge, explained
-from carpool_supervisor.spawn_request import SpawnRefusedError
+from carpool_supervisor.spawn_request import AtLimitError, SpawnRefusedError
 from carpool_supervisor.spawner import Spawner
 from carpool_supervisor.survey import Surveyor
 from carpool_supervisor.verdicts import verdicts_file
@@ -70,6 +70,8 @@ END_S = 9.0
 
 CLOSE_S = 4.0
 """What the spawner then has for them: TERM, 2 s, KILL."""
+SPAWNER_RETRY_S = 1.0
+"""Between tries to start a spawner where the machine is at a limit."""
 
 _TESTIFIED: Final[dict[str, EvidenceKind]] = {
     "probe_diverged": "probe_diverged",
@@ -313,7 +315,7 @@ class SupervisorShell:
         try:
             pipes = self._spawner.spawn(instance, spec.argv, spec.env, spec.cwd)
         except SpawnRefusedError as error:
-            self._feed((events.SpawnFailed(instance, f"could not be started: {error}", random.random()),))  # noqa: S311
+            self._not_spawned(instance, str(error), isinstance(error, AtLimitError))
             return
         self._conversations.open(instance, spec, effect.era, pipes)
         log.info("%s #%d starts (generation %d)", effect.server, instance, effect.generation)
@@ -322,11 +324,15 @@ class SupervisorShell:
         self._feed((events.InstanceSpawned(instance, pid),))
         self._conversations.greet(instance)
 
-    def _spawn_failed(self, instance: InstanceId, text: str) -> None:
+    def _spawn_failed(self, instance: InstanceId, text: str, passing: bool) -> None:
         if self._later is not None:  # not the command's fault: trying again may help
             self._feed((events.InstanceExited(instance, text, (), "", random.random()),))  # noqa: S311
             return
-        self._feed((events.SpawnFailed(instance, f"could not be started: {text}", random.random()),))  # noqa: S311
+        self._not_spawned(instance, text, passing)
+
+    def _not_spawned(self, instance: InstanceId, text: str, passing: bool) -> None:
+        text = f"could not be started: {text}"
+        self._feed((events.SpawnFailed(instance, text, random.random(), passing),))  # noqa: S311
 
     def _exited(self, instance: InstanceId, status: int) -> None:
         how = exit_text(status)
@@ -366,14 +372,28 @@ class SupervisorShell:
         while True:
             await self._spawner_gone.wait()
             self._spawner_gone = trio.Event()
-            await self._spawner.start()
+            await self._start_spawner()
             later, self._later = self._later or {}, None
             for effect in later.values():
                 self._spawn(effect)
             self._settle()
 
+    async def _start_spawner(self) -> None:
+        """Try until there is one: without it calls wait, and are refused when they have waited too long."""
+        while True:
+            try:
+                await self._spawner.start()
+            except (OSError, trio.TooSlowError) as error:
+                why = error.strerror if isinstance(error, OSError) else "it does not come up"
+                log.error("the spawner cannot be started (%s); trying again", why)  # noqa: TRY400 - that says all
+                await trio.sleep(SPAWNER_RETRY_S)
+            else:
+                return
+
     def _jumped(self) -> None:
-        log.warning("this process stood still for a while; every instance is probed")
+        log.warning(
+            "the clock jumped (this process stood still, or the machine slept): every instance is probed"
+        )
         self._pump.feed(events.ClockJumped())
         self._settle()
 

@@ -23,15 +23,19 @@ class SpawnRefusedError(Exception):
     """It was not even tried: the request cannot be carried out. The text says why, for people."""
 
 
+class AtLimitError(SpawnRefusedError):
+    """We have no descriptor left for it: nothing is wrong with the request."""
+
+
 def make_pipes() -> tuple[tuple[int, int, int], Pipes]:
-    """The process's ends and ours. Raises `SpawnRefusedError` when we are out of descriptors."""
+    """The process's ends and ours. Raises `AtLimitError` when we are out of descriptors."""
     made: list[int] = []
     try:
         for _ in range(3):
             made += os.pipe()
     except OSError as error:
         close_all(made)
-        raise SpawnRefusedError(f"no pipe could be made ({os.strerror(error.errno or 0)})") from None
+        raise AtLimitError(f"no pipe could be made ({os.strerror(error.errno or 0)})") from None
     stdin_read, stdin_write, stdout_read, stdout_write, stderr_read, stderr_write = made
     for fd in (stdin_write, stdout_read, stderr_read):
         os.set_blocking(fd, False)

@@ -2,9 +2,10 @@
 
 Owns the spawner process, its socket, and the pipes of a new instance until they are handed over. Never
 blocks: what the socket does not take waits here, in order. Every instance for which `spawn` returned is
-heard of exactly once: `on_spawn_failed`, or `on_spawned` and later `on_exited`. When the spawner itself
-dies its servers die with it (parent-death signal), what they left is ended by its mark, every instance is
-reported with `LOST` and then `on_lost` is called: `start` again before the next `spawn`.
+heard of exactly once: `on_spawn_failed` (why, and whether it may work soon), or `on_spawned` and later
+`on_exited`. When the spawner itself dies its servers die with it (parent-death signal), what they left is
+ended by its mark, every instance is reported with `LOST` and then `on_lost` is called: `start` again before
+the next `spawn`.
 
 Knows nothing of: MCP, the stop ladder's times, pools, what is written to the pipes.
 """
@@ -27,7 +28,7 @@ import trio
 from carpool_protocol.ids import Epoch, InstanceId
 from carpool_protocol.runtime.ready import ReadySet
 from carpool_supervisor import marks
-from carpool_supervisor.endings import why_not_started
+from carpool_supervisor.endings import is_passing, why_not_started
 from carpool_supervisor.spawn_request import (
     Pipes,
     SpawnRefusedError,
@@ -63,7 +64,7 @@ class Spawner:
         epoch: Epoch,
         *,
         on_spawned: Callable[[InstanceId, int], None],
-        on_spawn_failed: Callable[[InstanceId, str], None],
+        on_spawn_failed: Callable[[InstanceId, str, bool], None],
         on_exited: Callable[[InstanceId, int], None],
         on_lost: Callable[[], None],
     ) -> None:
@@ -159,15 +160,19 @@ class Spawner:
         root = str(Path(__file__).resolve().parent.parent)
         mark = marks.instance_mark(self._runtime_id, self._epoch, "spawner")
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _CODE, root, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                cwd="/",
-                env={marks.RUNTIME: self._runtime_id, marks.INSTANCE: mark},
-                start_new_session=True,  # a Ctrl-C in our terminal is not for it
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", _CODE, root, str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    cwd="/",
+                    env={marks.RUNTIME: self._runtime_id, marks.INSTANCE: mark},
+                    start_new_session=True,  # a Ctrl-C in our terminal is not for it
+                )
+            except OSError:
+                ours.close()
+                raise
         return ours
 
     def _send(self, body: bytes, fds: tuple[int, ...]) -> None:
@@ -233,9 +238,8 @@ class Spawner:
                 self._on_spawned(instance, pid)
             case ("failed", int(token), str(stage), int(number)):
                 instance = InstanceId(token)
-                self._on_spawn_failed(
-                    instance, why_not_started(stage, number, *self._asked.pop(instance, ("", "")))
-                )
+                text = why_not_started(stage, number, *self._asked.pop(instance, ("", "")))
+                self._on_spawn_failed(instance, text, is_passing(stage, number))
             case ("exited", int(token), int(status)):
                 instance = InstanceId(token)
                 self._pids.pop(instance, None)
@@ -261,7 +265,7 @@ class Spawner:
         self._pids.clear()
         self._on_lost()  # first: what the exits cause must not ask this spawner
         for instance in asked:
-            self._on_spawn_failed(instance, "the spawner died before it could start the process")
+            self._on_spawn_failed(instance, "the spawner died before it could start the process", True)
         for instance in running:
             self._on_exited(instance, LOST)
 

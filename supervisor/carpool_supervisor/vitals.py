@@ -4,7 +4,8 @@ A server is often a grandchild (`npx` and `uvx` stay as its parents), so every n
 all its descendants. Memory is told as RSS and as PSS: RSS counts a shared page once for each process, PSS
 divides it among them, so only PSS may be added up.
 
-A process that has vanished is never an error. One look at the process table serves any number of pids.
+A process that has vanished is never an error, nor is a process table that cannot be read. One look at the
+table serves any number of pids.
 Blocking, some milliseconds: from trio, survey many in a thread.
 Knows nothing of: which pid is what, limits.
 """
@@ -137,11 +138,17 @@ def _children_by_parent() -> dict[int, list[int]]:
 
 
 def _parents() -> Iterable[tuple[int, int]]:
-    """Every process and its parent. On Linux read directly: psutil takes several times as long."""
-    if sys.platform != "linux":
-        return [(process.pid, process.info["ppid"]) for process in psutil.process_iter(["ppid"])]
-    else:
-        return [(pid, parent) for pid in psutil.pids() if (parent := marks.parent_of(pid))]
+    """Every process and its parent; none where the table cannot be read (we are out of descriptors).
+
+    On Linux read directly: psutil takes several times as long.
+    """
+    try:
+        if sys.platform != "linux":
+            return [(process.pid, process.info["ppid"]) for process in psutil.process_iter(["ppid"])]
+        else:
+            return [(pid, parent) for pid in psutil.pids() if (parent := marks.parent_of(pid))]
+    except OSError:
+        return []
 
 
 def _family(pid: int, tree: dict[int, list[int]]) -> list[int]:

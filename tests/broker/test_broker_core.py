@@ -320,3 +320,20 @@ def test_what_is_said_of_a_pool_that_is_no_longer_wanted_is_forgotten() -> None:
     assert rig.catalog("a:1", "x") + rig.pool("a:1", "given_up") == []
     assert not rig.core.states
     assert rig.core.registry.catalog(PoolKey("a:1")) is None
+
+
+@behaviour("stop:answers")
+def test_when_carpool_ends_every_call_and_list_is_answered_and_says_whether_it_may_have_run() -> None:
+    rig = Rig()
+    rig.core.ledger.bounds = Bounds(max_open_calls=1)
+    rig.come()
+    rig.catalog("a:1", "x")
+    rig.call("a__x", "1")
+    rig.call("a__x", "2")
+    rig.call("b__y", "3")  # its catalog has not come
+    assert not any(isinstance(effect, Reply) for effect in rig.lists("4"))
+    done = [effect for effect in rig.feed(ev.EndMeant()) if isinstance(effect, Reply)]
+    assert {effect.id: code(effect) for effect in done} == {
+        b"1": "cut_off", b"2": "closing", b"3": "closing", b"4": "closing",
+    }  # fmt: skip
+    assert rig.feed(Answered(CallId(1), is_error=False, body=EMPTY_OBJECT)) == []

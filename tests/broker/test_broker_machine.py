@@ -252,6 +252,12 @@ class BrokerMachine(RuleBasedStateMachine):
             self.feed(ev.SupervisorWent())
             assert not self.book.asked, "nobody waits for this answer any more"
 
+    @rule()
+    def carpool_ends(self) -> None:
+        """And goes on all the same: then what comes of the calls is late."""
+        self.feed(ev.EndMeant())
+        assert not self.owed
+
     @rule(size=st.sampled_from([64, 500]))
     def credit_comes(self, size: int) -> None:
         if self.linked:

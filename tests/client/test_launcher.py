@@ -239,6 +239,43 @@ def test_restart_all_replaces_everything_and_keeps_the_configuration(house: Hous
     assert house.text("lives-broker").count('"--config": "/etc/some.json"') == 2
 
 
+@behaviour("faults:runtime-directory")
+def test_a_runtime_directory_that_vanishes_is_put_back_with_its_lock_and_nobody_is_restarted(
+    house: House,
+) -> None:
+    house.run("up", "--detach")
+    launcher, heard = house.launcher, house.lives("broker")
+    (house.directory / "lock").unlink()
+    until(lambda: house.launcher == launcher, "the lock is there again")
+    house.directory.rename(house.base / "away")
+    until(lambda: house.launcher == launcher, "the directory is there again")
+    assert house.directory.stat().st_mode & 0o777 == 0o700
+    assert adoption.marked(paths.runtime_id(str(house.directory)))
+    for file in (house.base / "away").iterdir():  # what the fakes have told
+        if file.is_file() and file.name != "lock":
+            file.rename(house.directory / file.name)
+    assert house.lives("broker") == heard
+
+
+def test_a_launcher_whose_place_was_taken_ends_and_leaves_what_is_the_others_alone(house: House) -> None:
+    house.run("up", "--detach")
+    first = house.launcher
+    os.kill(first, signal.SIGSTOP)
+    house.directory.rename(house.base / "away")
+    house.directory.mkdir(mode=0o700)
+    other = lock.take(str(house.directory), "")
+    assert other is not None
+    try:
+        theirs = house.directory / "http.json"  # the fake broker itself removes its socket
+        theirs.write_text("{}")
+        os.kill(first, signal.SIGCONT)
+        until(lambda: not adoption.marked(paths.runtime_id(str(house.directory))), "the first one ends")
+        until(lambda: not os.path.exists(f"/proc/{first}"), "its launcher, too")
+        assert theirs.exists()
+    finally:
+        lock.release(other)
+
+
 def test_a_stale_pid_in_the_lock_file_is_never_believed(house: House) -> None:
     bystander = subprocess.Popen(["sleep", "60"])
     try:

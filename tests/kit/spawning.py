@@ -79,7 +79,7 @@ class Garage:
         self.pids[instance] = pid
         self.heard.append(("spawned", instance))
 
-    def _failed(self, instance: InstanceId, text: str) -> None:
+    def _failed(self, instance: InstanceId, text: str, _passing: bool) -> None:
         self.failures[instance] = text
         self.heard.append(("failed", instance))
 

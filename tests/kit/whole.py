@@ -174,13 +174,8 @@ class Whole:
         ours, theirs = socket.socketpair()
         for each in (ours, theirs):
             each.setblocking(False)
-        door, listener = self.broker._door, mock.Mock()
-        listener.accept.side_effect = [(ours, None), BlockingIOError]
-        with (
-            mock.patch.object(door, "_listener", listener),
-            mock.patch.object(trio, "current_time", self._clock),
-        ):
-            door._accept()
+        with mock.patch.object(trio, "current_time", self._clock):
+            self.broker._door._connected(ours)
         line = Line(self, theirs)
         self.lines.append(line)
         return line

@@ -273,3 +273,17 @@ def test_a_command_that_cannot_be_started_opens_it_at_once_and_is_tried_again_to
     rig.wait(61.0)
     rig.call(2)
     assert len(rig.spawned) == 1
+
+
+@behaviour("faults:descriptors")
+def test_a_machine_at_a_limit_is_tried_again_after_a_pause_while_the_call_waits() -> None:
+    rig = Rig(give_up_after=3, first_delay_s=1.0)
+    failed = ("could not be started: no pipe could be made", 0.0, True)
+    rig.call(1)
+    for pause_s in (0.5, 1.0):
+        rig.do(ev.SpawnFailed(rig.spawned.pop(), *failed))
+        assert rig.spawned == []
+        assert not rig.failed
+        rig.wait(pause_s)
+    rig.do(ev.SpawnFailed(rig.spawned.pop(), *failed))
+    assert refusal(rig, 1)[:2] == ("breaker_open", "no")

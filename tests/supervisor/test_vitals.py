@@ -1,6 +1,7 @@
 """What processes cost, with real processes: descendants count, vanished ones are no error."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from carpool_supervisor.vitals import Probe, find_marked, is_stopped, memory, vitals
+from tests.behaviours import behaviour
 from tests.kit.spawning import server_argv
 from tests.kit.waits import until
 
@@ -82,3 +84,16 @@ async def test_a_stopped_process_is_told_from_a_running_one() -> None:
 def test_marked_processes_are_found_where_there_is_no_proc_too() -> None:
     with running("cat", env={"PATH": os.environ["PATH"], "CARPOOL_RUNTIME": "vitals-test"}) as process:
         assert find_marked("CARPOOL_RUNTIME", lambda value: value == "vitals-test") == [process.pid]
+
+
+@behaviour("faults:descriptors")
+def test_without_a_descriptor_left_nothing_is_known_and_nothing_is_raised() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    spare = os.open(os.devnull, os.O_RDONLY)  # the lowest free number
+    os.close(spare)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (spare, hard))
+    try:
+        assert Probe().survey([os.getpid()]) == {}
+        assert memory([os.getpid()]) == {}
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

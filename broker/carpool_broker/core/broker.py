@@ -38,6 +38,7 @@ from carpool_broker.core.events import (
     AgentUnread,
     AgentWatched,
     AnyEvent,
+    EndMeant,
     LimitsRead,
     SessionMoved,
     SourceDropped,
@@ -236,6 +237,8 @@ class BrokerCore:
                     self._follow()
             case SupervisorCame():
                 self.linking.came(event)
+            case EndMeant():
+                self.requests.end()
             case SupervisorWent():
                 self.linking.went()
                 self.asks.supervisor_went()

@@ -330,6 +330,10 @@ class SupervisorWent(Event, frozen=True):
     """The supervisor is gone, and with it every instance."""
 
 
+class EndMeant(Event, frozen=True):
+    """This carpool ends, the supervisor with it: nothing that is open will be answered by anybody else."""
+
+
 AgentEvent = (
     SessionMoved
     | AgentLeft
@@ -352,7 +356,16 @@ AgentEvent = (
     | AgentResumed
 )
 """Of one session that is here."""
-OwnEvent = SourceRead | SourceDropped | LimitsRead | AgentCame | AgentEvent | SupervisorCame | SupervisorWent
+OwnEvent = (
+    SourceRead
+    | SourceDropped
+    | LimitsRead
+    | AgentCame
+    | AgentEvent
+    | SupervisorCame
+    | SupervisorWent
+    | EndMeant
+)
 LinkEvent = (
     Answered
     | Failed

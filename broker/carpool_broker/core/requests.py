@@ -297,6 +297,17 @@ class Requests:
             self._resolved(owed)
         self.interests.forget(session.id)
 
+    def end(self) -> None:
+        """Carpool ends: what waits or is open is answered now. What has left us may have been executed."""
+        for session in self._sessions.values():
+            for request, event in list(session.lists.items()):
+                self.lists.cancelled(session, request)
+                self._out(refusal(session, request, event.by, "closing"))
+            for owed in session.owed.values():
+                self._resolved(owed)
+        for owed in list(self._ledger.calls.values()):
+            self._ledger.fail(owed, "cut_off" if owed.stage == "sent" else "closing")
+
     def deadlines(self) -> Iterable[Deadlines[Any]]:
         """When something has waited long enough."""
         waits = (self.lists.waits, self.name_waits, self.watching.waits, self.listens.waits)

@@ -144,6 +144,8 @@ class _Door:
         self._settings = settings
         self._socket = sock
         self._exit = 0
+        self._url = ""
+        """Where it listens, once it does."""
         self._core = Core(_rules(settings), _gate(settings))
         descriptors = raise_descriptor_limit(settings.max_connections + _SPARE_DESCRIPTORS)
         most = max(1, min(settings.max_connections, descriptors - _SPARE_DESCRIPTORS))
@@ -166,9 +168,15 @@ class _Door:
     def _listening(self) -> None:
         port = self._socket.getsockname()[1]
         host = self._settings.host
-        url = f"http://{f'[{host}]' if ':' in host else host}:{port}{self._settings.path}"
-        tell_url(self._directory, url)
-        say(f"MCP is spoken at {url}")
+        self._url = f"http://{f'[{host}]' if ':' in host else host}:{port}{self._settings.path}"
+        tell_url(self._directory, self._url)
+        say(f"MCP is spoken at {self._url}")
+
+    def _tell_again(self) -> None:
+        """What a cleaner of temporary files has taken is put back."""
+        if self._url and not os.path.lexists(paths.door_file(self._directory)):
+            with contextlib.suppress(OSError):  # its directory is not there yet
+                tell_url(self._directory, self._url)
 
     async def _live(self, fd: int) -> None:
         """The lifeline (see `carpool_protocol.runtime.lifeline`); its end is ours."""
@@ -200,6 +208,7 @@ class _Door:
         seen = _stamp(self._file.path)
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
+            self._tell_again()
             stamp = _stamp(self._file.path)
             if stamp == seen:
                 continue

@@ -3,11 +3,12 @@
 Owns the format. A log line holds names and numbers, never arguments or environment values. Of what a peer
 said in it (the error that a server greets with, say) no control character is left, and a second line is
 indented: nobody writes a line of our log but we.
+What cannot be written (a full disk) is lost without a word: nobody could read one.
 """
 
 import logging
 import sys
-from typing import Final
+from typing import Final, TextIO
 
 from carpool_protocol.wallclock import wallclock
 
@@ -30,8 +31,14 @@ class _Format(logging.Formatter):
         return super().formatMessage(record)
 
 
+class _Handler(logging.StreamHandler[TextIO]):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        if not isinstance(sys.exc_info()[1], OSError):  # its traceback would go to the same disk
+            super().handleError(record)
+
+
 def log_to_stderr(level: str = "INFO") -> None:
     """Set up logging for this process."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Handler(sys.stderr)
     handler.setFormatter(_Format(LINE))
     logging.basicConfig(level=level, handlers=[handler], force=True)

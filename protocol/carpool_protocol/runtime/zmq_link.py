@@ -36,6 +36,8 @@ _POLLIN = int(zmq.POLLIN)
 _POLLOUT = int(zmq.POLLOUT)
 _POLLIN_POLLOUT = _POLLIN | _POLLOUT
 _RECONNECT_MS = 50
+_LOOK_S = 1.0
+"""How often the broker's end looks whether its socket's file is there."""
 _BURST_FRAMES = 256
 """Frames taken in before the owner settles and other tasks get their turn."""
 
@@ -76,6 +78,8 @@ class ZmqLink(PeeredLink):
             task_status.started()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._beat)
+                if self.is_broker:
+                    nursery.start_soon(self._keep_file, socket)
                 await self._read(socket, deliver, settle)
 
     @contextmanager
@@ -104,6 +108,20 @@ class ZmqLink(PeeredLink):
         finally:
             self._socket = None
             context.destroy(linger=0)
+
+    async def _keep_file(self, socket: "zmq.Socket[bytes]") -> None:
+        """A socket file that has vanished is put back, for supervisors that are still to come."""
+        while True:
+            await trio.sleep(_LOOK_S)
+            self._put_file_back(socket)
+
+    def _put_file_back(self, socket: "zmq.Socket[bytes]") -> None:
+        if os.path.lexists(self._address.removeprefix("ipc://")):
+            return
+        # The old listener stays until the end: closing it would unlink the new one's file.
+        with suppress(zmq.ZMQError):  # its directory is not there yet
+            _bind(socket, self._address)
+        self._kick()  # the call may have eaten the edge
 
     # --- the task ----------------------------------------------------------------------------------------
 

@@ -59,12 +59,16 @@ class InstanceSpawned(Event, frozen=True):
 
 
 class SpawnFailed(Event, frozen=True):
-    """The process could not be started at all (no such command, no such directory)."""
+    """The process could not be started at all."""
 
     instance: InstanceId
     text: str
     jitter: float
     """Uniform in [0, 1), drawn by the shell."""
+    passing: bool = False
+    """The machine is at a limit (descriptors, processes), which may be over soon. Else it is the server's
+    configuration (no such command, no such directory), and only a change of it helps.
+    """
 
 
 class InstanceGreeted(Event, frozen=True):

@@ -22,7 +22,7 @@ from carpool_supervisor.core.breakers import Breakers
 from carpool_supervisor.core.desk import Desk
 from carpool_supervisor.core.effects import AnyEffect, CloseStdin, Forget, Probe, SignalGroup, Spawn
 from carpool_supervisor.core.eras import Eras, first_of
-from carpool_supervisor.core.events import InstanceExited
+from carpool_supervisor.core.events import InstanceExited, SpawnFailed
 from carpool_supervisor.core.held import MAX_HELD_S
 from carpool_supervisor.core.leases import Cause, Leases
 from carpool_supervisor.core.lifecycle import ACTIVE, ENDING, Happening, State
@@ -233,11 +233,11 @@ class Roster:
             self.breakers.failed(instance, failure, event.jitter, now)
         self._after_exit(pool, now)
 
-    def spawn_failed(self, instance: Instance, text: str, jitter: float, now: float) -> None:
-        """The process could not be started: trying again cannot help until somebody changes something."""
+    def spawn_failed(self, instance: Instance, event: SpawnFailed, now: float) -> None:
+        """The process could not be started. Trying again helps only where the machine was at a limit."""
         self._remove(instance)
         if not self.starts.closed:
-            self.breakers.failed(instance, text, jitter, now, hopeless=True)
+            self.breakers.failed(instance, event.text, event.jitter, now, hopeless=not event.passing)
         self._after_exit(instance.pool, now)
 
     def _after_exit(self, pool: Pool, now: float) -> None:

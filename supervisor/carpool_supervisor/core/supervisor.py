@@ -278,7 +278,7 @@ class SupervisorCore:
             case InstanceSpawned():
                 self.roster.spawned(instance, event.pid, now)
             case SpawnFailed():
-                self.roster.spawn_failed(instance, event.text, event.jitter, now)
+                self.roster.spawn_failed(instance, event, now)
             case InstanceGreeted():
                 self.roster.greeted(instance, event.catalog, now)
                 self.recycling.greeted(instance, now)

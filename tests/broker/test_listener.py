@@ -1,0 +1,128 @@
+"""The listening socket when descriptors run out and when its file vanishes. Real sockets, no clock."""
+
+import os
+import resource
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from carpool_broker.listener import Listener
+from carpool_protocol.runtime.ready import ReadySet
+from tests.behaviours import behaviour
+
+
+class House:
+    """A listener in a directory of its own; `turn` is one round of its ready set."""
+
+    def __init__(self, base: Path) -> None:
+        self.directory = base / "rt"
+        self.directory.mkdir(mode=0o700)
+        self.path = self.directory / "agents.sock"
+        self.ready = ReadySet()
+        self.taken: list[socket.socket] = []
+        self.listener = Listener(str(self.path), self.ready, self.taken.append)
+        self.listener.open()
+        self.knocking: list[socket.socket] = []
+
+    def knock(self) -> None:
+        sock = socket.socket(socket.AF_UNIX)
+        self.knocking.append(sock)
+        sock.connect(str(self.path))
+
+    def turn(self) -> bool:
+        """Whether anything was ready."""
+        return self.ready._round()
+
+    def close(self) -> None:
+        self.listener.close()
+        self.ready.close()
+        for sock in [*self.taken, *self.knocking]:
+            sock.close()
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    # Not pytest's tmp_path: a socket's path is at most 103 bytes long.
+    base = Path(tempfile.mkdtemp(prefix="cpl-", dir="/tmp"))
+    one = House(base)
+    yield one
+    one.close()
+    shutil.rmtree(base)
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """No number below the limit is free."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    spare = os.open(os.devnull, os.O_RDONLY)  # the lowest free number
+    os.close(spare)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (spare, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@behaviour("faults:descriptors")
+def test_out_of_descriptors_it_does_not_spin_and_whoever_waits_comes_in_later(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.knock()
+    house.knock()
+    with no_descriptor_left():
+        assert house.turn()
+        assert not house.turn(), "the socket is watched although nobody can be let in"
+        house.listener.look()
+        assert not house.turn()
+        assert not house.taken
+    assert caplog.text.count("no agent can be let in") == 1
+    house.listener.look()
+    assert len(house.taken) == 2
+    house.knock()
+    assert house.turn()
+    assert len(house.taken) == 3
+
+
+@behaviour("faults:runtime-directory")
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_file_that_vanished_is_put_back_and_nobody_who_knocked_is_lost(house: House, whole: bool) -> None:
+    house.knock()
+    if whole:
+        shutil.rmtree(house.directory)
+    else:
+        house.path.unlink()
+    house.listener.look()
+    assert len(house.taken) == 1
+    assert house.path.stat().st_mode & 0o777 == 0o600
+    house.knock()
+    assert house.turn()
+    assert len(house.taken) == 2
+
+
+def test_a_file_that_cannot_be_put_back_is_said_once_and_tried_again(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.rmtree(house.directory)
+    house.directory.write_text("in the way")
+    for _ in range(3):
+        house.listener.look()
+    assert caplog.text.count("cannot be put back") == 1
+    house.directory.unlink()
+    house.listener.look()
+    house.knock()
+    assert house.turn()
+
+
+def test_a_file_of_somebody_else_is_left_alone(house: House) -> None:
+    house.path.unlink()
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(house.path))
+        before = house.path.stat().st_ino
+        house.listener.look()
+        house.listener.close()
+        assert house.path.stat().st_ino == before

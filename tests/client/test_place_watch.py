@@ -1,0 +1,101 @@
+"""A launcher's hold on its runtime directory, when that vanishes, is taken, or cannot be had."""
+
+import os
+import resource
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from carpool import lock
+from carpool.place_watch import PlaceWatch
+from tests.kit.house import House
+
+
+class Place:
+    def __init__(self, base: Path) -> None:
+        self.directory = base / "rt"
+        self.directory.mkdir(mode=0o700)
+        self.logs = self.directory / "log"
+        self.logs.mkdir(mode=0o700)
+        self.watch = self.taken_by("/a.json")
+
+    def taken_by(self, config: str) -> PlaceWatch:
+        held = lock.take(str(self.directory), config)
+        assert held is not None
+        return PlaceWatch(str(self.directory), str(self.logs), config, "", held)
+
+    @property
+    def holder(self) -> str:
+        found = lock.holder(str(self.directory))
+        return found.config if found else ""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    tmp_path.chmod(0o700)
+    one = Place(tmp_path)
+    yield one
+    one.watch.release()
+
+
+def test_what_has_vanished_is_put_back_with_the_lock_held(place: Place) -> None:
+    assert place.watch.look() == "kept"
+    shutil.rmtree(place.directory)
+    assert not place.watch.is_ours()
+    assert place.watch.look() == "put back"
+    assert place.watch.look() == "kept"
+    assert place.holder == "/a.json"
+    assert place.logs.is_dir()
+    shutil.rmtree(place.logs)
+    assert place.watch.look() == "put back"
+    assert place.watch.look() == "kept"
+
+
+def test_a_place_that_another_has_taken_is_given_up_for_good(place: Place) -> None:
+    shutil.rmtree(place.directory)
+    place.directory.mkdir(mode=0o700)
+    place.logs.mkdir(mode=0o700)
+    other = place.taken_by("/b.json")
+    assert place.watch.look() == "taken"
+    other.release()
+    assert place.watch.look() == "taken"
+    assert not place.watch.is_ours()
+
+
+def test_a_directory_that_cannot_be_made_is_tried_again(place: Place) -> None:
+    shutil.rmtree(place.directory)
+    place.directory.write_text("in the way")
+    assert place.watch.look() == "gone"
+    assert "not a directory" in place.watch.why
+    place.directory.unlink()
+    assert place.watch.look() == "put back"
+
+
+def test_a_lock_that_cannot_be_written_holds_nothing(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4, hard))
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            lock.take(str(tmp_path), "")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert lock.holder(str(tmp_path)) is None
+
+
+def test_a_start_on_a_full_disk_says_so_and_leaves_nothing(house: House) -> None:
+    house.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    house.behave("broker")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # what we start inherits it
+    try:
+        done = house.run("up", "--detach")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert done.returncode == 1
+    assert f"cannot write {house.directory}/lock" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not house.left()

@@ -1,0 +1,152 @@
+"""What the machine does to carpool: directories that vanish, descriptors that run out, a disk that is full.
+
+Each fault is made on purpose in a carpool of the test's own; nobody who is connected may notice, and whoever
+cannot be served gets a sentence.
+"""
+
+import json
+import os
+import resource
+import shutil
+import signal
+
+import trio
+
+from tests.behaviours import behaviour
+from tests.kit.line_agent import LIMIT_S, WAIT_S, fault_of
+from tests.kit.live import Daemon, Make, kit, observer
+from tests.kit.waits import until
+
+ENDS = {("cut_off", "maybe"), ("instance_died", "maybe"), ("closing", "no")}
+"""What is said of a call that ends with carpool: by the broker, or by the supervisor if that is quicker."""
+
+
+@behaviour("faults:runtime-directory")
+async def test_a_runtime_directory_that_vanishes_comes_back_and_agents_notice_nothing(daemon: Make) -> None:
+    one = daemon({"good": observer()}, up=False, http={"port": 0})
+    one.environ["CARPOOL_STATE_DIR"] = str(one.base / "state")
+    one.up()
+    with trio.fail_after(LIMIT_S):
+        async with one.agent() as agent:
+            pid = (await agent.seen("good"))["pid"]
+            before = await one.status()
+            door = (one.directory / "http.json").read_text()
+            shutil.rmtree(one.directory)
+            assert await agent.text("good__echo", {"text": "on"}) == "on"
+            files = {"agents.sock", "http.json", "link.sock", "lock"}
+            await until(
+                lambda: one.directory.exists() and set(os.listdir(one.directory)) >= files,
+                "it is back",
+                WAIT_S,
+            )
+            assert json.loads((one.directory / "http.json").read_text()) == json.loads(door)
+            async with one.shim() as late:
+                assert (await late.seen("good"))["pid"] == pid
+            after = await one.status()
+            assert after["broker"]["pid"] == before["broker"]["pid"]
+            code, _, said = await one.carpool("up")
+            assert (code, "already runs" in said) == (2, True), said
+            # The new link socket serves: a supervisor that comes now finds the broker.
+            old = after["supervisors"]
+            os.kill(old[0]["pid"], signal.SIGKILL)
+            await one.until(lambda facts: facts["supervisors"] not in ([], old), "a new supervisor is linked")
+            assert await agent.text("good__echo", {"text": "anew"}) == "anew"
+
+
+def fill_the_disk(one: Daemon, *, full: bool = True) -> None:
+    """No file that a process of this carpool writes may have a byte, as on a disk that is full."""
+    for pid in one.running():
+        _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0 if full else hard, hard))
+
+
+@behaviour("faults:full-disk")
+async def test_a_full_disk_costs_logs_and_nothing_else(daemon: Make) -> None:
+    one = daemon({"good": observer(restart={"first_delay_s": 0}), "noisy": kit("noisy")})
+    with trio.fail_after(LIMIT_S):
+        async with one.agent() as agent:
+            before = (await agent.seen("good"))["pid"]
+            fill_the_disk(one)
+            await agent.call("noisy__echo", {"text": "x"})
+            assert "noisy" in (await one.carpool("why", "noisy"))[1]
+            os.kill(before, signal.SIGKILL)
+            await one.until(lambda facts: facts["servers"]["good"]["restarts"], "its death was seen")
+            assert (await agent.seen("good"))["pid"] != before
+            facts = await one.status()
+            os.kill(facts["supervisors"][0]["pid"], signal.SIGKILL)
+            old = facts["supervisors"]
+            await one.until(lambda facts: facts["supervisors"] not in ([], old), "a new supervisor is linked")
+            assert await agent.text("good__echo", {"text": "on"}) == "on"
+            os.kill((await one.status())["broker"]["pid"], signal.SIGKILL)
+            await agent.ended.wait()
+        async with one.shim() as agent:
+            assert await agent.text("good__echo", {"text": "anew"}) == "anew"
+            code, _, said = await one.carpool("status")
+            assert code == 0, said
+
+
+def limit_descriptors(pid: int, spare: int | None) -> None:
+    """Leave the process so many descriptors; None: as many as it wants."""
+    _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    most = hard if spare is None else max(map(int, os.listdir(f"/proc/{pid}/fd"))) + 1 + spare
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, hard))
+
+
+@behaviour("faults:descriptors")
+async def test_a_broker_out_of_descriptors_serves_who_is_there_and_lets_others_in_later(daemon: Make) -> None:
+    one = daemon({"good": observer()})
+    with trio.fail_after(LIMIT_S):
+        async with one.agent() as agent:
+            await agent.text("good__echo", {"text": "before"})
+            broker = (await one.status())["broker"]["pid"]
+            limit_descriptors(broker, -1)
+            async with one.shim(greet=False) as late:
+                ping = await late.request("ping")
+                await until(lambda: "no agent can be let in" in one.log("broker"), "it says so", WAIT_S)
+                assert await agent.text("good__echo", {"text": "meanwhile"}) == "meanwhile"
+                limit_descriptors(broker, None)
+                assert (await late.answer(ping))["result"] == {}
+        assert one.log("broker").count("no agent can be let in") == 1
+
+
+@behaviour("faults:descriptors")
+async def test_a_supervisor_out_of_descriptors_says_so_and_starts_servers_again_when_it_can(
+    daemon: Make,
+) -> None:
+    quick = {"restart": {"first_delay_s": 0.2, "max_delay_s": 0.2, "give_up_after": 100}}
+    one = daemon({"good": observer(**quick), "other": observer()})
+    with trio.fail_after(LIMIT_S):
+        async with one.agent() as agent:
+            first = (await agent.seen("good"))["pid"]
+            supervisor = (await one.status())["supervisors"][0]["pid"]
+            limit_descriptors(supervisor, -8)
+            os.kill(first, signal.SIGKILL)
+            waiting = await agent.start("good__seen")
+            facts = await one.until(
+                lambda facts: "Too many open files" in facts["servers"]["good"].get("last_error", ""),
+                "the reason is in status",
+            )
+            assert facts["servers"]["good"]["state"] == "backing_off"
+            assert await agent.text("other__echo", {"text": "meanwhile"}) == "meanwhile"
+            limit_descriptors(supervisor, None)
+            assert "result" in await agent.answer(waiting)
+            assert (await one.status())["supervisors"][0]["pid"] == supervisor
+
+
+@behaviour("stop:answers")
+async def test_down_during_load_answers_every_open_call_and_leaves_nothing(daemon: Make) -> None:
+    one = daemon({"good": observer()})
+    with trio.fail_after(LIMIT_S):
+        async with one.shim() as agent, one.agent() as other, one.agent() as onlooker:
+            # More than a session may have open: the rest waits in the broker.
+            ids = {
+                each: [await each.start("good__wait", {"gate": "never"}) for _ in range(70)]
+                for each in (agent, other)
+            }
+            await onlooker.inside("good", 128)
+            assert (await one.carpool("down"))[0] == 0
+            for each, asked in ids.items():
+                faults = [fault_of((await each.answer(id_))["result"]) for id_ in asked]
+                assert {(fault["code"], fault["delivered"]) for fault in faults} <= ENDS, faults
+                await each.ended.wait()
+        assert not one.running()

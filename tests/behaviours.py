@@ -588,6 +588,14 @@ _STREAMS: Final = {
 }
 
 _DOOR: Final = {
+    "reattach:http": Behaviour(
+        "rule 4",
+        "Clients of the HTTP door notice a pause and nothing else when the broker dies, in both eras.",
+    ),
+    "reattach:http:door": Behaviour(
+        "rule 9",
+        "A session outlives its HTTP door: the next one asks the broker for it by its `Mcp-Session-Id`.",
+    ),
     "http:sessions": Behaviour(
         "2025-11-25 basic/transports",
         "A client of the handshake era has a session with an id that only its own path and token may use.",

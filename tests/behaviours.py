@@ -604,6 +604,24 @@ _STREAMS: Final = {
 }
 
 _DOOR: Final = {
+    "reattach:http": Behaviour(
+        "rule 4",
+        "Clients of the HTTP door notice a pause and nothing else when the broker dies, in both eras.",
+    ),
+    "reattach:http:asks": Behaviour(
+        "rule 4",
+        "A question that came over HTTP before the broker died is shown once, and its answer arrives.",
+    ),
+    "reattach:http:given-up": Behaviour(
+        "rule 4", "Where no broker comes back what is open over HTTP is answered, and sessions end."
+    ),
+    "reattach:http:bounded": Behaviour(
+        "rule 3", "What the HTTP door keeps for a later broker is bounded; what does not fit is told as lost."
+    ),
+    "reattach:http:door": Behaviour(
+        "rule 9",
+        "A session outlives its HTTP door: the next one asks the broker for it by its `Mcp-Session-Id`.",
+    ),
     "http:sessions": Behaviour(
         "2025-11-25 basic/transports",
         "A client of the handshake era has a session with an id that only its own path and token may use.",

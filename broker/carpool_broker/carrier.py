@@ -1,7 +1,8 @@
 """A carrier with many streams (rule 9): one connection, many sessions.
 
 Owns which stream of a connection is which session, and on which exchange each line to an agent travels. A
-request gets its exchange when it is read (`placed`); after that its id tells.
+request gets its exchange when it is read (`placed`); after that its id tells. Sessions outlive a broker and a
+door that dies: a stream may be opened as one of them (docs/decisions/0019).
 
 Invariants: each session here is one stream of its connection, and the other way round; a line that belongs to
 an open request goes to the exchange that the request came with, or to none when the client of that went away.
@@ -11,9 +12,8 @@ Knows nothing of: HTTP, what a session may do, sockets.
 """
 
 import logging
-import secrets
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -21,9 +21,12 @@ from carpool_broker.core import events
 from carpool_broker.core.effects import NO_CALL
 from carpool_broker.era.exchange import Exchanges, OwnExchanges, SharedExchanges
 from carpool_broker.era.handshake import Batch, Meaning, Unservable
-from carpool_protocol.attach import Attach
+from carpool_broker.heritage import Heritage
+from carpool_broker.lingering import Held, Lingering
+from carpool_broker.returning import Returning
+from carpool_protocol.attach import Attach, ResumeSession
 from carpool_protocol.faults import fault, for_method
-from carpool_protocol.ids import CallId, RawJson, SessionId
+from carpool_protocol.ids import CallId, Epoch, RawJson, SessionId
 from carpool_protocol.jsonrpc import error_body_line
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.streams import (
@@ -34,6 +37,7 @@ from carpool_protocol.streams import (
     Opened,
     Over,
     Refused,
+    Served,
     frame_line,
     read_word,
     split_frame,
@@ -41,9 +45,6 @@ from carpool_protocol.streams import (
 )
 
 log = logging.getLogger("carpool.broker")
-
-TOKEN_BYTES: Final = 16
-"""Of `Mcp-Session-Id`: whoever guesses it has the session."""
 
 
 class StreamHost(Protocol):
@@ -63,6 +64,17 @@ class StreamHost(Protocol):
         """A message of a session on a stream. An event may join `burst`, those before it that are not fed
         yet; what is none has them fed first.
         """
+
+    def take_back_message(
+        self, stream: "Stream", message: bytes, exchange: int, returning: Returning
+    ) -> None:
+        """A message that the door has kept of a session."""
+
+    def resumed(self, session: SessionId, returning: Returning) -> None:
+        """All that was kept of a session is there."""
+
+    def version_of(self, session: SessionId) -> str:
+        """The protocol version that was negotiated; empty for none."""
 
     def feed(self, burst: list[events.AnyEvent]) -> None:
         """Handle what has been gathered, and empty it."""
@@ -84,27 +96,72 @@ class WriteFrame(Protocol):
 class Stream:
     """One session on a carrier."""
 
-    __slots__ = ("carrier", "exchanges", "id", "number")
+    __slots__ = (
+        "_silent", "_write", "epoch", "exchanges", "held", "id", "number", "returning", "word",
+    )  # fmt: skip
 
-    def __init__(self, session: SessionId, number: int, carrier: "Carrier", exchanges: Exchanges) -> None:
+    def __init__(
+        self, session: SessionId, number: int, word: Open, write: "WriteFrame", epoch: Epoch
+    ) -> None:
         self.id = session
         self.number = number
-        self.carrier = carrier
-        self.exchanges = exchanges
+        self.word = word
+        """How it was opened."""
+        self.exchanges: Exchanges = SharedExchanges() if word.kind == "shared" else OwnExchanges()
+        self.epoch = epoch
+        """Of the supervisor that serves it."""
+        self.returning: Returning | None = None
+        """It was here at an earlier broker, and not all that its door has kept has come."""
+        self.held: Held | None = None
+        """Its door has died."""
+        self._write = write
+        self._silent: set[RawJson] = set()
+        """Requests that are replayed: the first line about one is not for the agent."""
 
-    def frame(self, line: bytes, about: RawJson, *, last: bool) -> bytes:
-        """The frame of a line to the agent. `about`: the request it belongs to; `last`: it is the answer."""
-        return frame_line(self.number, line, self.exchanges.of(about, last=last) if about else 0)
+    def write(self, line: bytes, about: RawJson, *, last: bool, call: CallId) -> None:
+        """A line to the agent. `about`: the request it belongs to; `last`: it is the answer, of `call`."""
+        if self._silent and about in self._silent:
+            self._silent.discard(about)
+            # A listen that cannot be had any more: its agent does not know that.
+            if not (last and self.exchanges.shared):
+                self.exchanges.of(about, last=last)
+                return
+        exchange = self.exchanges.of(about, last=last) if about else 0
+        if self.held is not None:
+            self.held.say(line, call, answers=last)
+        elif call:
+            self._write(frame_line(self.number, line, exchange), call)
+        else:
+            self._write(frame_line(self.number, line, exchange))
 
     def say(self, line: bytes, exchange: int) -> None:
         """A line for this very exchange."""
-        self.carrier.write(frame_line(self.number, line, exchange))
+        self._write(frame_line(self.number, line, exchange))
 
     def cancelled(self, request: RawJson) -> None:
         """The agent has cancelled this request of its own: no answer comes."""
         exchange = self.exchanges.cancelled(request)
         if exchange:
-            self.carrier.write(word_line(self.number, Over(exchange)))
+            self._write(word_line(self.number, Over(exchange)))
+
+    def replayed(self, meaning: events.Event) -> None:
+        """Something that its agent said at an earlier broker is said again, and was answered there."""
+        request = None if isinstance(meaning, events.AgentCancelled) else getattr(meaning, "id", None)
+        if request is not None:
+            self._silent.add(request)
+
+    def served_by(self, epoch: Epoch) -> None:
+        """All that is open, and all that comes, goes to this supervisor."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            if self.held is None:
+                self._write(word_line(self.number, Served(epoch)))
+
+    def taken_over(self, number: int, write: "WriteFrame") -> list[bytes]:
+        """Another door has it now. What was said meanwhile."""
+        held, self.held = self.held, None
+        self.number, self._write = number, write
+        return [] if held is None else held.lines
 
 
 class Carrier:
@@ -117,11 +174,14 @@ class Carrier:
         host: StreamHost,
         streams: dict[SessionId, Stream],
         *,
-        mint: Callable[[], SessionId],
+        lingering: Lingering[Stream],
+        heritage: Heritage,
+        enter: Callable[[ResumeSession | None], tuple[SessionId, Epoch]],
         write: WriteFrame,
         drop: Callable[[str], None],
     ) -> None:
-        """`streams`: of all carriers; those of this one are entered there. `mint` gives a fresh session's id,
+        """`streams`: of all carriers; those of this one are entered there, and those `lingering`. `enter`
+        gives the id of a session that begins or comes back, and the epoch that its requests were sent under;
         `write` takes a frame for the door, `drop` ends the connection.
         """
         self.id = connection
@@ -130,7 +190,9 @@ class Carrier:
         self._attach = attach
         self._host = host
         self._all = streams
-        self._mint = mint
+        self._lingering = lingering
+        self._heritage = heritage
+        self._enter = enter
         self._drop = drop
         self._streams: dict[int, Stream] = {}
         self._last = 0
@@ -153,7 +215,11 @@ class Carrier:
                 self._host.feed(burst)
                 why = "" if self._ended else self._word(number, message)
             elif stream is not None:
-                take_message(stream, message, exchange, burst)
+                if stream.returning is None:
+                    take_message(stream, message, exchange, burst)
+                else:
+                    self._host.feed(burst)
+                    self._take_back(stream, stream.returning, message, exchange)
             elif number > self._last:
                 why = "it sent a message on a stream that was never open"
             if why or self._ended:
@@ -168,7 +234,10 @@ class Carrier:
         match word:
             case Open() if number > self._last:
                 self._last = number
-                self._open(number, word)
+                if word.resume is not None and not word.resume.session:
+                    self._take_over(number, word, word.resume.secret)
+                else:
+                    self._open(number, word)
             case Gone() if stream is not None:
                 for request in stream.exchanges.gone(word.exchange):
                     self._host.give_up(stream.id, request)
@@ -193,26 +262,73 @@ class Carrier:
         if refused is not None:
             self.write(word_line(number, refused))
             return
-        exchanges = SharedExchanges() if word.kind == "shared" else OwnExchanges()
-        stream = Stream(self._mint(), number, self, exchanges)
-        self.write(word_line(number, Opened(secrets.token_urlsafe(TOKEN_BYTES), stream.id)))
+        resume = word.resume
+        session, epoch = self._enter(resume)
+        stream = Stream(session, number, word, self.write, epoch)
+        self._tell_opened(stream)
         if self._ended:
             return  # that line was one too many for a door that does not read
         self._streams[number] = self._all[stream.id] = stream
         self._host.welcome(stream.id, attach, {}, word)
+        if resume is not None:
+            stream.returning = Returning(session, epoch, resume.asks, kept=resume.kept, unsettled=resume.open)
+            self._look(stream, stream.returning)
+
+    def _take_back(self, stream: Stream, returning: Returning, message: bytes, exchange: int) -> None:
+        self._host.take_back_message(stream, message, exchange, returning)
+        self._look(stream, returning)
+
+    def _look(self, stream: Stream, returning: Returning) -> None:
+        if returning.is_over:
+            stream.returning = None
+            self._host.resumed(stream.id, returning)
+
+    def _take_over(self, number: int, word: Open, public: str) -> None:
+        """A session of a door that died."""
+        stream = self._lingering.take(public, word)
+        if stream is None:
+            self.write(word_line(number, Refused("there is no such session", "unknown_session")))
+            return
+        log.info("%s is back through another door", stream.id)
+        said = stream.taken_over(number, self.write)
+        self._streams[number] = stream
+        self._tell_opened(stream, self._host.version_of(stream.id))
+        for line in said:
+            stream.say(line, 0)
+
+    def _tell_opened(self, stream: Stream, version: str = "") -> None:
+        opened = Opened(
+            self._heritage.public_id(stream.id),
+            stream.id,
+            self._heritage.secret_of(stream.id),
+            stream.epoch,
+            version,
+        )
+        self.write(word_line(stream.number, opened))
 
     def _forget(self, stream: Stream) -> None:
         del self._streams[stream.number]
         del self._all[stream.id]
         self._host.farewell(stream.id)
 
-    def left(self) -> None:
-        """The connection is gone, and every session on it."""
+    def dropped(self) -> None:
+        """The connection is ended by us, and every session on it."""
         self._ended = True
-        if self._streams:
-            log.warning("the door %s is gone, and %d sessions with it", self.id, len(self._streams))
         for stream in list(self._streams.values()):
             self._forget(stream)
+
+    def left(self) -> None:
+        """The door is gone. Sessions that another may ask for linger."""
+        self._ended = True
+        if self._streams:
+            log.warning("the door %s is gone, and %d streams with it", self.id, len(self._streams))
+        for stream in list(self._streams.values()):
+            if stream.word.kind == "session" and stream.returning is None:
+                del self._streams[stream.number]
+                stream.exchanges.abandon()
+                self._lingering.keep(self._heritage.public_id(stream.id), stream)
+            else:
+                self._forget(stream)
 
 
 def placed(stream: Stream, meaning: Meaning, exchange: int) -> Meaning:

@@ -22,6 +22,7 @@ from carpool_broker.carrier import Carrier, Stream, StreamHost
 from carpool_broker.core.effects import NO_CALL
 from carpool_broker.core.passage import Passage
 from carpool_broker.heritage import Heritage
+from carpool_broker.lingering import Lingering
 from carpool_broker.listener import Listener
 from carpool_broker.returning import Returning
 from carpool_broker.saying import NO_ASK
@@ -79,7 +80,7 @@ class Host(StreamHost, Protocol):
     ) -> list[bytes | OverlongLine]:
         """Lines that a carrier has kept, until `returning` is over; those behind them."""
 
-    def resumed(self, session: SessionId, passage: Passage, returning: Returning) -> None:
+    def resumed(self, session: SessionId, returning: Returning, passage: Passage | None = None) -> None:
         """All that the carrier has kept is there."""
 
     def unread(self, session: SessionId, unread_bytes: int) -> None:
@@ -145,7 +146,8 @@ class Door:
         self._count = 0
         self.agents: dict[SessionId, Agent] = {}
         self._streams: dict[SessionId, Stream] = {}
-        """Sessions that come through a carrier with many."""
+        """Sessions that come through a carrier with many, or did until it died."""
+        self._lingering: Lingering[Stream] = Lingering(self.written.append)
         self._unfinished: dict[SessionId, Agent] = {}
         """Whose unfinished line counts towards the receive budget, the oldest line first."""
         self._spent = False
@@ -184,6 +186,8 @@ class Door:
         if agent is not None and agent.passage is not None:
             agent.passage.served_by(epoch)
             self._dirty[agent.id] = agent
+        elif (stream := self._streams.get(session)) is not None:
+            stream.served_by(epoch)
 
     def write(
         self,
@@ -223,7 +227,7 @@ class Door:
             return
         stream = self._streams.get(session)
         if stream is not None:
-            stream.carrier.write(stream.frame(line, about, last=answers), call)
+            stream.write(line, about, last=answers, call=call)
 
     def _queue(self, agent: Agent, line: bytes, call: CallId = NO_CALL) -> None:
         agent.io.write(line)
@@ -256,13 +260,10 @@ class Door:
             agent.io.flush()
             agent.io.close()
             self._line_changed(agent)
-            self._farewell(agent)
-
-    def _farewell(self, agent: Agent) -> None:
-        if agent.carrier is not None:
-            agent.carrier.left()
-        elif agent.welcomed:
-            self._host.farewell(agent.id)
+            if agent.carrier is not None:
+                agent.carrier.dropped()
+            elif agent.welcomed:
+                self._host.farewell(agent.id)
 
     async def watch(self) -> None:
         """Look at slow readers, late carriers and the receive budget, until cancelled."""
@@ -280,7 +281,14 @@ class Door:
                     self._welcome(agent, {})
             self._end_stalled(now)
             self._listener.look()
+            self.end_lingering(now)
             self._settle()
+
+    def end_lingering(self, now: float) -> None:
+        """Sessions whose door has died, and that no other door has asked for, are over."""
+        for stream in self._lingering.due(now):
+            del self._streams[stream.id]
+            self._host.farewell(stream.id)
 
     # --- connections -----------------------------------------------------------------------------------
 
@@ -304,7 +312,10 @@ class Door:
     def _left(self, agent: Agent) -> None:
         if self.agents.pop(agent.id, None) is not None:
             self._line_changed(agent)
-            self._farewell(agent)
+            if agent.carrier is not None:
+                agent.carrier.left()
+            elif agent.welcomed:
+                self._host.farewell(agent.id)
 
     def _unread(self, agent: Agent, unread_bytes: int) -> None:
         if agent.welcomed:
@@ -364,13 +375,9 @@ class Door:
         """Its carrier keeps what passes, and perhaps brings what passed at an earlier broker."""
         epoch = self._epoch
         if resume is not None:
-            epoch = Epoch("")
-            if self._host.may_return() and self._heritage.claim(SessionId(resume.session), resume.secret):
-                epoch = Epoch(resume.supervisor)
-                self._rename(agent, SessionId(resume.session))
-                log.info("%s is back", agent.id)
-            else:
-                log.info("%s goes on as %s: nothing is known of its calls", resume.session, agent.id)
+            back, epoch = self._enter(resume, agent.id)
+            if back != agent.id:
+                self._rename(agent, back)
             agent.returning = Returning(agent.id, epoch, resume.asks, kept=resume.kept, unsettled=resume.open)
         agent.passage = Passage(epoch)
         agent.io.write(attached_line(agent.id, agent.asked, self._heritage.secret_of(agent.id), epoch))
@@ -382,6 +389,18 @@ class Door:
         self.agents[session] = agent
         if unfinished is not None:
             self._unfinished[session] = agent
+
+    def _enter(self, resume: ResumeSession | None, fresh: SessionId | None = None) -> tuple[SessionId, Epoch]:
+        """The session that begins or comes back, and the epoch that its requests were sent under."""
+        if resume is None:
+            return fresh or self._mint(), self._epoch
+        session = SessionId(resume.session)
+        if self._host.may_return() and self._heritage.claim(session, resume.secret):
+            log.info("%s is back", session)
+            return session, Epoch(resume.supervisor)
+        fresh = fresh or self._mint()
+        log.info("%s goes on as %s: nothing is known of its calls", resume.session, fresh)
+        return fresh, Epoch("")
 
     def _refuse(self, agent: Agent, text: str) -> None:
         agent.io.write(refused_line(text))
@@ -399,7 +418,9 @@ class Door:
             attach,
             self._host,
             self._streams,
-            mint=self._mint,
+            lingering=self._lingering,
+            heritage=self._heritage,
+            enter=self._enter,
             write=partial(self._queue, agent),
             drop=partial(self.drop, agent.id),
         )
@@ -443,7 +464,7 @@ class Door:
             passage.came_back(returning.asks)
             # Before anything comes of it: see `write`.
             self._tell_settled(agent, passage)
-            self._host.resumed(agent.id, passage, returning)
+            self._host.resumed(agent.id, returning, passage)
         if lines:
             self._host.take(agent.id, lines, passage)
         if passage.due:

@@ -12,6 +12,7 @@ Knows nothing of: what a session is, when it is too late for all of them.
 
 import hmac
 import os
+from base64 import urlsafe_b64encode
 from hashlib import blake2b
 from typing import Final
 
@@ -38,6 +39,11 @@ class Heritage:
     def secret_of(self, session: SessionId) -> str:
         """What this session can come back with, at a later broker."""
         return self._sealed(session, self.life)
+
+    def public_id(self, session: SessionId) -> str:
+        """What an agent shows to a door that does not know it: the same in every life."""
+        mac = blake2b(session.encode(), key=self.key("public"), digest_size=_MAC_BYTES)
+        return urlsafe_b64encode(mac.digest()).rstrip(b"=").decode()
 
     def claim(self, session: SessionId, secret: str) -> bool:
         """Whether this session comes back rightfully: only once."""

@@ -343,7 +343,7 @@ class BrokerShell:
                 self._pump.feed(meaning)
         return []
 
-    def resumed(self, session: SessionId, passage: Passage, returning: Returning) -> None:
+    def resumed(self, session: SessionId, returning: Returning, passage: Passage | None = None) -> None:
         """See `door.Host`."""
         resumed, rest = returning.end()
         self._pump.feed(resumed)
@@ -357,11 +357,7 @@ class BrokerShell:
         self, stream: Stream, message: bytes, exchange: int, burst: list[events.AnyEvent]
     ) -> None:
         """See `carrier.StreamHost`."""
-        shared = stream.exchanges.shared
-        said = handshake.read(stream.id, message, shared=shared, key=self._digest_key)
-        if len(message) > handshake.MAX_KEPT_BYTES:
-            said = handshake.bounded(said)
-        meaning = placed(stream, said, exchange)
+        meaning = self._meaning(stream, message, exchange)
         if isinstance(meaning, events.Event):
             burst.append(meaning)
             if isinstance(meaning, events.AgentCancelled):
@@ -381,6 +377,29 @@ class BrokerShell:
                 stream.say(meaning.refusal, exchange)
         else:
             self._aside(stream.id, meaning)
+
+    def _meaning(self, stream: Stream, message: bytes, exchange: int) -> handshake.Meaning:
+        shared = stream.exchanges.shared
+        said = handshake.read(stream.id, message, shared=shared, key=self._digest_key)
+        if len(message) > handshake.MAX_KEPT_BYTES:
+            said = handshake.bounded(said)
+        return placed(stream, said, exchange)
+
+    def take_back_message(self, stream: Stream, message: bytes, exchange: int, returning: Returning) -> None:
+        """See `carrier.StreamHost`."""
+        meaning = self._meaning(stream, message, exchange)
+        if not returning.replays():
+            if isinstance(meaning, handshake.Unservable):
+                stream.say(meaning.line, exchange)
+            else:
+                returning.take(meaning)
+        elif isinstance(meaning, events.Event):
+            stream.replayed(meaning)
+            self._pump.feed(meaning)
+
+    def version_of(self, session: SessionId) -> str:
+        """See `carrier.StreamHost`."""
+        return self.core.sessions[session].version
 
     def feed(self, burst: list[events.AnyEvent]) -> None:
         """See `carrier.StreamHost`."""

@@ -10,6 +10,10 @@ broker's `attached`, both ways, is one frame:
 S and X are positive integers that the door chooses: S grows with every stream of the connection, X is unique
 on its stream. A stream is a session of the broker; an exchange is one POST.
 
+A session outlives its broker and its door (docs/decisions/0019). At a later broker the same door opens its
+streams again, each with what `Opened` said, followed by what is to be replayed and by what has no answer. At
+the same broker a later door has only what the client shows: `Mcp-Session-Id`.
+
     door → broker    {"open": Open}          answered by `opened` or `refused`; messages may follow at once
                      {"gone": X}             the client of exchange X went away
                      {"close": {}}           the session is over; nothing of it comes any more
@@ -17,7 +21,7 @@ on its stream. A stream is a session of the broker; an exchange is one POST.
                      {"refused": Refused}    there is no such stream; what was sent on it is dropped
                      {"over": X}             exchange X gets no answer (any more): its client cancelled it
                      {"closed": Closed}      the broker has ended the stream
-                     {"served": EPOCH}       of stream 0, to a door that keeps: which supervisor serves
+                     {"served": EPOCH}       which life of the supervisor serves the stream from now on
 
 What belongs to an exchange comes before its answer; several answers come where one POST had several requests.
 A message is passed on as bytes that nobody here reads: one client's garbage is no garbage frame. It has no
@@ -41,7 +45,7 @@ WORD: Final = -1
 """In place of an exchange: what was cut out of the frame is a word."""
 
 Kind = Literal["session", "shared", "control"]
-Why = Literal["unknown_server", "unknown_profile"]
+Why = Literal["unknown_server", "unknown_profile", "unknown_session"]
 
 
 class Open(Struct, frozen=True, kw_only=True):
@@ -62,18 +66,26 @@ class Open(Struct, frozen=True, kw_only=True):
     max_open_calls: int = 0
     """0: as many as any session."""
     resume: ResumeSession | None = None
-    """A session of a broker, or of a door, that died. Its `kept` and `open` are messages on this stream."""
+    """A session of a broker that died: `kept` and `open` count messages on this stream. Or one of a door that
+    died: then `session` is empty, and the secret is what `Opened.session` was.
+    """
 
 
 class Opened(Struct, frozen=True):
     """The stream is there."""
 
     session: str
-    """For `Mcp-Session-Id`: 128 random bits as visible ASCII. Whoever has it has the session."""
+    """For `Mcp-Session-Id`: 128 bits that nobody can guess, as visible ASCII. Whoever has it has the session.
+    The same at every broker of a launcher.
+    """
     name: str = ""
     """The session as people see it (`s12`). No secret."""
     secret: str = ""
-    """What resumes it at a later broker; only for a door that keeps. Never shown to the client."""
+    """What resumes it at a later broker. Never shown to the client."""
+    supervisor: str = ""
+    """The supervisor's epoch; empty while there is none, and where nothing is known of open requests."""
+    version: str = ""
+    """The protocol version that was negotiated; only of a session that a door before this one had."""
 
 
 class Refused(Struct, frozen=True):
@@ -106,7 +118,7 @@ class Closed(Struct, frozen=True):
 
 
 class Served(Struct, frozen=True):
-    """Of stream 0, which is none: calls go to this life of the supervisor from now on."""
+    """Calls of the stream go to this life of the supervisor from now on. Those before are answered."""
 
     epoch: str
 

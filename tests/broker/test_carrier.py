@@ -18,14 +18,16 @@ from carpool_broker.core.events import AgentPinged, AnyEvent
 from carpool_broker.core.passage import Passage
 from carpool_broker.door import Door
 from carpool_broker.heritage import Heritage
+from carpool_broker.lingering import Lingering
 from carpool_protocol.attach import Attach, attach_line
 from carpool_protocol.attach_version import ATTACH_VERSION
-from carpool_protocol.ids import RawJson, SessionId
+from carpool_protocol.ids import Epoch, RawJson, SessionId
 from carpool_protocol.lines import LineBuffer, OverlongLine
 from carpool_protocol.runtime.ready import ReadySet
 from carpool_protocol.streams import (
     Close,
     Gone,
+    Kind,
     Open,
     Opened,
     Refused,
@@ -207,7 +209,9 @@ async def test_a_stream_that_cannot_be_is_refused_and_the_others_go_on(tmp_path:
 async def test_sessions_end_with_their_stream_and_with_the_connection(tmp_path: Path) -> None:
     async with house(tmp_path) as one:
         porter = await attached(one)
-        await porter.send(*(word_line(number, Open()) for number in (1, 2, 3)), word_line(2, Close()))
+        kinds: list[Kind] = ["shared", "control", "shared"]
+        await porter.send(*(word_line(at, Open(kind=kind)) for at, kind in enumerate(kinds, 1)))
+        await porter.send(word_line(2, Close()))
         await until(lambda: len(one.hall.here) == 2, "the second is over")
         await porter.end.aclose()
         await until(lambda: not one.hall.here, "all are over")
@@ -344,9 +348,11 @@ def test_events_of_one_read_are_fed_together_and_before_whatever_else_came_after
         attach,
         host,
         {},
-        mint=lambda: SessionId("s1"),
+        lingering=Lingering(lambda _call: None),
+        heritage=Heritage(),
+        enter=lambda _resume: (SessionId("s1"), Epoch("")),
         write=lambda _frame, _call=NO_CALL: None,
-        drop=lambda _: carrier.left(),
+        drop=lambda _: carrier.dropped(),
     )
     lines = [
         word_line(1, Open(kind="shared")),

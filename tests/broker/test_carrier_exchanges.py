@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from carpool_broker.carrier import Stream, placed
+from carpool_broker.core.effects import NO_CALL
 from carpool_broker.core.events import (
     AgentAnswered,
     AgentCancelled,
@@ -15,7 +16,8 @@ from carpool_broker.core.events import (
 )
 from carpool_broker.era.exchange import OwnExchanges, SharedExchanges, tagged
 from carpool_broker.era.handshake import ControlAsked, Unservable
-from carpool_protocol.ids import ABSENT, AskId, RawJson, SessionId
+from carpool_protocol.ids import ABSENT, AskId, CallId, Epoch, RawJson, SessionId
+from carpool_protocol.streams import Open
 from tests.behaviours import behaviour
 
 ME = SessionId("s1")
@@ -24,7 +26,14 @@ NOTHING: Any = None
 
 
 def stream(*, shared: bool) -> Stream:
-    return Stream(ME, 4, NOTHING, SharedExchanges() if shared else OwnExchanges())
+    return Stream(ME, 4, Open(kind="shared" if shared else "session"), NOTHING, Epoch(""))
+
+
+class Frames(list[bytes]):
+    """Where a stream writes."""
+
+    def __call__(self, frame: bytes, _call: CallId = NO_CALL, /) -> None:
+        self.append(frame)
 
 
 @behaviour("streams:own-exchange")
@@ -108,11 +117,15 @@ def test_on_a_shared_stream_nothing_but_requests_counts(event: OwnEvent) -> None
 
 
 def test_a_request_of_an_operator_has_its_exchange_too() -> None:
-    one = stream(shared=False)
+    frames = Frames()
+    one = Stream(ME, 4, Open(kind="control"), frames, Epoch(""))
     asked = ControlAsked(ONE, "carpool/status", ABSENT)
     assert placed(one, asked, 7) is asked
-    assert one.frame(b"{}\n", ONE, last=True) == b"[4,{},7]\n"
+    one.write(b"{}\n", ONE, last=True, call=NO_CALL)
+    assert frames == [b"[4,{},7]\n"]
 
 
 def test_a_line_that_belongs_to_no_request_has_no_exchange() -> None:
-    assert stream(shared=False).frame(b"{}\n", ABSENT, last=False) == b"[4,{}]\n"
+    frames = Frames()
+    Stream(ME, 4, Open(), frames, Epoch("")).write(b"{}\n", ABSENT, last=False, call=NO_CALL)
+    assert frames == [b"[4,{}]\n"]

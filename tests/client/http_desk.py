@@ -27,7 +27,7 @@ class Desk:
         self.streams: dict[int, list[Write]] = {}
         self.ended: list[int] = []
         if linked:
-            self.take(self.core.linked())
+            self.take(self.core.linked(self.now))
 
     def take(self, effects: list[Effect] | None) -> None:
         assert effects is not None, "the core refused a frame"

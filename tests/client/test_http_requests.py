@@ -417,7 +417,7 @@ def test_health_without_a_broker_or_its_answer_says_so() -> None:
     desk = Desk(linked=False)
     x = desk.send("GET", "/health")
     assert (desk.status(x), desk.body(x)["reason"]) == (503, "broker_away")
-    desk.take(desk.core.linked())
+    desk.take(desk.core.linked(desk.now))
     x = desk.send("GET", "/health")
     desk.wait(11.0)
     assert (desk.status(x), desk.body(x)["reason"]) == (503, "broker_silent")

@@ -213,22 +213,6 @@ def test_a_session_that_the_broker_ends_is_unknown_from_then_on(desk: Desk) -> N
     assert desk.status(desk.post(CALL, mcp_session_id=session)) == 404
 
 
-@behaviour("http:own-process")
-def test_the_end_of_the_broker_answers_what_is_open_and_ends_every_session(desk: Desk) -> None:
-    session, s = desk.initialized()
-    plain = desk.post(CALL, mcp_session_id=session)
-    stream = desk.post(request(3, "tools/call"), mcp_session_id=session)
-    desk.tell(s, PROGRESS, stream)
-    get = desk.get(session)
-    desk.take(desk.core.lost(desk.now))
-    assert (desk.status(plain), desk.body(plain)["id"]) == (502, 2)
-    assert desk.events(stream)[-1]["error"]["code"] == -32603
-    assert set(desk.ended) == {stream, get}
-    assert desk.status(desk.post(CALL, mcp_session_id=session)) == 503
-    desk.take(desk.core.linked())
-    assert desk.status(desk.post(CALL, mcp_session_id=session)) == 404
-
-
 def test_an_idle_session_ends_and_one_that_listens_does_not() -> None:
     desk = Desk(Rules(session_idle_s=60.0))
     idle, s = desk.initialized()

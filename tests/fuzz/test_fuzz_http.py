@@ -46,14 +46,14 @@ class Doorway:
 
     def __init__(self, one: Whole, rules: Rules) -> None:
         self.one = one
-        self.core = Core(rules, Gate())
+        self.core = Core(rules, Gate(), heir_s=1e9)
         self.line = one.connect()
         self.line.send(hostile_agents.door_attach() + b"\n")
         self.line.lines.clear()
         self.answers: dict[int, list[Respond]] = {}
         self.streams: dict[int, bytes] = {}
         self.ended: Counter[int] = Counter()
-        self.take(self.core.linked())
+        self.take(self.core.linked(one.now))
 
     def take(self, effects: list[Effect] | None) -> None:
         """Perform them, and what comes of them."""

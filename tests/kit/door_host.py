@@ -1,5 +1,6 @@
 """What a host of the door does about sessions that come back, where none does."""
 
+from carpool_broker.carrier import Stream
 from carpool_broker.core.passage import Passage
 from carpool_broker.returning import Returning
 from carpool_protocol.ids import SessionId
@@ -21,5 +22,11 @@ class NobodyReturns:
     ) -> list[bytes | OverlongLine]:
         raise AssertionError("nobody comes back")
 
-    def resumed(self, session: SessionId, passage: Passage, returning: Returning) -> None:
+    def resumed(self, session: SessionId, returning: Returning, passage: Passage | None = None) -> None:
+        raise AssertionError("nobody comes back")
+
+    def take_back_message(self, stream: Stream, message: bytes, exchange: int, returning: Returning) -> None:
+        raise AssertionError("nobody comes back")
+
+    def version_of(self, session: SessionId) -> str:
         raise AssertionError("nobody comes back")

@@ -232,6 +232,11 @@ WORDS: Final = (
         b'{"close":{}}',
     ),
     *(
+        b'{"open":{"resume":{"session":"s1","secret":"0.0","kept":1,"open":2,"asks":["a"]}}}',
+        b'{"open":{"kind":"shared","resume":{"session":"s1","secret":"","kept":1,"open":-1}}}',
+        b'{"open":{"resume":{"session":"","secret":"s1"}}}',
+    ),
+    *(
         b'{"open":{"kind":"control"}}',
         b'{"gone":1}',
         b'{"gone":2}',

@@ -221,6 +221,7 @@ class Whole:
     def wait(self, seconds: float) -> None:
         """Time passes, deadline by deadline."""
         until = self.now + seconds
+        self.broker._door.end_lingering(self.now)
         for _ in range(ROUNDS):
             shells = (self.broker, self.supervisor)
             dues = [due for shell in shells if (due := shell.core.next_deadline()) is not None]
@@ -239,6 +240,8 @@ class Whole:
         else:
             raise AssertionError("a deadline that is met stays due")
         self.now = until
+        self.broker._door.end_lingering(self.now)
+        self.settle()
 
     def close(self) -> None:
         """Let go of every descriptor."""

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import socket
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
@@ -200,35 +199,6 @@ async def test_with_tokens_each_comes_in_as_itself_or_not_at_all(daemon: Callabl
         lambda: ask(url, "POST", "", call, Mcp_Session_Id=sid, Authorization="Bearer a").status == 401,
         "a token that is taken out is refused without a restart",
     )
-
-
-@behaviour("http:own-process")
-def test_a_door_that_dies_is_started_again_and_its_sessions_end(daemon: Callable[..., Daemon]) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    one = daemon({"echo": kit("echo")}, http={"port": port})
-    url, pid = door(one)
-    sid = session(url)
-    os.kill(pid, signal.SIGKILL)
-    until_now(lambda: door(one)[1] != pid, "another door listens")
-    assert ask(url, "POST", "", request(2, "ping"), Mcp_Session_Id=sid).status == 404
-    assert ask(url, "POST", "", request(2, "ping"), Mcp_Session_Id=session(url)).status == 200
-
-
-@behaviour("http:own-process")
-async def test_the_end_of_the_broker_ends_sessions_but_not_the_door(daemon: Callable[..., Daemon]) -> None:
-    one = daemon({"echo": kit("echo")}, http={"port": 0})
-    url, pid = door(one)
-    sid = session(url)
-    os.kill(one.facts()["broker"]["pid"], signal.SIGKILL)
-    until_now(
-        lambda: ask(url, "POST", "", request(2, "ping"), Mcp_Session_Id=sid).status == 404,
-        "the session is over",
-    )
-    fresh = session(url)
-    assert ask(url, "POST", "", request(2, "ping"), Mcp_Session_Id=fresh).status == 200
-    assert door(one)[1] == pid
 
 
 def test_a_port_in_use_is_told_and_the_rest_lives_on(daemon: Callable[..., Daemon]) -> None:

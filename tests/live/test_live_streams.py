@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from carpool_protocol import paths
-from carpool_protocol.attach import Attach, attach_line
+from carpool_protocol.attach import Attach, ResumeSession, attach_line
 from carpool_protocol.attach_version import ATTACH_VERSION
 from carpool_protocol.lines import LineBuffer
 from carpool_protocol.streams import (
@@ -108,6 +108,10 @@ class Desk:
             return
         raise AssertionError(f"not within {WAIT_S:g} s: {what}; came: {self.came}, {self.words}")
 
+    async def close(self) -> None:
+        with suppress(trio.BrokenResourceError):
+            await self.send(*(word_line(s, Close()) for s, (word, *_) in self.words.items() if _here(word)))
+
     async def read(self) -> None:
         buffer = LineBuffer(cap_bytes=1 << 26)
         while data := await self._end.receive_some(1 << 16):
@@ -126,8 +130,17 @@ class Desk:
         self._news.set()
 
 
+def comes_back(public: str) -> Open:
+    return Open(resume=ResumeSession(session="", secret=public))
+
+
+def _here(word: Word | None) -> bool:
+    return isinstance(word, Opened)
+
+
 @asynccontextmanager
-async def desk(daemon: Daemon) -> AsyncIterator[Desk]:
+async def desk(daemon: Daemon, *, dies: bool = False) -> AsyncIterator[Desk]:
+    """A door, that ends its streams in the end unless it `dies`."""
     end = await trio.open_unix_socket(paths.agents_socket(str(daemon.directory)))
     one = Desk(end)
     async with end:
@@ -136,6 +149,8 @@ async def desk(daemon: Daemon) -> AsyncIterator[Desk]:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(one.read)
             yield one
+            if not dies:
+                await one.close()
             nursery.cancel_scope.cancel()
 
 
@@ -223,18 +238,34 @@ async def test_a_question_travels_on_the_exchange_of_its_call_and_is_answered_by
                 assert not one.of(number, 6)
 
 
-async def test_when_the_door_dies_its_sessions_end_and_nobody_elses(shared: Daemon) -> None:
+@behaviour("reattach:http:door")
+async def test_when_the_door_dies_its_sessions_are_there_for_the_next_one(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with shared.agent() as other:
-            async with desk(shared) as one:
+            async with desk(shared, dies=True) as one:
                 for number in (1, 2, 3):
                     await one.greet(number)
+                await one.open(4, Open(kind="shared"))
                 gate = {"name": "obs__wait", "arguments": {"gate": "dead", "obeys": True}}
                 await one.request(1, 5, "tools/call", gate, id_=7)
                 await other.inside("obs", 1)
+                was = [one.words[number][0] for number in (1, 2, 3)]
+            await shared.until(lambda facts: len(facts["sessions"]) == 4, "who is shared by many is gone")
+            assert await other.text("obs__echo", {"text": "still here"}) == "still here"
+            async with desk(shared) as heir:
+                for number, word in enumerate(was, 1):
+                    assert isinstance(word, Opened)
+                    found = await heir.open(number, comes_back(word.session))
+                    assert isinstance(found, Opened)
+                    assert (found.name, found.session) == (word.name, word.session)
+                    assert found.version == "2025-11-25"
+                    assert await heir.result(number, 2, "ping") == {}
+                await other.inside("obs", 1)
+                assert isinstance(was[0], Opened)
+                await heir.open(9, comes_back(was[0].session))
+                assert isinstance(heir.words[9][0], Refused), "it is nobody's twice"
             await shared.until(lambda facts: len(facts["sessions"]) == 1, "only the other stays")
             await other.inside("obs", 0)
-            assert await other.text("obs__echo", {"text": "still here"}) == "still here"
 
 
 async def test_an_open_id_that_comes_again_is_refused_on_its_own_exchange(shared: Daemon) -> None:

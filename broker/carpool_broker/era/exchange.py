@@ -56,6 +56,10 @@ class OwnExchanges:
         exchange = self._open.pop(request, 0)
         return 0 if exchange in self._open.values() else exchange
 
+    def abandon(self) -> None:
+        """All clients went away."""
+        self._open = dict.fromkeys(self._open, 0)
+
     def gone(self, exchange: int) -> list[RawJson]:
         """The client of an exchange went away: the requests that nobody waits for now."""
         for request, its in self._open.items():
@@ -89,6 +93,10 @@ class SharedExchanges:
     def cancelled(self, request: RawJson) -> int:
         """Nobody can: a `notifications/cancelled` would be a POST of its own, which names another's id."""
         return 0
+
+    def abandon(self) -> None:
+        """See `OwnExchanges`."""
+        self._open.clear()
 
     def gone(self, exchange: int) -> list[RawJson]:
         """See `OwnExchanges`. MCP 2026-07-28, basic/transports: closing the connection is the cancel."""

@@ -11,18 +11,23 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from carpool.http.effects import Begin, Effect, End, Rules, Tell, Write, event, refusal
-from carpool.http.message import INTERNAL_ERROR, PRIMING_VERSION, Said, error_line
+from carpool.http.kept import Kept, Room
+from carpool.http.message import INTERNAL_ERROR, PRIMING_VERSION, Message, Said, error_line
 from carpool.http.open_streams import Dialogue, Endpoint, Exchange, Stream, StreamSort
 from carpool.http.replay import Replay
+from carpool_protocol.attach import ResumeSession
 from carpool_protocol.streams import Close, Open, frame_line, word_line
 
 NO_BUFFERING: Final = (("X-Accel-Buffering", "no"),)
+_MAX_ASKS: Final = 1000
+"""Questions that a client leaves open. What was asked before may be asked again by a later broker."""
 
 
 class Books:
     """All that is open. Methods append to `out`, which whoever called takes."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, first: int = 0) -> None:
+        """`first`: no door before this one had so high a number."""
         self.rules = rules
         self.out: list[Effect] = []
         self.sessions: dict[str, Stream] = {}
@@ -30,6 +35,8 @@ class Books:
         self.session_count = 0
         self._streams: dict[int, Stream] = {}
         self._shared: dict[tuple[StreamSort, Endpoint], Stream] = {}
+        self._seeking: dict[tuple[str, Endpoint], Stream] = {}
+        """By what a client called its session: those of a door that died, until the broker has told."""
         self._clients: dict[int, Exchange | Stream] = {}
         """HTTP requests that are open: a POST's exchange, or the stream that a GET listens to."""
         self._open: dict[str, int] = {}
@@ -37,8 +44,9 @@ class Books:
         self._held: dict[int, str] = {}
         """HTTP requests that wait before they go to the broker, and their principals."""
         self._replay = Replay()
+        self._room = Room()
         self._last_s = 0
-        self._last_x = 0
+        self._last_x = first
         self._commented = 0.0
 
     def number(self) -> int:
@@ -52,23 +60,29 @@ class Books:
 
     # --- opening ---
 
-    def open_stream(self, sort: StreamSort, endpoint: Endpoint, now: float) -> Stream:
-        """A new session of the broker. Messages may follow at once."""
+    def open_stream(
+        self, sort: StreamSort, endpoint: Endpoint, now: float, resume: ResumeSession | None = None
+    ) -> Stream:
+        """A new session of the broker, or one of a door that died. Messages may follow at once."""
         self._last_s += 1
-        stream = self._streams[self._last_s] = Stream(self._last_s, sort, endpoint, now)
+        stream = Stream(self._last_s, sort, endpoint, Kept(self._room), now)
+        self._streams[stream.s] = stream
         self.session_count += sort in {"session", "sse"}
-        principal, server, profile = endpoint
-        shared = sort == "shared"
-        word = Open(
+        self.out.append(Tell(word_line(stream.s, self.opening(stream, resume))))
+        return stream
+
+    def opening(self, stream: Stream, resume: ResumeSession | None = None) -> Open:
+        """How the broker is told of a stream."""
+        principal, server, profile = stream.endpoint
+        return Open(
             kind=stream.kind,
             principal=principal,
             server=server,
             profile=profile,
             agent="http",
-            max_open_calls=self.rules.max_open if shared else 0,
+            max_open_calls=self.rules.max_open if stream.sort == "shared" else 0,
+            resume=resume,
         )
-        self.out.append(Tell(word_line(stream.s, word)))
-        return stream
 
     def shared(self, sort: StreamSort, endpoint: Endpoint, now: float) -> Stream:
         """The one stream of this sort and endpoint, opened where there is none."""
@@ -78,19 +92,78 @@ class Books:
         return stream
 
     def open_exchange(
-        self, x: int, stream: Stream, requests: list[tuple[bytes, bytes]], method: str, now: float
-    ) -> Exchange:
-        """A client's requests (id and line each) go to the broker; `x` is answered when they are."""
-        exchange = Exchange(x, stream, [ident for ident, _ in requests], now)
-        exchange.method = method
+        self, x: int, stream: Stream, requests: list[Message], now: float, *, array: bool = False
+    ) -> None:
+        """A client's requests go to the broker; `x` is answered when they are."""
+        exchange = Exchange(x, stream, [each.id for each in requests], now)
+        exchange.array = array
+        exchange.method = "" if array else requests[0].method
         stream.exchanges[x] = self._clients[x] = exchange
         stream.used = now
-        if method != "subscriptions/listen":
+        if exchange.method != "subscriptions/listen":
             exchange.counted = True
             self._count(stream.endpoint[0], 1)
-        for _, line in requests:
-            self.out.append(Tell(frame_line(stream.s, line, x)))
-        return exchange
+        for each in requests:
+            self._remember(exchange.lines, each.id, each.line)
+            if stream.sort == "session":
+                stream.kept.asked(x, each)
+            self.out.append(Tell(frame_line(stream.s, each.line, x)))
+
+    def _remember(self, lines: dict[bytes, bytes], ident: bytes, line: bytes) -> None:
+        if ident in lines:
+            self._room.give(lines.pop(ident))  # to the end: they are said again in order
+        lines[ident] = self._room.take(line)
+
+    def done(self, lines: dict[bytes, bytes], ident: bytes) -> None:
+        """A later broker need not hear of this request."""
+        line = lines.pop(ident, b"")
+        if line:
+            self._room.give(line)
+
+    def send(self, stream: Stream, message: Message) -> None:
+        """What a client says apart from an exchange goes to the broker."""
+        if message.sort == "answer":
+            self._given(stream, message)
+        elif message.sort == "request":
+            self._remember(stream.loose, message.id, message.line)
+            stream.kept.asked(0, message)
+        else:
+            stream.kept.said(message)
+        self.tell(stream, message.line)
+
+    def _given(self, stream: Stream, message: Message) -> None:
+        x = stream.asks.pop(message.id, None)
+        exchange = stream.exchanges.get(x) if x else None
+        if exchange is not None:
+            exchange.given = (*exchange.given, self._room.take(message.line))
+        elif x == 0 and stream.loose:
+            stream.given = (*stream.given, self._room.take(message.line))
+
+    def loosen(self, exchange: Exchange) -> None:
+        """Its client has gone; what is still answered is so on no exchange."""
+        stream = exchange.stream
+        stream.kept.loosened(exchange.x)
+        for ident, line in exchange.lines.items():
+            self._remember(stream.loose, ident, b"")
+            stream.loose[ident] = line
+        stream.given += exchange.given
+        exchange.lines, exchange.given = {}, ()
+        stream.asks = {ask: 0 if x == exchange.x else x for ask, x in stream.asks.items()}
+
+    def asked(self, stream: Stream, ident: bytes, x: int) -> None:
+        """A question goes to the client, on exchange `x` or on none."""
+        if len(stream.asks) >= _MAX_ASKS:
+            del stream.asks[next(iter(stream.asks))]
+        stream.asks[ident] = x
+
+    def settled(self, stream: Stream, ident: bytes, *, is_error: bool) -> None:
+        """The answer to a request that is of no exchange."""
+        stream.kept.answered(0, ident, is_error=is_error)
+        self.done(stream.loose, ident)
+        if not stream.loose:
+            for line in stream.given:
+                self._room.give(line)
+            stream.given = ()
 
     def inquire(
         self,
@@ -108,7 +181,9 @@ class Books:
         exchange.dialogue, exchange.then = dialogue, then
         stream.exchanges[x] = self._clients[x] = exchange
         stream.used = now
-        self.tell(stream, next(dialogue), x)
+        line = next(dialogue)
+        self._remember(exchange.lines, b"", line)
+        self.tell(stream, line, x)
 
     def tell(self, stream: Stream, line: bytes, x: int = 0) -> None:
         """A message for the broker, of exchange `x` (0: of none)."""
@@ -188,11 +263,16 @@ class Books:
         self.session_count -= stream.sort in {"session", "sse"}
         if self._shared.get((stream.sort, stream.endpoint)) is stream:
             del self._shared[stream.sort, stream.endpoint]
+        held = [x for x, _ in stream.sought]
+        if stream.seeks:
+            self._seeking.pop((stream.seeks, stream.endpoint), None)
+            stream.seeks, stream.sought = "", []
         if stream.schemas is not None:
-            parked, stream.schemas.parked = stream.schemas.parked, []
-            for _, x, _ in parked:
-                if self.release(x):
-                    self.out.append(refusal(x, status, code, text))
+            held += [x for _, x, _ in stream.schemas.parked]
+            stream.schemas.parked = []
+        for x in held:
+            if self.release(x):
+                self.out.append(refusal(x, status, code, text))
         for exchange in list(stream.exchanges.values()):
             self._break(exchange, status, code, text, now)
         if stream.get:
@@ -203,6 +283,10 @@ class Books:
                 self._end(stream.get)
             stream.get = 0
         self._replay.forget(stream.s)
+        stream.kept.clear()
+        for line in (*stream.loose.values(), *stream.given):
+            self._room.give(line)
+        stream.loose, stream.given = {}, ()
         if tell:
             self.out.append(Tell(word_line(stream.s, Close())))
 
@@ -226,8 +310,18 @@ class Books:
             exchange.then(found, now)
 
     def _forget(self, exchange: Exchange) -> None:
-        exchange.stream.exchanges.pop(exchange.x, None)
+        stream = exchange.stream
+        stream.exchanges.pop(exchange.x, None)
         self._clients.pop(exchange.sink, None)
+        for line in exchange.lines.values():
+            self._room.give(line)
+        for line in exchange.given:
+            self._room.give(line)
+        exchange.lines, exchange.given = {}, ()
+        if stream.asks:
+            stream.asks = {ask: x for ask, x in stream.asks.items() if x != exchange.x}
+        if stream.kept.pending:
+            stream.kept.unanswered(exchange.x)
         if exchange.counted:
             exchange.counted = False
             self._count(exchange.stream.endpoint[0], -1)
@@ -246,6 +340,15 @@ class Books:
     def check(self) -> None:
         """Assert what always holds."""
         self._replay.check()
+        kept = 0
+        for stream in self._streams.values():
+            lines = [*stream.loose.values(), *stream.given]
+            for exchange in stream.exchanges.values():
+                lines += [*exchange.lines.values(), *exchange.given]
+            kept += stream.kept.size_bytes + sum(map(len, lines))
+            assert all(x in stream.exchanges or x == 0 for x in stream.asks.values())
+            assert stream.loose or not stream.given
+        assert kept == self._room.used_bytes
         for stream in self._streams.values():
             assert all(exchange.stream is stream for exchange in stream.exchanges.values())
             assert not stream.get or self._clients[stream.get] is stream

@@ -106,4 +106,4 @@ class Calls:
             go_on(now)
 
     def _open(self, x: int, stream: Stream, message: Message, now: float) -> None:
-        self._table.open_exchange(x, stream, [(message.id, message.line)], message.method, now)
+        self._table.open_exchange(x, stream, [message], now)

@@ -11,13 +11,15 @@ Knows nothing of: sockets, frames, how answers become streams (`table`).
 """
 
 from typing import Any, Final
-from urllib.parse import parse_qs, unquote
+from urllib.parse import unquote
 
 from carpool.http import inquiries
 from carpool.http.calls import Calls
 from carpool.http.effects import SSE, Effect, Request, Respond, Rules, refusal
 from carpool.http.gate import Gate
 from carpool.http.header_rules import VERSION_HEADER, standard_mismatch
+from carpool.http.kept import GREETING, READY
+from carpool.http.lobby import PATIENCE_S, RETURN_S
 from carpool.http.message import (
     BATCH_VERSION,
     HANDSHAKE_VERSIONS,
@@ -27,23 +29,22 @@ from carpool.http.message import (
     INVALID_REQUEST,
     SESSION_NOT_FOUND,
     STATELESS_VERSIONS,
-    BadBody,
     Envelope,
     Message,
     envelope_of,
-    read_body,
-    texts_of,
 )
 from carpool.http.negotiation import accepts, is_json
+from carpool.http.old_transport import OldTransport
 from carpool.http.open_streams import Endpoint, Stream
 from carpool.http.pages import AWAY, Pages
-from carpool.http.table import Table
+from carpool.http.posted import read
+from carpool.http.table import UNKNOWN_SESSION, Table
 from carpool_protocol.names import check_server_name
-from carpool_protocol.streams import MESSAGE_CAP_BYTES, on_one_line
 
 HEALTH: Final = "/health"
 STRANGER: Final = "\0"
 """Who shows no token where one is needed, which no name of a token is."""
+_MAX_SESSION_ID: Final = 64
 _NO_SESSION: Final = "Bad Request: Mcp-Session-Id is missing; initialize first, its answer has the id"
 _NO_META: Final = (
     "Invalid params: params._meta must have io.modelcontextprotocol/protocolVersion (text) and "
@@ -54,13 +55,21 @@ _NO_META: Final = (
 class Core:
     """The door's decisions. Every method returns the effects, in order."""
 
-    def __init__(self, rules: Rules, gate: Gate) -> None:
+    def __init__(self, rules: Rules, gate: Gate, first: int = 0, heir_s: float = 0.0) -> None:
+        """`first`: no door before this one gave an HTTP request so high a number. `heir_s`: so long after the
+        broker is there it may know sessions of such a door.
+        """
         self.rules = rules
         self.gate = gate
-        self._table = Table(rules)
+        self._heir_s = heir_s
+        self._heir_until = float("-inf")
+        self._table = Table(rules, first)
         self._calls = Calls(self._table)
         self._pages = Pages(self._table)
+        self._old = OldTransport(self._table)
         self._linked = False
+        self._return_by: float | None = None
+        """The broker has died; by then another is there, or there is none."""
 
     def number(self) -> int:
         """For the next HTTP request."""
@@ -71,16 +80,33 @@ class Core:
         """How many handshake-era sessions are open."""
         return self._table.session_count
 
-    def linked(self) -> list[Effect]:
+    def linked(self, now: float) -> list[Effect]:
         """The broker takes frames."""
-        self._linked = True
-        return []
+        self._linked, self._return_by = True, None
+        if self._heir_until == float("-inf"):
+            self._heir_until = now + self._heir_s
+        self._table.back()
+        return self._taken()
 
     def lost(self, now: float) -> list[Effect]:
-        """The broker is gone."""
-        self._linked = False
+        """The broker is gone. What is open waits for another."""
+        if self._linked:
+            self._linked, self._return_by = False, now + RETURN_S
+            self._heir_until = now  # what that broker knew of other doors, the next one does not
+            self._table.away(now)
+        return self._taken()
+
+    def gave_up(self, now: float) -> list[Effect]:
+        """No other broker is awaited."""
+        self._return_by = None
         self._table.lost(now)
         return self._taken()
+
+    def waits_until(self, path: str, now: float) -> float:
+        """How long an HTTP request may wait for the broker, where that is not there."""
+        if self._return_by is None or path == HEALTH:
+            return now + PATIENCE_S
+        return self._return_by
 
     def said(self, line: bytes, now: float) -> list[Effect] | None:
         """A line of the broker, without its end. None: it is no frame."""
@@ -104,6 +130,8 @@ class Core:
 
     def tick(self, now: float) -> list[Effect]:
         """To be called about every second."""
+        if self._return_by is not None and now >= self._return_by:
+            return self.gave_up(now)
         self._table.tick(now)
         self._calls.tick(now)
         return self._taken()
@@ -151,9 +179,9 @@ class Core:
         if path == f"{self.rules.path}/tools":
             return self._pages.tools(x, request, (principal, "", ""), now, linked=self._linked)
         if path == "/sse" and request.method == "GET":
-            return self._old_stream(x, (principal, "", ""), now)
+            return self._old.stream(x, (principal, "", ""), now, linked=self._linked)
         if path == "/messages" and request.method == "POST":
-            return self._old_post(x, request, principal, now)
+            return self._old.post(x, request, principal, now)
         inner = path.removeprefix(self.rules.path + "/").split("/")
         if path.startswith(self.rules.path + "/") and len(inner) == 2 and inner[0] in {"s", "p"}:
             name = unquote(inner[1])
@@ -174,8 +202,8 @@ class Core:
             return refusal(x, 400, INVALID_REQUEST, "Bad Request: unsupported MCP-Protocol-Version")
         if request.method == "GET" and not accepts(request.headers.get("accept"), (SSE,)):
             return refusal(x, 406, INVALID_REQUEST, "Not Acceptable: GET is for text/event-stream")
-        found = self._session(x, request, endpoint, b"null")
-        if isinstance(found, Respond):
+        found = self._session(x, request, endpoint, b"null", now)
+        if found is None or isinstance(found, Respond):
             return found
         if request.method == "DELETE":
             self._table.close(found, 404, SESSION_NOT_FOUND, "the session was ended by its client", now)
@@ -191,15 +219,30 @@ class Core:
             return refusal(x, 400, INVALID_REQUEST, text)
         return None
 
-    def _session(self, x: int, request: Request, endpoint: Endpoint, ident: bytes) -> Stream | Respond:
+    def _session(
+        self, x: int, request: Request, endpoint: Endpoint, ident: bytes, now: float
+    ) -> Stream | Respond | None:
+        """None: it waits until the broker has said whether a door before this one had its session."""
         told = request.headers.get("mcp-session-id")
         if not told:
             return refusal(x, 400, INVALID_REQUEST, _NO_SESSION, ident)
         stream = self._table.sessions.get(told)
+        if stream is None and self._may_know(told, endpoint, now):
+            self._table.seek(x, told, endpoint, lambda now: self._go_on(x, request, endpoint, now), now)
+            return None
         if stream is None or stream.endpoint != endpoint or stream.sort != "session":
-            text = "Session not found: it has ended or never was; initialize a new one"
-            return refusal(x, 404, SESSION_NOT_FOUND, text, ident)
+            return refusal(x, 404, SESSION_NOT_FOUND, UNKNOWN_SESSION, ident)
         return stream
+
+    def _may_know(self, told: str, endpoint: Endpoint, now: float) -> bool:
+        if not self._linked or now >= self._heir_until or len(told) > _MAX_SESSION_ID:
+            return False
+        return self._table.session_count < self.rules.max_sessions and not self._table.crowded(endpoint[0])
+
+    def _go_on(self, x: int, request: Request, endpoint: Endpoint, now: float) -> None:
+        answer = self._endpoint(x, request, endpoint, now)
+        if answer is not None:
+            self._table.out.append(answer)
 
     # --- POST ---
 
@@ -211,7 +254,7 @@ class Core:
         if not accepts(headers.get("accept"), needed):
             text = "Not Acceptable: Accept must have application/json and text/event-stream"
             return refusal(x, 406, INVALID_REQUEST, text)
-        body = _read(x, request.body)
+        body = read(x, request.body)
         if isinstance(body, Respond):
             return body
         if not self._linked:
@@ -241,17 +284,17 @@ class Core:
             if self._table.session_count >= self.rules.max_sessions:
                 text = f"{self.rules.max_sessions} sessions are open, and more are not taken"
                 return refusal(x, 503, INTERNAL_ERROR, text, message.id, Retry_After="10")
-            found: Stream | Respond = self._table.open_stream("session", endpoint, now)
+            found: Stream | Respond | None = self._table.open_stream("session", endpoint, now)
         else:
-            found = self._session(x, request, endpoint, message.id or b"null")
-        if isinstance(found, Respond):
+            found = self._session(x, request, endpoint, message.id or b"null", now)
+        if found is None or isinstance(found, Respond):
             return found
         if message.sort == "request":
             crowded = self._crowded(x, message, endpoint)
             if crowded is None:
                 self._open(x, found, message, now)
             return crowded
-        self._pass_on(found, message, now)
+        self._table.pass_on(found, message, now)
         return Respond(x, 202)
 
     def _batch(
@@ -259,8 +302,8 @@ class Core:
     ) -> Respond | None:
         if self.rules.stateless:
             return refusal(x, 400, INVALID_REQUEST, "Invalid Request: one message in each POST")
-        found = self._session(x, request, endpoint, b"null")
-        if isinstance(found, Respond):
+        found = self._session(x, request, endpoint, b"null", now)
+        if found is None or isinstance(found, Respond):
             return found
         if found.version != BATCH_VERSION:
             text = f"Invalid Request: arrays of messages are for version {BATCH_VERSION} only"
@@ -271,20 +314,12 @@ class Core:
             return self._crowded(x, messages[0], endpoint)
         for each in messages:
             if each.sort != "request":
-                self._pass_on(found, each, now)
-        requests = [(each.id, each.line) for each in messages if each.sort == "request"]
+                self._table.pass_on(found, each, now)
+        requests = [each for each in messages if each.sort == "request"]
         if not requests:
             return Respond(x, 202)
-        exchange = self._table.open_exchange(x, found, requests, "", now)
-        exchange.array = True
+        self._table.open_exchange(x, found, requests, now, array=True)
         return None
-
-    def _pass_on(self, stream: Stream, message: Message, now: float) -> None:
-        stream.used = now
-        if message.method == "notifications/cancelled":
-            ident = texts_of(message.params).get("requestId")
-            self._table.cancelled(stream, bytes(ident) if ident is not None else b"", now)
-        self._table.tell(stream, message.line)
 
     def _once(
         self, x: int, request: Request, message: Message, endpoint: Endpoint, now: float, *, begins: bool
@@ -303,6 +338,8 @@ class Core:
 
         def greeted(good: Any, now: float) -> None:
             if good:
+                stream.kept.put(GREETING, inquiries.greeting(version))
+                stream.kept.put(READY, inquiries.INITIALIZED)
                 self._table.tell(stream, inquiries.INITIALIZED)
                 self._open(x, stream, message, now)
             else:
@@ -344,40 +381,10 @@ class Core:
         return None
 
     def _open(self, x: int, stream: Stream, message: Message, now: float) -> None:
-        self._table.open_exchange(x, stream, [(message.id, message.line)], message.method, now)
+        self._table.open_exchange(x, stream, [message], now)
 
     def _crowded(self, x: int, message: Message, endpoint: Endpoint) -> Respond | None:
         if not self._table.crowded(endpoint[0]):
             return None
         text = f"{self.rules.max_open} requests of yours are open already; wait for one of them"
         return refusal(x, 429, INTERNAL_ERROR, text, message.id or b"null", Retry_After="1")
-
-    # --- the transport of 2024-11-05 ---
-
-    def _old_stream(self, x: int, endpoint: Endpoint, now: float) -> Respond | None:
-        if not self._linked:
-            return refusal(x, 503, INTERNAL_ERROR, AWAY, Retry_After="1")
-        if self._table.session_count >= self.rules.max_sessions:
-            return refusal(x, 503, INTERNAL_ERROR, "too many sessions are open", Retry_After="10")
-        self._table.open_old(x, endpoint, now)
-        return None
-
-    def _old_post(self, x: int, request: Request, principal: str, now: float) -> Respond | None:
-        told = parse_qs(request.query).get("session", [""])[0]
-        stream = self._table.sessions.get(told)
-        if stream is None or stream.sort != "sse" or stream.endpoint[0] != principal:
-            return refusal(x, 404, SESSION_NOT_FOUND, "Session not found")
-        body = _read(x, request.body)
-        if isinstance(body, Respond):
-            return body
-        for message in body if isinstance(body, list) else [body]:
-            self._table.tell(stream, message.line)
-        return Respond(x, 202, b"Accepted", media="text/plain")
-
-
-def _read(x: int, body: bytes) -> list[Message] | Message | Respond:
-    """What a body says, or why it is not taken."""
-    if len(body) > MESSAGE_CAP_BYTES:
-        return refusal(x, 413, INVALID_REQUEST, f"a message has at most {MESSAGE_CAP_BYTES} bytes")
-    found = read_body(on_one_line(body))
-    return refusal(x, 400, found.code, found.text, found.id) if isinstance(found, BadBody) else found

@@ -54,7 +54,13 @@ def await_tools_news() -> Generator[bytes, bytes, None]:
 
 def greet(version: str) -> Generator[bytes, bytes, bool]:
     """Whether a new session took an `initialize`."""
-    answer = yield _request(
+    answer = yield greeting(version)
+    return _result(answer) is not None
+
+
+def greeting(version: str) -> bytes:
+    """An `initialize` of the door itself."""
+    return _request(
         "initialize",
         {
             "protocolVersion": version,
@@ -62,7 +68,6 @@ def greet(version: str) -> Generator[bytes, bytes, bool]:
             "clientInfo": {"name": "carpool-http", "version": "0"},
         },
     )
-    return _result(answer) is not None
 
 
 def health() -> Generator[bytes, bytes, dict[str, Any] | None]:

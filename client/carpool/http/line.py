@@ -3,6 +3,9 @@
 Owns the attaching, the cutting into lines, the gathering of what is written in one turn of the loop, and the
 coming back after the broker has died. A line that is longer than `MAX_LINE_BYTES` ends the connection.
 
+Invariant: whatever the broker has written is read before the end is told, also where our own writing found
+that it has died. It has reported those answers as written, and nobody else has them (rule 4).
+
 Knows nothing of: what frames say.
 """
 
@@ -20,6 +23,7 @@ MAX_UNSENT_BYTES: Final = 64 * 1024 * 1024
 """More than this unread by the broker: requests are refused until it reads again."""
 _FIRST_DELAY_S, _MAX_DELAY_S = 0.02, 0.25
 _ATTACH_S: Final = 10.0
+_READ_BYTES: Final = 256 * 1024
 
 
 class Line(asyncio.Protocol):
@@ -35,22 +39,29 @@ class Line(asyncio.Protocol):
         self._attached = False
         self._unsent: list[bytes] = []
         self._why = "the broker closed the connection"
+        self._ear = -1
+        """A second descriptor of the connection: the transport closes its own when it cannot write."""
+        self._aborted = False
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         if not credentials.is_ours(transport.get_extra_info("socket")):
-            self._why = f"nothing was said to the broker's socket: {credentials.NOT_OURS}"
-            transport.abort()
+            self._abort(f"nothing was said to the broker's socket: {credentials.NOT_OURS}")
             return
+        self._ear = os.dup(transport.get_extra_info("socket").fileno())
         attach = Attach(version=ATTACH_VERSION, carrier="door", pid=os.getpid(), agent="http", streams=True)
         transport.write(attach_line(attach))
         asyncio.get_running_loop().call_later(_ATTACH_S, self._impatient)
 
     def _impatient(self) -> None:
         if not self._attached:
-            self._why = f"the broker did not take the door within {_ATTACH_S:g} s"
-            self._transport.abort()
+            self._abort(f"the broker did not take the door within {_ATTACH_S:g} s")
+
+    def _abort(self, why: str) -> None:
+        self._why = why
+        self._aborted = True
+        self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         head, feed, rest = data.rpartition(b"\n")
@@ -58,8 +69,7 @@ class Line(asyncio.Protocol):
             self._parts.append(rest)
             self._size += len(rest)
             if self._size > MAX_LINE_BYTES:
-                self._why = "the broker sent a line that is too long"
-                self._transport.abort()
+                self._abort("the broker sent a line that is too long")
             return
         if self._parts:
             head = b"".join([*self._parts, head])
@@ -76,8 +86,7 @@ class Line(asyncio.Protocol):
     def _attach(self, line: bytes) -> bool:
         answer = parse_attached(line)
         if isinstance(answer, AttachProblem):
-            self._why = answer.text
-            self._transport.abort()
+            self._abort(answer.text)
             return False
         if answer.env:
             self._transport.write(environment_line({}))  # agents over HTTP have no environment here
@@ -86,9 +95,23 @@ class Line(asyncio.Protocol):
         return True
 
     def connection_lost(self, _error: Exception | None) -> None:
+        if not self._aborted:
+            self._drain()
+        if self._ear >= 0:
+            os.close(self._ear)
         self._on_end(self._why)
         if not self.ended.done():
             self.ended.set_result(None)
+
+    def _drain(self) -> None:
+        while True:
+            try:
+                data = os.read(self._ear, _READ_BYTES)
+            except OSError:  # nothing is there, or nothing more after what was unread when it died
+                return
+            if not data:
+                return
+            self.data_received(data)
 
     def write(self, line: bytes) -> None:
         """Send at the end of this turn of the loop, with what else comes until then."""
@@ -98,7 +121,8 @@ class Line(asyncio.Protocol):
 
     def _flush(self) -> None:
         lines, self._unsent = self._unsent, []
-        self._transport.write(b"".join(lines))
+        if not self._transport.is_closing():  # it has died, which is not told yet
+            self._transport.write(b"".join(lines))
 
     @property
     def choked(self) -> bool:
@@ -107,6 +131,7 @@ class Line(asyncio.Protocol):
 
     def close(self) -> None:
         """End it."""
+        self._aborted = True
         self._transport.abort()
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Literal
 
 from carpool.http.header_rules import Annotated
+from carpool.http.kept import Kept
 from carpool_protocol.streams import Kind
 
 StreamSort = Literal["session", "shared", "control", "once", "sse"]
@@ -27,8 +28,8 @@ class Exchange:
     """One request (or array of requests) of a client, or a question of the door itself."""
 
     __slots__ = (
-        "answers", "array", "at", "begun", "counted", "dialogue", "ids", "left", "method", "number", "sink",
-        "stream", "then", "x",
+        "answers", "array", "at", "begun", "counted", "dialogue", "given", "heard", "ids", "left", "lines",
+        "method", "number", "sink", "stream", "then", "x",
     )  # fmt: skip
 
     def __init__(self, x: int, stream: "Stream", ids: list[bytes], now: float) -> None:
@@ -52,6 +53,14 @@ class Exchange:
         self.counted = False
         """It counts against `Rules.max_open`."""
         self.dialogue: Dialogue | None = None
+        self.lines: dict[bytes, bytes] = {}
+        """Its requests that are neither answered nor cancelled, for a later broker; empty where there was no
+        room for one.
+        """
+        self.given: tuple[bytes, ...] = ()
+        """What its client answered to its questions."""
+        self.heard = False
+        """It is a listen that is acknowledged."""
         self.then: Callable[[Any, float], None] | None = None
         """Gets what the dialogue found; `None` where it failed."""
 
@@ -59,12 +68,30 @@ class Exchange:
 class Stream:
     """A session of the broker that this door has open."""
 
-    def __init__(self, s: int, sort: StreamSort, endpoint: Endpoint, now: float) -> None:
+    def __init__(self, s: int, sort: StreamSort, endpoint: Endpoint, kept: Kept, now: float) -> None:
         self.s = s
         self.sort = sort
         self.endpoint = endpoint
+        self.kept = kept
+        """What makes it the session that it is."""
         self.session = ""
-        """What the broker calls it; empty until it has `opened`."""
+        """Its `Mcp-Session-Id`, or what stands for it; empty until it is `opened`. Its client's for good."""
+        self.name = ""
+        """What the broker calls it; empty until it is `opened`."""
+        self.secret = ""
+        """What resumes it at a later broker."""
+        self.epoch = ""
+        """Of the supervisor that serves it."""
+        self.loose: dict[bytes, bytes] = {}
+        """Requests that are not answered and are of no exchange (any more), by id."""
+        self.asks: dict[bytes, int] = {}
+        """Questions that its client has not answered, by id as written: the exchange, or 0."""
+        self.given: tuple[bytes, ...] = ()
+        """What its client answered to those of no exchange, while anything is loose."""
+        self.seeks = ""
+        """What its client calls the session of a door that died, while the broker is asked for that."""
+        self.sought: list[tuple[int, Callable[[float], None]]] = []
+        """The HTTP requests that wait for that."""
         self.version = ""
         """The protocol version of a session, once it is negotiated."""
         self.exchanges: dict[int, Exchange] = {}

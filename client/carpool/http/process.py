@@ -25,11 +25,14 @@ from carpool.http.server import DoorServer, bind, raise_descriptor_limit, say, t
 from carpool_protocol import paths
 from carpool_protocol.config.load import ConfigFile, find_config_file, load_config
 from carpool_protocol.config.model import Config, HttpConfig
+from carpool_protocol.wallclock import unix_s
 
 PROFILE_VARIABLE = "CARPOOL_PROFILE"
 _LOOK_EVERY_S = 2.0
 _ALIVE_EVERY_S = 1.0
 _SPARE_DESCRIPTORS = 64
+_HEIR_S = 30.0
+"""So long the broker keeps sessions of a door that died."""
 
 
 class UnservableError(Exception):
@@ -146,7 +149,8 @@ class _Door:
         self._exit = 0
         self._url = ""
         """Where it listens, once it does."""
-        self._core = Core(_rules(settings), _gate(settings))
+        # Numbers of a door before this one are in event ids that its clients still have.
+        self._core = Core(_rules(settings), _gate(settings), int(unix_s() * 1e6), _HEIR_S)
         descriptors = raise_descriptor_limit(settings.max_connections + _SPARE_DESCRIPTORS)
         most = max(1, min(settings.max_connections, descriptors - _SPARE_DESCRIPTORS))
         limits = Limits(body_bytes=settings.max_body_bytes)

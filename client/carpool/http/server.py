@@ -24,15 +24,13 @@ from carpool.http.effects import Begin, Effect, End, Request, Respond, Tell, Wri
 from carpool.http.gate import Gate
 from carpool.http.limits import Limits
 from carpool.http.line import Line, keep_connected
+from carpool.http.lobby import Lobby
 from carpool.http.wire import Connection
 from carpool_protocol import paths, private_files
 from carpool_protocol.wallclock import wallclock
 
 _BACKLOG: Final = 2048
 _BEAT_S: Final = 1.0
-_PATIENCE_S: Final = 3.0
-"""How long a request waits for a broker that is just being started (again)."""
-_MAX_EARLY: Final = 1024
 _TEXT: Final = "text/plain; charset=utf-8"
 _NOT_YOURS: Final = (
     b"this door has no tokens, so it serves the processes of its own user only; he can make a token with "
@@ -58,8 +56,7 @@ class DoorServer:
         self._line: Line | None = None
         self._clock: Callable[[], float] = lambda: 0.0
         self._stopping = asyncio.Event()
-        self._early: dict[int, tuple[float, Request]] = {}
-        """Requests from before the broker is there, and until when they wait for it."""
+        self._lobby = Lobby()
         self.linked = asyncio.Event()
         """The broker has been there once."""
 
@@ -81,16 +78,18 @@ class DoorServer:
     def asked(self, connection: Connection, request: Request) -> int:
         x = self._core.number()
         self._waiting[x] = connection
-        if self._line is None and len(self._early) < _MAX_EARLY:
-            self._early[x] = (self._clock() + _PATIENCE_S, request)
+        now = self._clock()
+        if self._line is None and not self._stopping.is_set():
+            if self._lobby.enter(x, request, self._core.waits_until(request.path, now)):
+                return x
         elif self._line is not None and self._line.choked:
             self._carry_out([Respond(x, 503, b'{"error":"the broker is too slow; try again"}')])
-        else:
-            self._carry_out(self._core.asked(x, request, self._clock()))
+            return x
+        self._carry_out(self._core.asked(x, request, now))
         return x
 
     def gone(self, x: int) -> None:
-        if self._waiting.pop(x, None) is not None and self._early.pop(x, None) is None:
+        if self._waiting.pop(x, None) is not None and not self._lobby.leave(x):
             self._carry_out(self._core.gone(x, self._clock()))
 
     def left(self, connection: Connection) -> None:
@@ -100,7 +99,7 @@ class DoorServer:
 
     def _linked(self, line: Line) -> None:
         self._line = line
-        self._carry_out(self._core.linked())
+        self._carry_out(self._core.linked(self._clock()))
         self.linked.set()
         self._let_in()
 
@@ -116,13 +115,18 @@ class DoorServer:
             say(why)
         self._line = None
         self._carry_out(self._core.lost(self._clock()))
+        if self._stopping.is_set():
+            self._await_nobody()
 
     def _let_in(self, until: float = float("inf")) -> None:
         """Requests that have waited for the broker, or have waited long enough."""
-        for x, (patient_until, request) in list(self._early.items()):
-            if patient_until <= until:
-                del self._early[x]
-                self._carry_out(self._core.asked(x, request, self._clock()))
+        for x, request in self._lobby.due(until):
+            self._carry_out(self._core.asked(x, request, self._clock()))
+
+    def _await_nobody(self) -> None:
+        """We end, and no broker is there."""
+        self._carry_out(self._core.gave_up(self._clock()))
+        self._let_in()
 
     def _new_line(self) -> Line:
         line = Line(lambda: self._linked(line), self._said, self._lost)
@@ -162,6 +166,8 @@ class DoorServer:
             asyncio.create_task(keep_connected(self._directory, self._new_line, say)),
         ]
         await self._stopping.wait()
+        if self._line is None:
+            self._await_nobody()
         server.close()
         deadline = loop.time() + _GOODBYE_S
         while self._waiting and loop.time() < deadline:  # noqa: ASYNC110 - seldom and short: not worth an event

@@ -3,7 +3,8 @@
 Owns streams, exchanges, the decision between plain JSON and a stream of events, event ids and what happens
 when a client, a session or the broker goes. Invariants: each HTTP request is answered once; a message goes to
 one stream (MCP, basic/transports); an answer is the last of its exchange; nothing of one session reaches
-another.
+another; what a broker that died has not answered is asked of the next one (docs/decisions/0019), unless it
+may have been run and nothing there could tell.
 
 A POST is answered as JSON when its answer is the first that comes for it; otherwise, or after
 `STREAM_AFTER_S` (proxies give up on silent requests), it becomes a stream.
@@ -14,8 +15,11 @@ Knows nothing of: sockets, clocks, paths and headers (`core`), what is asked.
 from collections.abc import Callable
 from typing import Final
 
-from carpool.http.books import NO_BUFFERING, Books
+from carpool.http.books import NO_BUFFERING
+from carpool.http.comeback import comeback
 from carpool.http.effects import Begin, End, Respond, Tell, Write, event
+from carpool.http.kept import REPEATABLE
+from carpool.http.listening import Listening
 from carpool.http.message import (
     HEADER_MISMATCH,
     INTERNAL_ERROR,
@@ -25,11 +29,14 @@ from carpool.http.message import (
     PARSE_ERROR,
     SESSION_NOT_FOUND,
     UNSUPPORTED_VERSION,
+    Message,
     Said,
     read_said,
+    texts_of,
     version_of,
 )
-from carpool.http.open_streams import Dialogue, Exchange, Stream
+from carpool.http.open_streams import Dialogue, Endpoint, Exchange, Stream
+from carpool_protocol.attach import ResumeSession
 from carpool_protocol.streams import (
     WORD,
     Closed,
@@ -37,6 +44,7 @@ from carpool_protocol.streams import (
     Opened,
     Over,
     Refused,
+    Served,
     Word,
     read_word,
     split_frame,
@@ -62,55 +70,12 @@ _STATUS: Final = {
 """HTTP status of error answers of the stateless era; 200 for all others (basic/transports, "Errors")."""
 
 _COMMENT: Final = b":\n\n"
+UNKNOWN_SESSION: Final = "Session not found: it has ended or never was; initialize a new one"
 BROKER_LOST: Final = "carpool's broker ended while this was open; nothing is known of its outcome, try again"
 
 
-class Table(Books):
+class Table(Listening):
     """The books, and what the broker, clients and time do to them."""
-
-    # --- the session's own stream, and resumption ---
-
-    def listen(self, x: int, stream: Stream) -> None:
-        """A GET hears what belongs to no exchange. A newer one replaces an older one."""
-        if stream.get:
-            self._end(stream.get)
-        stream.get = x
-        self._clients[x] = stream
-        missed = self._replay.after(stream.s, 0, stream.shown, stream.number) or []
-        self._begin(x, stream, (0, stream.number) if not missed else None)
-        for _, data in missed:
-            self.out.append(Write(x, data))
-        stream.shown = stream.number
-
-    def resume(self, x: int, stream: Stream, exchange: int, number: int) -> bool:
-        """A GET with `Last-Event-ID`. False: what it asks for is not there any more."""
-        running = stream.exchanges.get(exchange)
-        if exchange == 0:
-            last = stream.number
-        elif running is not None and running.begun:
-            last = running.number
-        elif exchange in stream.past:
-            last = stream.past[exchange][0]
-        else:
-            return False
-        kept = self._replay.after(stream.s, exchange, number, last)
-        if exchange == 0:
-            # What is forgotten of it is news that a list shows as well: no reason to refuse.
-            stream.shown = number if kept is not None else last
-            self.listen(x, stream)
-            return True
-        if kept is None:
-            return False
-        self.out.append(Begin(x, NO_BUFFERING))
-        self.out += [Write(x, data) for _, data in kept]
-        if running is None:
-            self.out.append(End(x))
-        else:
-            if running.sink:
-                self._end(running.sink)
-            running.sink = x
-            self._clients[x] = running
-        return True
 
     # --- the broker ---
 
@@ -138,13 +103,13 @@ class Table(Books):
 
     def _word(self, stream: Stream, word: Word, now: float) -> None:
         if isinstance(word, Opened):
-            stream.session = word.session
-            if stream.sort in {"session", "sse"}:
-                self.sessions[word.session] = stream
-            if stream.sort == "sse" and stream.get:
-                self.out.append(Begin(stream.get, NO_BUFFERING))
-                where = f"/messages?session={word.session}".encode()
-                self.out.append(Write(stream.get, event(where, name=b"endpoint")))
+            stream.name, stream.secret, stream.epoch = word.name, word.secret, word.supervisor
+            if not stream.session:
+                self._begun(stream, word, now)
+        elif isinstance(word, Served):
+            stream.epoch = word.epoch
+        elif isinstance(word, Refused) and stream.seeks:
+            self.close(stream, 404, SESSION_NOT_FOUND, UNKNOWN_SESSION, now, tell=False)
         elif isinstance(word, Refused):
             self.close(stream, 404, INVALID_REQUEST, word.text, now, tell=False)
         elif isinstance(word, Closed):
@@ -158,21 +123,57 @@ class Table(Books):
             if exchange is not None:
                 self._over(exchange, now)
 
+    def _begun(self, stream: Stream, word: Opened, now: float) -> None:
+        stream.session = word.session
+        if stream.sort in {"session", "sse"}:
+            self.sessions[word.session] = stream
+        if stream.sort == "sse" and stream.get:
+            self.out.append(Begin(stream.get, NO_BUFFERING))
+            where = f"/messages?session={word.session}".encode()
+            self.out.append(Write(stream.get, event(where, name=b"endpoint")))
+        if stream.seeks:
+            self._seeking.pop((stream.seeks, stream.endpoint), None)
+            stream.seeks, stream.version = "", word.version
+            sought, stream.sought = stream.sought, []
+            for x, go_on in sought:
+                if self.release(x):
+                    go_on(now)
+
+    def seek(
+        self, x: int, session: str, endpoint: Endpoint, go_on: Callable[[float], None], now: float
+    ) -> None:
+        """A request of a session that a door before this one may have had: the broker knows."""
+        found = self._seeking.get((session, endpoint))
+        if found is None:
+            resume = ResumeSession(session="", secret=session)
+            found = self._seeking[session, endpoint] = self.open_stream("session", endpoint, now, resume)
+            found.seeks = session
+        self.hold(x, found)
+        found.sought.append((x, go_on))
+
     def _on_exchange(self, exchange: Exchange, message: bytes, now: float) -> None:
         said = read_said(message)
+        if exchange.dialogue is None and said.answer:
+            self._answered(exchange, said, message, now)
+            return
+        exchange.heard = exchange.method == "subscriptions/listen"
         if exchange.dialogue is not None:
             self._converse(exchange, exchange.dialogue, said, message, now)
-        elif said.answer:
-            self._answered(exchange, said, message, now)
         elif self._plain_only(exchange):
             self._refuse_ask(exchange.stream, said)
         else:
+            if said.asks:
+                self.asked(exchange.stream, said.id, exchange.x)
             self.begin(exchange)
             self._event(exchange, message)
 
     def _answered(self, exchange: Exchange, said: Said, message: bytes, now: float) -> None:
         exchange.left -= 1
         stream = exchange.stream
+        if stream.kept.pending:
+            stream.kept.answered(exchange.x, said.id, is_error=said.code is not None)
+        if exchange.array:
+            self.done(exchange.lines, said.id)
         headers: tuple[tuple[str, str], ...] = ()
         if exchange.method == "initialize" and stream.sort == "session":
             stream.version = version_of(message)
@@ -212,11 +213,16 @@ class Table(Books):
             self._settle(exchange, found.value, now)
         else:
             exchange.at = now
+            self._remember(exchange.lines, b"", line)
             self.tell(exchange.stream, line, exchange.x)
 
     def _on_stream(self, stream: Stream, message: bytes) -> None:
         said = read_said(message)
+        if said.answer:
+            self.settled(stream, said.id, is_error=said.code is not None)
         if stream.sort == "sse":
+            if said.asks:
+                self.asked(stream, said.id, 0)
             if stream.get:
                 self.out.append(Write(stream.get, event(message)))
             return
@@ -225,6 +231,8 @@ class Table(Books):
         if stream.sort != "session" or (self.rules.json_response and not stream.get):
             self._refuse_ask(stream, said)
             return
+        if said.asks:
+            self.asked(stream, said.id, 0)
         stream.number += 1
         data = event(message, b"0-%d" % stream.number)
         self._replay.keep(stream.s, 0, stream.number, data)
@@ -279,20 +287,55 @@ class Table(Books):
                 # comes has to find another way: without an event's id nobody can come back for it.
                 stream = client.stream
                 self.out.append(Tell(word_line(stream.s, Gone(client.x))))
+                if stream.sort == "session":
+                    self.loosen(client)
                 self._forget(client)
                 if client.method == "initialize" and not stream.version:
                     # Nobody knows the session's id, or ever will.
                     self.close(stream, 404, SESSION_NOT_FOUND, "", now)
 
-    def cancelled(self, stream: Stream, ident: bytes, now: float) -> None:
-        """A client cancelled one request of an array: no answer will come for it, but for the others."""
+    def pass_on(self, stream: Stream, message: Message, now: float) -> None:
+        """What a client says that is no request of an exchange."""
+        stream.used = now
+        if message.method == "notifications/cancelled":
+            ident = texts_of(message.params).get("requestId")
+            self._cancelled(stream, bytes(ident) if ident is not None else b"")
+        self.send(stream, message)
+
+    def _cancelled(self, stream: Stream, ident: bytes) -> None:
+        """A client cancelled a request of its own: no answer will come for it, but for others of an array."""
+        self.done(stream.loose, ident)
         for exchange in stream.exchanges.values():
+            self.done(exchange.lines, ident)
             if exchange.array and ident in exchange.ids and exchange.left > 1:
                 exchange.ids.remove(ident)
                 exchange.left -= 1
                 return
 
     # --- ends and time ---
+
+    def away(self, now: float) -> None:
+        """The broker has died. Everything waits for the next one, but for what that could not know."""
+        for stream in list(self._streams.values()):
+            if stream.seeks:
+                self.close(stream, 404, SESSION_NOT_FOUND, UNKNOWN_SESSION, now, tell=False)
+                continue
+            if (stream.version or stream.kept.begun) and not stream.kept.complete:
+                self.close(stream, 502, INTERNAL_ERROR, BROKER_LOST, now, tell=False)
+                continue
+            for exchange in list(stream.exchanges.values()):
+                if not exchange.lines:
+                    self._over(exchange, now)  # its client has cancelled it
+                elif not all(exchange.lines.values()) or not _is_safe(stream, exchange):
+                    self._break(exchange, 502, INTERNAL_ERROR, BROKER_LOST, now)
+            stream.loose = {ident: line for ident, line in stream.loose.items() if line}
+            if stream.schemas is not None and not stream.schemas.fetching:
+                stream.schemas.tools = None  # whether the list has changed meanwhile, nobody says
+
+    def back(self) -> None:
+        """Another broker is there: it hears of everything that is open."""
+        for stream in self._streams.values():
+            self.out += map(Tell, comeback(stream, self.opening(stream)))
 
     def lost(self, now: float) -> None:
         """The broker is gone, and every session with it."""
@@ -332,3 +375,8 @@ class Table(Books):
                 self._settle(exchange, None, now)
         elif waited_s >= STREAM_AFTER_S and exchange.sink and not self._plain_only(exchange):
             self.begin(exchange)
+
+
+def _is_safe(stream: Stream, exchange: Exchange) -> bool:
+    """Whether a request may be made again: the next broker knows by the stream's name what became of it."""
+    return bool(stream.name) or exchange.dialogue is not None or exchange.method in REPEATABLE

@@ -1,0 +1,310 @@
+"""Streams whose broker, or whose door, has died: sessions that go on (docs/decisions/0019)."""
+
+from typing import Any
+
+import pytest
+
+from carpool_broker.carrier import Carrier, Stream, placed
+from carpool_broker.core.effects import NO_CALL
+from carpool_broker.core.events import AgentCalled, AgentGreeted, AgentListened, AgentResumed, AnyEvent
+from carpool_broker.era.handshake import Meaning, read
+from carpool_broker.heritage import Heritage
+from carpool_broker.lingering import LINGER_S, MAX_HELD_BYTES, Lingering
+from carpool_broker.returning import Returning
+from carpool_protocol.attach import Attach, ResumeSession
+from carpool_protocol.attach_version import ATTACH_VERSION
+from carpool_protocol.ids import CallId, Epoch, RawJson, SessionId
+from carpool_protocol.streams import (
+    WORD,
+    Close,
+    Gone,
+    Open,
+    Opened,
+    Refused,
+    Served,
+    Word,
+    frame_line,
+    read_word,
+    split_frame,
+    word_line,
+)
+from tests.behaviours import behaviour
+
+SECRET = b"s" * 32
+EPOCH = Epoch("e1")
+ASK = b'{"jsonrpc":"2.0","id":"q1","method":"elicitation/create"}\n'
+GREET = b'{"jsonrpc":"2.0","id":"carpool-1","method":"initialize","params":{"protocolVersion":"2025-11-25"}}'
+CALL = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"t"}}'
+
+
+class Shell:
+    """A host that reads messages as the real one does, and keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.here: list[SessionId] = []
+        self.replayed: list[AnyEvent] = []
+        self.resumes: list[tuple[AgentResumed, list[Meaning]]] = []
+        self.took: list[bytes] = []
+
+    def objection(self, attach: Attach) -> Refused | None:
+        return None
+
+    def welcome(
+        self, session: SessionId, attach: Attach, environment: dict[str, str], stream: Open | None = None
+    ) -> None:
+        self.here.append(session)
+
+    def take_message(self, stream: Stream, message: bytes, exchange: int, burst: list[AnyEvent]) -> None:
+        stream.exchanges.enter(RawJson(b"7"), exchange)
+        self.took.append(message)
+
+    def take_back_message(self, stream: Stream, message: bytes, exchange: int, returning: Returning) -> None:
+        said = placed(stream, read(stream.id, message, shared=stream.exchanges.shared), exchange)
+        assert isinstance(said, AgentCalled | AgentGreeted | AgentListened)
+        if returning.replays():
+            stream.replayed(said)
+            self.replayed.append(said)
+        else:
+            returning.take(said)
+
+    def resumed(self, session: SessionId, returning: Returning) -> None:
+        self.resumes.append(returning.end())
+
+    def version_of(self, session: SessionId) -> str:
+        return "2025-11-25"
+
+    def feed(self, burst: list[AnyEvent]) -> None:
+        burst.clear()
+
+    def give_up(self, session: SessionId, request: RawJson) -> None:
+        raise AssertionError("nobody gives up")
+
+    def farewell(self, session: SessionId) -> None:
+        self.here.remove(session)
+
+
+class Broker:
+    """One broker's streams, without sockets."""
+
+    def __init__(self, life: int = 0) -> None:
+        self.shell = Shell()
+        self.heritage = Heritage(SECRET, life)
+        self.streams: dict[SessionId, Stream] = {}
+        self.written: list[CallId] = []
+        self.lingering: Lingering[Stream] = Lingering(self.written.append)
+        self.frames: list[bytes] = []
+        self._count = 0
+
+    def door(self) -> Carrier:
+        return Carrier(
+            SessionId("s0"),
+            Attach(version=ATTACH_VERSION, carrier="door", streams=True),
+            self.shell,
+            self.streams,
+            lingering=self.lingering,
+            heritage=self.heritage,
+            enter=self._enter,
+            write=lambda frame, _call=NO_CALL: self.frames.append(frame[:-1]),
+            drop=pytest.fail,
+        )
+
+    def _enter(self, resume: ResumeSession | None) -> tuple[SessionId, Epoch]:
+        if resume is not None and self.heritage.claim(SessionId(resume.session), resume.secret):
+            return SessionId(resume.session), Epoch(resume.supervisor)
+        self._count += 1
+        return SessionId(f"n{self._count}"), EPOCH
+
+    def said(self) -> list[tuple[int, Word | bytes | None, int]]:
+        """What was told since the last look."""
+        frames, self.frames = self.frames, []
+        cuts = [cut for frame in frames if (cut := split_frame(frame)) is not None]
+        assert len(cuts) == len(frames)
+        return [(s, read_word(said) if x == WORD else said, x) for s, said, x in cuts]
+
+
+def taken(door: Carrier, *lines: bytes) -> None:
+    door.take([line.removesuffix(b"\n") for line in lines])
+
+
+def opened(broker: Broker, door: Carrier, number: int = 1, **said: Any) -> Opened:
+    taken(door, word_line(number, Open(**said)))
+    (_, word, _), *_ = broker.said()
+    assert isinstance(word, Opened)
+    return word
+
+
+def say(broker: Broker, session: str, line: bytes, about: bytes = b"", *, last: bool = False) -> None:
+    broker.streams[SessionId(session)].write(line, RawJson(about), last=last, call=CallId(9 * last))
+
+
+@behaviour("reattach:http")
+def test_a_stream_of_a_broker_that_died_goes_on_as_the_same_session() -> None:
+    before = Broker()
+    was = opened(before, before.door())
+    after = Broker(life=1)
+    door = after.door()
+    resume = ResumeSession(session=was.name, secret=was.secret, supervisor="e0", kept=1, open=1, asks=["q1"])
+    taken(door, word_line(4, Open(resume=resume)), frame_line(4, GREET), frame_line(4, CALL, 12))
+    ((_, word, _),) = after.said()
+    assert isinstance(word, Opened)
+    assert (word.name, word.session, word.supervisor) == (was.name, was.session, "e0")
+    assert word.secret != was.secret
+    ((event, rest),) = after.shell.resumes
+    assert (event.session, event.supervisor, event.asks, rest) == (was.name, "e0", ("q1",), [])
+    assert [each.id for each in event.calls] == [b"7"]
+    say(after, was.name, b"{}\n", b'"carpool-1"', last=True)
+    assert not after.said(), "its agent has that answer"
+    say(after, was.name, b'{"a":1}\n', b"7", last=True)
+    assert after.said() == [(4, b'{"a":1}', 12)]
+    taken(door, frame_line(4, b"{}", 13))
+    assert after.shell.took == [b"{}"], "and what comes now is new"
+
+
+@behaviour("reattach:http")
+def test_the_acknowledgement_of_a_listen_that_goes_on_is_not_said_twice_but_its_end_is() -> None:
+    broker = Broker(life=1)
+    secret = Heritage(SECRET, 0).secret_of(SessionId("s5"))
+    resume = ResumeSession(session="s5", secret=secret, kept=2)
+    meta = (
+        b'"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",'
+        b'"io.modelcontextprotocol/clientCapabilities":{}}'
+    )
+    listens = [
+        b'{"jsonrpc":"2.0","id":%d,"method":"subscriptions/listen",'
+        b'"params":{"notifications":{"toolsListChanged":true},%b}}' % (number, meta)
+        for number in (1, 2)
+    ]
+    taken(
+        broker.door(),
+        word_line(1, Open(kind="shared", resume=resume)),
+        frame_line(1, listens[0], 5),
+        frame_line(1, listens[1], 6),
+    )
+    broker.said()
+    assert len(broker.shell.replayed) == 2
+    say(broker, "s5", b'{"ack":1}\n', b"@5 1")
+    say(broker, "s5", b'{"changed":1}\n', b"@5 1")
+    say(broker, "s5", b'{"end":1}\n', b"@6 2", last=True)
+    assert broker.said() == [(1, b'{"changed":1}', 5), (1, b'{"end":1}', 6)]
+
+
+def test_a_stream_with_another_secret_begins_anew() -> None:
+    broker = Broker(life=1)
+    bad = ResumeSession(session="s5", secret="0.00", supervisor="e0")
+    word = opened(broker, broker.door(), resume=bad)
+    assert word.name == "n1"
+    ((event, _),) = broker.shell.resumes
+    assert event.session == "n1"
+
+
+def test_each_stream_is_told_which_supervisor_serves_it() -> None:
+    broker = Broker()
+    door = broker.door()
+    assert opened(broker, door).supervisor == EPOCH
+    stream = broker.streams[SessionId("n1")]
+    stream.served_by(EPOCH)
+    assert not broker.said(), "that is known"
+    stream.served_by(Epoch("e2"))
+    assert broker.said() == [(1, Served("e2"), WORD)]
+    door.left()
+    stream.served_by(Epoch("e3"))
+    assert opened_again(broker, broker.door(), broker.heritage.public_id(stream.id)).supervisor == "e3"
+
+
+def opened_again(broker: Broker, door: Carrier, public: str, number: int = 1, **said: Any) -> Opened:
+    word = taken_over(broker, door, public, number, **said)
+    assert isinstance(word, Opened)
+    return word
+
+
+def taken_over(broker: Broker, door: Carrier, public: str, number: int = 1, **said: Any) -> object:
+    resume = ResumeSession(session="", secret=public)
+    taken(door, word_line(number, Open(resume=resume, **said)))
+    return broker.said()[0][1]
+
+
+@behaviour("reattach:http:door")
+def test_a_session_whose_door_died_waits_for_the_next_one_with_what_was_said_meanwhile() -> None:
+    broker = Broker()
+    door = broker.door()
+    was = opened(broker, door, server="git")
+    taken(door, frame_line(1, CALL, 5))
+    door.left()
+    say(broker, was.name, ASK, b"7")
+    say(broker, was.name, b'{"late":1}\n', b"7", last=True)
+    assert not broker.frames
+    assert broker.written == [9], "nobody gets that answer, and the record may forget it"
+    assert broker.shell.here == [was.name]
+    resume = ResumeSession(session="", secret=was.session)
+    taken(broker.door(), word_line(3, Open(server="git", resume=resume)))
+    (_, word, _), *said = broker.said()
+    assert isinstance(word, Opened)
+    assert (word.name, word.session, word.version) == (was.name, was.session, "2025-11-25")
+    assert said == [(3, ASK[:-1], 0)], "of no exchange: that one died"
+    say(broker, was.name, b"{}\n")
+    assert broker.said() == [(3, b"{}", 0)]
+    assert not broker.lingering.due(1e9)
+
+
+@behaviour("reattach:http:door")
+def test_a_session_is_given_to_the_next_door_once_and_on_its_own_terms_only() -> None:
+    broker = Broker()
+    door = broker.door()
+    was = opened(broker, door, principal="ann", server="git")
+    assert isinstance(taken_over(broker, broker.door(), was.session), Refused), "its door lives"
+    door.left()
+    others: list[dict[str, Any]] = [{}, {"principal": "bob", "server": "git"}, {"principal": "ann"}]
+    for terms in others:
+        assert isinstance(taken_over(broker, broker.door(), was.session, **terms), Refused)
+    for guess in ("", was.name, was.secret, was.session[:-1]):
+        said = taken_over(broker, broker.door(), guess, principal="ann", server="git")
+        assert said == Refused("there is no such session", "unknown_session")
+    heir = broker.door()
+    assert opened_again(broker, heir, was.session, principal="ann", server="git").name == was.name
+    second = taken_over(broker, heir, was.session, 2, principal="ann", server="git")
+    assert isinstance(second, Refused)
+    taken(heir, word_line(1, Close()), word_line(2, Gone(1)))
+    assert not broker.shell.here
+
+
+@behaviour("reattach:http:door")
+def test_a_session_that_nobody_asks_for_is_over_after_a_while() -> None:
+    broker = Broker()
+    door = broker.door()
+    opened(broker, door)
+    opened(broker, door, 2, kind="shared")
+    opened(broker, door, 3, kind="control")
+    door.left()
+    assert len(broker.shell.here) == 1, "who has no name cannot come back"
+    assert not broker.lingering.due(10.0)
+    assert not broker.lingering.due(10.0 + LINGER_S - 1)
+    assert [each.id for each in broker.lingering.due(10.0 + LINGER_S)] == broker.shell.here
+    assert not len(broker.lingering)
+
+
+def test_a_session_is_not_given_back_when_too_much_was_said_meanwhile() -> None:
+    broker = Broker()
+    door = broker.door()
+    was = opened(broker, door)
+    door.left()
+    say(broker, was.name, b"x" * MAX_HELD_BYTES)
+    say(broker, was.name, b"y")
+    assert isinstance(taken_over(broker, broker.door(), was.session), Refused)
+
+
+def test_a_door_that_is_dropped_leaves_no_session() -> None:
+    broker = Broker()
+    door = broker.door()
+    opened(broker, door)
+    door.dropped()
+    assert not broker.shell.here
+    assert not len(broker.lingering)
+
+
+def test_what_a_client_shows_is_the_same_at_every_broker_and_tells_no_secret() -> None:
+    first, second = Heritage(SECRET, 0), Heritage(SECRET, 1)
+    session = SessionId("s5")
+    assert first.public_id(session) == second.public_id(session)
+    assert len(first.public_id(session)) == 22
+    assert first.public_id(session) != Heritage(b"t" * 32, 0).public_id(session)
+    assert first.public_id(session) not in first.secret_of(session)

@@ -1,0 +1,181 @@
+"""kill -9 of the broker, and of the door, with agents over HTTP (docs/decisions/0019)."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+from http.client import HTTPException
+from typing import Any
+
+import mcp
+import pytest
+import trio
+from mcp.client.streamable_http import streamable_http_client
+
+from tests.behaviours import behaviour
+from tests.kit.house import until as until_now
+from tests.kit.live import Daemon, Make, kit, observer
+from tests.kit.waits import until
+from tests.live.test_live_http import SDK_LEAVES_GENERATORS, ask, door, modern, request, session
+
+LIMIT_S = 60.0
+SDK_WARNS_OF_THE_PAST = "ignore::mcp.shared.exceptions.MCPDeprecationWarning"
+"""What the handshake era has and the stateless one has not."""
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def kill_broker(daemon: Daemon) -> None:
+    os.kill(daemon.facts()["broker"]["pid"], signal.SIGKILL)
+
+
+def said(answer: Any) -> str:
+    return str(answer.json["result"]["content"][0]["text"])
+
+
+@behaviour("reattach:http")
+async def test_calls_of_both_eras_are_answered_once_and_run_once(daemon: Make) -> None:
+    one = daemon({"good": observer()}, http={"port": 0})
+    url, pid = door(one)
+    answers: dict[str, str] = {}
+
+    def waits(text: str, sid: str | None) -> None:
+        arguments = {"gate": "g", "text": text}
+        if sid is None:
+            answer = modern(url, "tools/call", name="good__wait", arguments=arguments)
+        else:
+            call = request(7, "tools/call", name="good__wait", arguments=arguments)
+            answer = ask(url, "POST", "", call, Mcp_Session_Id=sid)
+        assert answer.status == 200, answer.body
+        answers[text] = said(answer)
+
+    with trio.fail_after(LIMIT_S):
+        sessions = [await trio.to_thread.run_sync(session, url) for _ in range(10)]
+        async with trio.open_nursery() as nursery:
+            for at, sid in enumerate(sessions):
+                nursery.start_soon(trio.to_thread.run_sync, waits, f"h{at}", sid)
+                nursery.start_soon(trio.to_thread.run_sync, waits, f"s{at}", None)
+            await one.until(lambda status: status["totals"]["in_flight"] == 20, "all are at the server")
+            kill_broker(one)
+            opens = request(8, "tools/call", name="good__open", arguments={"gate": "g"})
+            found = await trio.to_thread.run_sync(
+                lambda: ask(url, "POST", "", opens, Mcp_Session_Id=sessions[0])
+            )
+            assert found.status == 200, found.body
+        assert set(answers) == {f"{kind}{at}" for kind in "hs" for at in range(10)}
+        assert all(text.startswith("opened") for text in answers.values())
+        seen = request(9, "tools/call", name="good__seen", arguments={})
+        order = json.loads(said(ask(url, "POST", "", seen, Mcp_Session_Id=sessions[3])))["order"]
+        assert {text: order.count(text) for text in answers} == dict.fromkeys(answers, 1)
+        assert door(one)[1] == pid
+        assert one.facts()["servers"]["good"]["restarts"] == 0
+
+
+@pytest.mark.filterwarnings(SDK_LEAVES_GENERATORS, SDK_WARNS_OF_THE_PAST)
+@behaviour("reattach:http", "reattach:http:asks")
+async def test_an_agent_of_the_official_sdk_is_asked_once_and_hears_its_news(daemon: Make) -> None:
+    one = daemon({"asks": kit("asks_back"), "news": kit("news")}, http={"port": 0})
+    url, _ = door(one)
+    heard: list[str] = []
+    asked: list[Any] = []
+    go_on = trio.Event()
+
+    async def sample(
+        context: Any, params: mcp.types.CreateMessageRequestParams
+    ) -> mcp.types.CreateMessageResult:
+        asked.append(params)
+        await go_on.wait()
+        content = mcp.types.TextContent(type="text", text="me")
+        return mcp.types.CreateMessageResult(role="assistant", content=content, model="m")
+
+    async def hear(message: Any) -> None:
+        heard.append(type(getattr(message, "root", message)).__name__)
+
+    with trio.fail_after(LIMIT_S):
+        async with (
+            streamable_http_client(url) as (read, write),
+            mcp.ClientSession(read, write, sampling_callback=sample, message_handler=hear) as agent,
+        ):
+            await agent.initialize()
+            await agent.subscribe_resource("news:///a")
+            results: list[Any] = []
+
+            async def ask_model() -> None:
+                results.append(await agent.call_tool("asks__ask", {"text": "who?"}))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask_model)
+                await until(lambda: bool(asked), "the question")
+                kill_broker(one)
+                await agent.send_ping()
+                go_on.set()
+            assert "me" in results[0].content[0].text
+            assert len(asked) == 1
+            sid = await trio.to_thread.run_sync(session, url)
+            heard.clear()
+            call = request(2, "tools/call", name="news__touch", arguments={"uri": "news:///a"})
+
+            def touch() -> bool:
+                answer = ask(url, "POST", "", call, Mcp_Session_Id=sid)
+                return bool(json.loads(said(answer))["watched"] == ["news:///a"])
+
+            while not await trio.to_thread.run_sync(touch):
+                await trio.lowlevel.checkpoint()
+            await until(lambda: any("Updated" in each for each in heard), "news on its one GET")
+
+
+@pytest.mark.filterwarnings(SDK_LEAVES_GENERATORS)
+@behaviour("reattach:http:door")
+async def test_a_session_goes_on_through_the_next_door_with_its_lease(daemon: Make) -> None:
+    port = free_port()
+    one = daemon({"counter": kit("counter", sharing="session"), "good": observer()}, http={"port": port})
+    url, pid = door(one)
+    with trio.fail_after(LIMIT_S):
+        async with (
+            streamable_http_client(url) as (read, write),
+            mcp.ClientSession(read, write) as agent,
+        ):
+            await agent.initialize()
+
+            async def count() -> int:
+                found: Any = await agent.call_tool("counter__increment", {})
+                return int(found.content[0].text)
+
+            assert [await count(), await count()] == [1, 2]
+            sid = await trio.to_thread.run_sync(session, url)
+            wait = request(5, "tools/call", name="good__wait", arguments={"gate": "g", "text": "runs on"})
+
+            def wait_in_vain() -> None:
+                with contextlib.suppress(OSError, HTTPException):
+                    ask(url, "POST", "", wait, Mcp_Session_Id=sid)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.to_thread.run_sync, wait_in_vain)
+                await one.until(lambda status: status["totals"]["in_flight"] == 1, "a call is at its server")
+                os.kill(pid, signal.SIGKILL)
+            await until(lambda: door(one)[1] != pid, "another door listens")
+            assert await count() == 3, "the same session, with its instance"
+            opens = request(6, "tools/call", name="good__open", arguments={"gate": "g"})
+            assert said(ask(url, "POST", "", opens, Mcp_Session_Id=sid)) == "open"
+            seen = request(7, "tools/call", name="good__seen", arguments={})
+            found = json.loads(said(ask(url, "POST", "", seen, Mcp_Session_Id=sid)))
+            assert found["cancels"] == [], "a connection that broke is no cancel"
+            assert ask(url, "POST", "", request(8, "ping"), Mcp_Session_Id="nobody-s").status == 404
+
+
+@behaviour("reattach:http:door", "http:own-process")
+def test_when_broker_and_door_die_together_agents_begin_anew(daemon: Make) -> None:
+    one = daemon({"echo": kit("echo")}, http={"port": free_port()})
+    url, pid = door(one)
+    sid = session(url)
+    broker = one.facts()["broker"]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    os.kill(broker, signal.SIGKILL)
+    until_now(lambda: door(one)[1] != pid, "another door listens")
+    assert ask(url, "POST", "", request(2, "ping"), Mcp_Session_Id=sid).status == 404
+    assert ask(url, "POST", "", request(2, "ping"), Mcp_Session_Id=session(url)).status == 200

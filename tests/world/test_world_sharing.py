@@ -70,6 +70,24 @@ def test_a_server_that_is_taken_out_and_comes_back_before_its_process_has_ended_
     assert world.book.outcomes == {"ok": 2, "state_lost": 1}
 
 
+@behaviour("wait:fair")
+def test_agents_who_share_a_session_have_one_turn_together_when_several_lanes_come_free_at_once() -> None:
+    policy = replace(PATIENT, sharing="serial", max_instances=1, max_in_flight=8)
+    server = SimServer(name="s", traits=Traits(silent=1.0), policy=policy)
+    world = World(1, [server])
+    agent, party = world.agent(), world.party(count=4, anonymous=True)
+    world.run(3)
+    for _ in range(6):
+        world.call(agent, "s__t0")
+        world.call(party, "s__t0")
+    world.run(1)
+    assert len(world.living()[0].running) == 1
+    server.policy = replace(server.policy, sharing="concurrent")
+    world.read_config()  # the oracle raises what jumps the line
+    world.run(0.1)
+    assert len(world.living()[0].running) == 8
+
+
 @behaviour("lease:with-holder", "lease:next-in-line", "lease:returned-ended")
 def test_when_a_holder_goes_the_next_in_line_has_an_instance_within_a_second() -> None:
     world = quiet(max_instances=1)

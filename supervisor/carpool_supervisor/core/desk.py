@@ -13,7 +13,7 @@ alike (`placement`), what those in line are told (`patience`), JSON, sessions' r
 
 from collections.abc import Callable, Iterable
 
-from carpool_protocol.ids import CallId, SessionId, WireId
+from carpool_protocol.ids import CallId, SessionId, WireId, whole_of
 from carpool_protocol.messages import Answered, Call, Failed, Payload, Progressed
 from carpool_supervisor.core.asks import Asks
 from carpool_supervisor.core.attribution import CAN_ASK
@@ -124,15 +124,17 @@ class Desk:
         while moved:
             moved = False
             full: set[bool] = set()
+            been: set[SessionId] = set()
             for session in pool.waiting.sessions():
                 call = pool.waiting.head(session)
                 can_ask = self.calls[call].call.method in CAN_ASK
-                if can_ask in full:
-                    continue  # where one of a kind finds no lane, a thousand need not look
+                if can_ask in full or whole_of(session) in been:
+                    continue  # where one of a kind finds no lane none does, and parts of one have one turn
                 if not self._goes(pool, self.calls[call], now):
                     if alike:
                         full.add(can_ask)
                 else:
+                    been.add(whole_of(session))
                     pool.waiting.pop_for(session)
                     self.waits.end(call)
                     self._left_line(pool, session)

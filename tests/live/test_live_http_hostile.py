@@ -85,8 +85,12 @@ async def test_clients_that_leave_at_any_moment_leave_nothing(daemon: Make) -> N
             left = Raw(url, whole)
             await trio.sleep(delay / 1000)  # not a wait: the moment it leaves
             left.reset()
+    broker = one.facts()["broker"]["pid"]
+    os.kill(broker, signal.SIGSTOP)  # who is answered before it leaves has a session
     for _ in range(50):
         Raw(url, written("POST", request(1, "initialize", protocolVersion="2025-11-25"))).reset()
+    until_now(lambda: fd_count(pid) <= before, "the door knows that they have left")
+    os.kill(broker, signal.SIGCONT)
     await quiet(one)
     await one.until(lambda status: len(status["sessions"]) <= 2, "no session of those who left at once")
     until_now(lambda: fd_count(pid) <= before, "their connections are closed")

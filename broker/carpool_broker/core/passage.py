@@ -131,6 +131,8 @@ class Passage:
     def _note(self, meaning: object) -> None:  # noqa: C901 - an arm per event
         line = self._up
         match meaning:
+            case AgentCancelled() if meaning.id in self._silent and meaning.id not in self._listens:
+                pass  # the agent has its answer
             case AgentCancelled():
                 self._closed(meaning.id, is_error=True, answered=False)
                 if self._kept.pop(("listen", str(meaning.id)), None) is not None:
@@ -221,7 +223,7 @@ class Passage:
         for ask in [ask for ask, (_, for_) in self._asks.items() if for_ == request]:
             del self._asks[ask]
         pending = self._pending.pop(request, None)
-        if pending is not None and not is_error:
+        if pending is not None and not is_error and self._kept.get(pending.slot, 0) < pending.line:
             if pending.stays:
                 self._kept[pending.slot] = pending.line
             else:
@@ -255,13 +257,15 @@ class Passage:
         self._due = False
         if not self._open:
             self._riders.clear()
+        # What is replayed the agent has an answer to: it is not open, be it answered again or not.
+        silent = {line for request in self._silent if (line := self._open.get(request)) is not None}
         riding = (line for lines in self._riders.values() for line in lines)
         held = [line for line, _ in self._asks.values()]
         return Settled(
             self.epoch,
             self._up,
-            list({*self._open.values(), *riding}),
-            [*self._kept.values(), *(pending.line for pending in self._pending.values())],
+            list({*self._open.values(), *riding} - silent),
+            list({*self._kept.values(), *(each.line for each in self._pending.values()), *silent}),
             self._down,
             held + [line for batch in self._batches.values() for line in batch.held],
         )

@@ -51,6 +51,10 @@ class _Pending:
         self.line = line
         self.stays = stays
 
+    def is_before(self, other: "_Pending") -> bool:
+        """It says of the same thing what the other one has said since."""
+        return self.slot == other.slot and self.line < other.line
+
 
 class _Batch:
     """Requests that came in one line: the answers to some are needed until all are answered."""
@@ -224,6 +228,8 @@ class Passage:
             del self._asks[ask]
         pending = self._pending.pop(request, None)
         if pending is not None and not is_error and self._kept.get(pending.slot, 0) < pending.line:
+            for other in [request for request, each in self._pending.items() if each.is_before(pending)]:
+                del self._pending[other]  # answered later, it does not count any more
             if pending.stays:
                 self._kept[pending.slot] = pending.line
             else:

@@ -58,14 +58,14 @@ def resume(kept: Kept, hello: bytes, *, again: bool) -> bytes:
         return hello + kept.fresh
     attached = json.loads(kept.attached)["params"]
     *fresh, half = bytes(kept.fresh).split(b"\n")
-    answered, asked = _heard([*kept.held.values(), *bytes(kept.heard).split(b"\n")])
+    answered, failed, asked = _heard([*kept.held.values(), *bytes(kept.heard).split(b"\n")])
     given: set[str] = set()
     made: list[bytes] = []
     unsettled: list[bytes] = []
     for number, line in sorted((kept.made | kept.open).items()):
         left = _left(line, answered, given) if number in kept.open else []
         unsettled += left
-        if not left and number in kept.made:
+        if not left and number in kept.made and _id(_message(line)) not in failed:
             made.append(line)
     new = [part for line in fresh for part in _left(line, answered, given)]
     if not again:
@@ -86,18 +86,21 @@ def resume(kept: Kept, hello: bytes, *, again: bool) -> bytes:
     return b"\n".join([first[:-1], *made, *unsettled, *new, half])
 
 
-def _heard(lines: "Iterable[bytes]") -> tuple[set[object], list[str]]:
-    """Of the broker's lines: ids of requests that are answered, and of questions."""
+def _heard(lines: "Iterable[bytes]") -> tuple[set[object], set[object], list[str]]:
+    """Of the broker's lines: ids of requests that are answered, of those that failed, and of questions."""
     answered: set[object] = set()
+    failed: set[object] = set()
     asked: list[str] = []
     for line in lines:
         message = _message(line)
         if isinstance(message, dict) and (name := _id(message)) is not None:
             if "method" not in message:
                 answered.add(name)
+                if "error" in message:
+                    failed.add(name)
             elif isinstance(name, str):
                 asked.append(name)
-    return answered, asked
+    return answered, failed, asked
 
 
 def _left(line: bytes, answered: set[object], given: set[str]) -> list[bytes]:
@@ -126,8 +129,8 @@ def _message(line: bytes) -> object:
         return None
 
 
-def _id(message: dict[str, object]) -> "object | None":
-    name = message.get("id")
+def _id(message: object) -> "object | None":
+    name = message.get("id") if isinstance(message, dict) else None
     return name if isinstance(name, str | tuple) else None
 
 

@@ -118,3 +118,16 @@ def test_it_is_due_after_so_many_lines_or_bytes_and_with_another_supervisor() ->
     due.append(rig.passage.due)
     assert due == [False, True, False, True]
     assert rig.passage.settle().epoch == "e2"
+
+
+def test_of_two_requests_about_one_thing_the_later_counts_also_when_it_is_answered_first() -> None:
+    watch = b'{"jsonrpc":"2.0","id":%d,"method":"resources/%bsubscribe","params":{"uri":"u"}}'
+    rig = Rig()
+    rig.came(watch % (1, b""), watch % (2, b"un"))
+    rig.answered(2)
+    rig.answered(1)
+    assert rig.kept() == []
+    rig.came(watch % (3, b"un"), watch % (4, b""))
+    rig.answered(4)
+    rig.answered(3)
+    assert rig.kept() == [4]

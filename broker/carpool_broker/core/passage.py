@@ -51,6 +51,10 @@ class _Pending:
         self.line = line
         self.stays = stays
 
+    def is_before(self, other: "_Pending") -> bool:
+        """It says of the same thing what the other one has said since."""
+        return self.slot == other.slot and self.line < other.line
+
 
 class _Batch:
     """Requests that came in one line: the answers to some are needed until all are answered."""
@@ -131,6 +135,8 @@ class Passage:
     def _note(self, meaning: object) -> None:  # noqa: C901 - an arm per event
         line = self._up
         match meaning:
+            case AgentCancelled() if meaning.id in self._silent and meaning.id not in self._listens:
+                pass  # the agent has its answer
             case AgentCancelled():
                 self._closed(meaning.id, is_error=True, answered=False)
                 if self._kept.pop(("listen", str(meaning.id)), None) is not None:
@@ -221,7 +227,9 @@ class Passage:
         for ask in [ask for ask, (_, for_) in self._asks.items() if for_ == request]:
             del self._asks[ask]
         pending = self._pending.pop(request, None)
-        if pending is not None and not is_error:
+        if pending is not None and not is_error and self._kept.get(pending.slot, 0) < pending.line:
+            for other in [request for request, each in self._pending.items() if each.is_before(pending)]:
+                del self._pending[other]  # answered later, it does not count any more
             if pending.stays:
                 self._kept[pending.slot] = pending.line
             else:
@@ -255,13 +263,15 @@ class Passage:
         self._due = False
         if not self._open:
             self._riders.clear()
+        # What is replayed the agent has an answer to: it is not open, be it answered again or not.
+        silent = {line for request in self._silent if (line := self._open.get(request)) is not None}
         riding = (line for lines in self._riders.values() for line in lines)
         held = [line for line, _ in self._asks.values()]
         return Settled(
             self.epoch,
             self._up,
-            list({*self._open.values(), *riding}),
-            [*self._kept.values(), *(pending.line for pending in self._pending.values())],
+            list({*self._open.values(), *riding} - silent),
+            list({*self._kept.values(), *(each.line for each in self._pending.values()), *silent}),
             self._down,
             held + [line for batch in self._batches.values() for line in batch.held],
         )

@@ -71,7 +71,7 @@ class Passage:
 
     __slots__ = (
         "_asked_earlier", "_asks", "_batches", "_bytes", "_down", "_due", "_kept", "_lines",
-        "_listens", "_open", "_pending", "_riders", "_silent", "_special", "_up", "epoch",
+        "_listens", "_open", "_pending", "_ready", "_riders", "_silent", "_special", "_up", "epoch",
     )  # fmt: skip
 
     def __init__(self, epoch: Epoch) -> None:
@@ -90,6 +90,8 @@ class Passage:
         self._pending: dict[RawJson, _Pending] = {}
         self._riders: dict[RawJson, list[int]] = {}
         """Lines that stay open as long as a request does. Under `ABSENT`: as long as any does."""
+        self._ready = 0
+        """The line that said so before the greeting was answered; 0: none did."""
         self._listens: set[RawJson] = set()
         """`subscriptions/listen` that are not acknowledged."""
         self._asks: dict[AskId, tuple[int, RawJson]] = {}
@@ -157,6 +159,7 @@ class Passage:
                     self._due = True
                 else:
                     self._riders.setdefault(greeting, []).append(line)
+                    self._ready = line
             case AgentGreeted():
                 self._awaits(meaning.id, GREETING)
             case AgentSetLevel():
@@ -223,7 +226,7 @@ class Passage:
         self._silent.discard(request)
         self._listens.discard(request)
         self._kept.pop(("listen", str(request)), None)
-        riders = self._riders.pop(request, None)
+        self._riders.pop(request, None)
         for ask in [ask for ask, (_, for_) in self._asks.items() if for_ == request]:
             del self._asks[ask]
         pending = self._pending.pop(request, None)
@@ -234,8 +237,8 @@ class Passage:
                 self._kept[pending.slot] = pending.line
             else:
                 self._kept.pop(pending.slot, None)
-            if pending.slot == GREETING and riders:
-                self._kept[READY] = riders[-1]
+            if pending.slot == GREETING and self._ready:
+                self._kept[READY] = self._ready
         batch = self._batches.get(line or 0)
         if batch is not None:
             batch.left -= 1
@@ -265,13 +268,14 @@ class Passage:
             self._riders.clear()
         # What is replayed the agent has an answer to: it is not open, be it answered again or not.
         silent = {line for request in self._silent if (line := self._open.get(request)) is not None}
+        listens = {self._open[request] for request in self._silent & self._listens}
         riding = (line for lines in self._riders.values() for line in lines)
         held = [line for line, _ in self._asks.values()]
         return Settled(
             self.epoch,
             self._up,
             list({*self._open.values(), *riding} - silent),
-            list({*self._kept.values(), *(each.line for each in self._pending.values()), *silent}),
+            list({*self._kept.values(), *(each.line for each in self._pending.values()), *listens}),
             self._down,
             held + [line for batch in self._batches.values() for line in batch.held],
         )

@@ -39,7 +39,6 @@ from carpool_protocol.attach import (
 )
 from carpool_protocol.attach_version import ATTACH_VERSION
 from carpool_protocol.ids import ABSENT, AskId, CallId, Epoch, RawJson, SessionId, session_of
-from carpool_protocol.jsonrpc import is_error_line
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.runtime.pump import PIECE
 from carpool_protocol.runtime.ready import ReadySet
@@ -211,8 +210,7 @@ class Door:
                 if passage.due and agent.returning is None:
                     # Before the line: what that makes a part of the session is told before the agent has it.
                     self._tell_settled(agent, passage)
-                is_error = answers and is_error_line(line, about)
-                if not passage.goes(len(line), about, answers=answers, is_error=is_error):
+                if not passage.goes(line, about, answers=answers):
                     return
                 if ask:
                     passage.asked(ask, about)

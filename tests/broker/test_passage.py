@@ -27,13 +27,13 @@ class Rig:
     def answered(self, number: int) -> bool:
         request = RawJson(b"%d" % number)
         line = result_line(request, RawJson(b"{}"))
-        went = self.passage.goes(len(line), request, answers=True)
+        went = self.passage.goes(line, request, answers=True)
         self.passage.check()
         return went
 
     def asks(self, ask: str, number: int) -> None:
         request = RawJson(b"%d" % number)
-        self.passage.goes(10, request, answers=False)
+        self.passage.goes(b"{}", request, answers=False)
         self.passage.asked(AskId(ask), request)
 
     def open(self) -> set[int]:
@@ -89,14 +89,14 @@ def test_a_listen_is_kept_once_it_is_acknowledged_and_is_not_acknowledged_twice(
     rig.came(LISTEN % 7)
     assert (rig.open(), rig.kept()) == ({1}, [])
     request = RawJson(b"7")
-    assert rig.passage.goes(50, request, answers=False)
+    assert rig.passage.goes(b"{}", request, answers=False)
     assert rig.passage.due
     assert (rig.open(), rig.kept()) == (set(), [1])
     again = Rig()
     again.came(LISTEN % 7)
     again.passage.replayed(handshake.read(SessionId("s1"), (LISTEN % 7).replace(b"\n", b"")))
-    assert not again.passage.goes(50, request, answers=False)
-    assert again.passage.goes(50, request, answers=False), "what it brings then is for the agent"
+    assert not again.passage.goes(b"{}", request, answers=False)
+    assert again.passage.goes(b"{}", request, answers=False), "what it brings then is for the agent"
     assert (again.open(), again.kept()) == (set(), [1])
     again.came(CANCEL % 7)
     assert (again.open(), again.kept()) == (set(), [])
@@ -109,7 +109,7 @@ def test_it_is_due_after_so_many_lines_or_bytes_and_with_another_supervisor() ->
         rig.came(CALL % number)
     assert rig.passage.settle().up == DUE_LINES
     due = [rig.passage.due]
-    rig.passage.goes(DUE_BYTES, RawJson(b""), answers=False)
+    rig.passage.goes(b"x" * DUE_BYTES, RawJson(b""), answers=False)
     due.append(rig.passage.due)
     rig.passage.settle()
     rig.passage.served_by(Epoch("e1"))

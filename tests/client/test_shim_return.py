@@ -26,7 +26,7 @@ from carpool_protocol.attach import (
 )
 from carpool_protocol.attach_version import ATTACH_VERSION
 from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
-from carpool_protocol.jsonrpc import error_body_line, is_error_line, request_line, result_line
+from carpool_protocol.jsonrpc import error_body_line, request_line, result_line
 from tests.behaviours import behaviour
 
 Json = dict[str, Any]
@@ -188,8 +188,7 @@ class Wire:
     def goes(self, line: bytes, about: bytes, *, answers: bool) -> None:
         if self.passage.due:
             self.settles()
-        is_error = answers and is_error_line(line, RawJson(about))
-        goes = self.passage.goes(len(line), RawJson(about), answers=answers, is_error=is_error)
+        goes = self.passage.goes(line, RawJson(about), answers=answers)
         assert goes == (about not in self.silent)
         self.silent.discard(about)
         if goes:

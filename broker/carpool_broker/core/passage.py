@@ -8,7 +8,7 @@ Invariants: a request is open from its line to its answer, and its line is told 
 session is made of is told as kept before the carrier has the answer that makes it so; an answer to a question
 stays open as long as the call that it is for, because only the end of that shows that it has arrived.
 
-Knows nothing of: sockets, what lines hold, how a settled line is worded.
+Knows nothing of: sockets, what lines hold (but whether an answer is an error), how a settled line is worded.
 """
 
 from collections.abc import Iterable
@@ -28,6 +28,7 @@ from carpool_broker.core.events import (
 )
 from carpool_protocol.attach import Settled
 from carpool_protocol.ids import ABSENT, AskId, Epoch, RawJson
+from carpool_protocol.jsonrpc import is_error_line
 
 DUE_BYTES: Final = 16 * 1024
 DUE_LINES: Final = 64
@@ -70,8 +71,8 @@ class Passage:
     """One connection."""
 
     __slots__ = (
-        "_asked_earlier", "_asks", "_batches", "_bytes", "_down", "_due", "_kept", "_lines",
-        "_listens", "_open", "_pending", "_ready", "_riders", "_silent", "_special", "_up", "epoch",
+        "_asked_earlier", "_asks", "_batches", "_bytes", "_down", "_kept", "_lines",
+        "_listens", "_open", "_pending", "_ready", "_riders", "_silent", "_special", "_up", "due", "epoch",
     )  # fmt: skip
 
     def __init__(self, epoch: Epoch) -> None:
@@ -81,7 +82,8 @@ class Passage:
         self._down = 0
         self._bytes = 0
         self._lines = 0
-        self._due = False
+        self.due = False
+        """The carrier is to be told how far things are, now."""
         self._open: dict[RawJson, int] = {}
         """Requests without an answer, and their lines."""
         self._special: set[RawJson] = set()
@@ -109,6 +111,8 @@ class Passage:
         self._up += 1
         self._lines += 1
         self._bytes += size_bytes
+        if self._lines >= DUE_LINES or self._bytes >= DUE_BYTES:
+            self.due = True
         if type(meaning) is AgentCalled:
             self._open[meaning.id] = self._up
         elif meaning is not None:
@@ -132,7 +136,7 @@ class Passage:
     def came_back(self, asks: Iterable[AskId]) -> None:
         """All that was kept of an earlier passage has passed. `asks`: what the agent was asked there."""
         self._asked_earlier.update(asks)
-        self._due = True
+        self.due = True
 
     def _note(self, meaning: object) -> None:  # noqa: C901 - an arm per event
         line = self._up
@@ -142,7 +146,7 @@ class Passage:
             case AgentCancelled():
                 self._closed(meaning.id, is_error=True, answered=False)
                 if self._kept.pop(("listen", str(meaning.id)), None) is not None:
-                    self._due = True
+                    self.due = True
             case AgentAnswered():
                 asked = self._asks.pop(meaning.ask, None)
                 request: RawJson | None = ABSENT if asked is None else asked[1]
@@ -156,7 +160,7 @@ class Passage:
                 greeting = next((each for each, p in self._pending.items() if p.slot == GREETING), None)
                 if greeting is None:
                     self._kept[READY] = line
-                    self._due = True
+                    self.due = True
                 else:
                     self._riders.setdefault(greeting, []).append(line)
                     self._ready = line
@@ -181,25 +185,27 @@ class Passage:
         self._open[request] = self._up
         self._special.add(request)
         self._pending[request] = _Pending(slot, self._up, stays=stays)
-        self._due = True
+        self.due = True
 
     # --- the broker's lines ---
 
-    def goes(self, size_bytes: int, about: RawJson, *, answers: bool, is_error: bool = False) -> bool:
+    def goes(self, line: bytes, about: RawJson, *, answers: bool) -> bool:
         """A line for the agent. False: it is not to be written, the agent has had it."""
         if about and about in self._silent:
             self._silent.discard(about)
             if answers:
-                self._closed(about, is_error=is_error)
+                self._closed(about, is_error=is_error_line(line, about))
             elif about in self._listens:
                 self._acknowledged(about)
             return False
         self._down += 1
         self._lines += 1
-        self._bytes += size_bytes
+        self._bytes += len(line)
+        if self._lines >= DUE_LINES or self._bytes >= DUE_BYTES:
+            self.due = True
         if answers:
             if about in self._special:
-                self._closed(about, is_error=is_error)
+                self._closed(about, is_error=is_error_line(line, about))
             else:
                 self._open.pop(about, None)
         elif self._listens and about in self._listens:
@@ -217,7 +223,7 @@ class Passage:
         line = self._open.pop(request, None)
         if line is not None:
             self._kept["listen", str(request)] = line
-            self._due = True
+            self.due = True
 
     def _closed(self, request: RawJson, *, is_error: bool, answered: bool = True) -> None:
         """A request is answered, or needs no answer any more."""
@@ -253,17 +259,12 @@ class Passage:
         """All that is open, and all that comes, goes to this supervisor."""
         if epoch != self.epoch:
             self.epoch = epoch
-            self._due = True
-
-    @property
-    def due(self) -> bool:
-        """The carrier is to be told how far things are, now."""
-        return self._due or self._bytes >= DUE_BYTES or self._lines >= DUE_LINES
+            self.due = True
 
     def settle(self) -> Settled:
         """How far things are. The carrier is told: whoever calls this does that."""
         self._bytes = self._lines = 0
-        self._due = False
+        self.due = False
         if not self._open:
             self._riders.clear()
         # What is replayed the agent has an answer to: it is not open, be it answered again or not.

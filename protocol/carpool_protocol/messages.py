@@ -254,6 +254,8 @@ class CancelCall(Message, frozen=True, tag=13):
 
     call: CallId
     reason: Text
+    answered: bool = False
+    """The broker answers it by itself: that it was there is remembered until that answer is `Written`."""
 
 
 class Operate(Message, frozen=True, tag=14):

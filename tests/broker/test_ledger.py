@@ -141,7 +141,7 @@ def test_the_backstop_ends_a_forgotten_call_as_maybe_and_drops_its_late_answer()
     rig.call("1")
     assert rig.wait(15.9) == []
     cancel, reply = rig.wait(0.2)
-    assert cancel == CancelCall(CallId(1), "overdue")
+    assert cancel == CancelCall(CallId(1), "overdue", answered=True)
     assert b'"answer_overdue"' in reply.body
     assert b'"delivered":"maybe"' in reply.body
     assert rig.answer(1) == []

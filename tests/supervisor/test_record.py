@@ -138,6 +138,20 @@ def test_what_was_cancelled_is_forgotten(answered: bool) -> None:
     assert house.another_broker() == ([], [])
 
 
+@pytest.mark.parametrize("answered", [False, True])
+def test_what_the_broker_answers_by_itself_is_remembered_until_that_is_written(answered: bool) -> None:
+    house = House()
+    house.call(1)
+    if answered:
+        house.answer(1)
+    house.do(CancelCall(CallId(1), "overdue", answered=True))
+    assert [each.ended for each in house.another_broker()[1]] == [True]
+    [lost] = house.do(Resume(CallId(1)))
+    assert (lost.fault, lost.delivered) == ("lost", "maybe")
+    house.do(Written([CallId(1)]))
+    assert house.another_broker() == ([], [])
+
+
 def test_a_session_that_is_gone_takes_its_answers_along_also_those_of_its_parts() -> None:
     house = House()
     for number, session in ((1, A), (2, SessionId("a.2")), (3, B)):

@@ -387,7 +387,7 @@ class Ledger:
             self.fail(self.calls[call], slug, f"The limit is {self.bounds.wait_s:g} s.", 5.0)
         for call in self.backstops.due(now):
             owed = self.calls[call]
-            self._out(CancelCall(call, "overdue"))
+            self._out(CancelCall(call, "overdue", answered=True))
             self.fail(owed, "answer_overdue")
             self.pump(owed.session, now)
 

@@ -83,6 +83,16 @@ class Record:
         self.kept_bytes -= _size(entry.end)
         entry.end = Failed(call, "lost", "maybe", text)
 
+    def answered(self, call: CallId) -> None:
+        """The broker has ended it by itself, and its answer is on its way."""
+        entry = self._open.pop(call, None) or self._ended.get(call)
+        if entry is None:
+            return
+        if self._ended.pop(call, None) is not None:
+            self.kept_bytes -= _size(entry.end)
+        entry.end = Failed(call, "lost", "maybe", _UNKNOWN)
+        self._bare[call] = entry
+
     def forget(self, calls: Iterable[CallId]) -> None:
         """Their answers are where they belong, or nobody wants them."""
         ended, is_open, bare = self._ended, self._open, self._bare

@@ -215,7 +215,10 @@ class SupervisorCore:
             case Discover():
                 self.wishes.discover(event, now)
             case CancelCall():
-                self.record.forget([event.call])
+                if event.answered:
+                    self.record.answered(event.call)
+                else:
+                    self.record.forget([event.call])
                 pool = self.desk.cancel(event.call, event.reason, now)
                 if pool is not None:
                     self._relax(pool, now)

@@ -6,8 +6,8 @@ Refuses to know what the process does.
 """
 
 FIRST_DELAY_S, MAX_DELAY_S = 0.2, 5.0
-SETTLED_AFTER_S = 30.0
-"""A process that lived this long starts with the first delay again."""
+SETTLED_AFTER_S = 5.0
+"""A process that lived this long starts with the first delay again: sessions wait for it, 25 s at most."""
 SILENT_S = 20.0
 
 

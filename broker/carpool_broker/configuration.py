@@ -135,6 +135,7 @@ class Configuration:
             argument_budget_bytes=self.config.argument_budget_bytes,
             unread_budget_bytes=self.config.unread_budget_bytes,
             park_s=session.park_s,
+            return_s=session.return_s,
         )
 
     def wanted_variables(self, attach: Attach) -> list[str]:

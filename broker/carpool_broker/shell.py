@@ -21,7 +21,6 @@ from carpool_broker.control import Control, ControlError
 from carpool_broker.core import effects, events
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.passage import Passage
-from carpool_broker.core.recovery import RETURN_S
 from carpool_broker.core.registry import Registry
 from carpool_broker.door import Door
 from carpool_broker.era import handshake
@@ -207,7 +206,7 @@ class BrokerShell:
         for message in messages:
             if isinstance(message, events.LinkEvent):
                 if self._return_by is None and isinstance(message, Recorded) and message.last:
-                    self._return_by = self._clock() + RETURN_S
+                    self._return_by = self._clock() + self.core.ledger.bounds.return_s
                 burst.append(message)
                 continue
             if burst:
@@ -464,6 +463,8 @@ class BrokerShell:
         while True:
             await trio.sleep(CONFIG_LOOK_S)
             self._say_written()
+            if self._lifeline is not None and not self.may_return():
+                self._lifeline.alone()
             if self._configuration.changed():
                 self._reload()
                 self._settle()

@@ -33,8 +33,6 @@ CLEAR_S = 10.0
 """The longest wait for what a dead supervisor left, before the sweep ends it."""
 DOOR_S = 10.0
 """Whoever starts carpool waits so long for a door that is wanted."""
-RETURN_S = 30.0
-"""A broker that lived so long has given up the sessions of those before it that had not come back."""
 START_DEATHS = 3
 """Deaths before anything was ever ready, after which starting is given up."""
 _TICK_S = 1.0
@@ -110,7 +108,6 @@ class Launcher:
         self._heritage = os.urandom(32).hex()
         self._life, self._since = -1, 0
         """The number of the last broker, and of the first one whose sessions may still come back."""
-        self._broker_began = 0.0
         self._door_by = 0.0
         self._door_note = ""
         self._all = [self._broker, *self._supervisors, self._door]
@@ -178,6 +175,8 @@ class Launcher:
             keep.vigil.heard(now)
             if word == "ready":
                 child.ready = True
+            elif word == "alone":
+                self._since = self._life
         status = child.exit_status()
         if status is not None:
             self._mourn(keep, status, now)
@@ -199,8 +198,6 @@ class Launcher:
         if keep is self._door:
             self._mourn_door(status, now + delay_s)
             return
-        if keep is self._broker and now - self._broker_began >= RETURN_S:
-            self._since = self._life
         keep.start_at = now + delay_s
         say(f"{child.name} ended with {_spelled(status)}; starting it again in {delay_s:.1f} s")
         if keep is not self._broker:
@@ -246,7 +243,6 @@ class Launcher:
         keep.vigil.started(now)
         if keep is self._broker:
             self._life += 1
-            self._broker_began = now
             keep.child.say(f"heir {self._life} {self._since} {self._heritage}")
 
     # --- the whole ---

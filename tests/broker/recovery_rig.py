@@ -50,6 +50,9 @@ def recorded(number: int, session: SessionId = ONE, request: str = "1", **more: 
     return RecordedCall(call_of(0, number), session, RawJson(request.encode()), A, "x", **more)
 
 
+RETURN_S = Bounds().return_s
+
+
 class Rig:
     """Servers `a` (tool `x`) and `b` (tool `y`), and a clock. No supervisor is there yet."""
 

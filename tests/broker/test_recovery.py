@@ -8,7 +8,7 @@ import pytest
 from carpool_broker.core import events as ev
 from carpool_broker.core.effects import Reply, TellServed
 from carpool_broker.core.events import SourceId
-from carpool_broker.core.recovery import GRACE_S, RETURN_S
+from carpool_broker.core.recovery import GRACE_S
 from carpool_protocol.ids import EMPTY_OBJECT, CallId, Epoch, PoolKey, RawJson, SessionId, call_of
 from carpool_protocol.messages import (
     Call,
@@ -26,7 +26,20 @@ from carpool_protocol.messages import (
     Written,
 )
 from tests.behaviours import behaviour
-from tests.broker.recovery_rig import EPOCH, ONE, OTHER, RESULT, TWO, A, B, Rig, called, only, recorded
+from tests.broker.recovery_rig import (
+    EPOCH,
+    ONE,
+    OTHER,
+    RESULT,
+    RETURN_S,
+    TWO,
+    A,
+    B,
+    Rig,
+    called,
+    only,
+    recorded,
+)
 
 OLD = call_of(0, 7)
 

@@ -16,7 +16,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from carpool_broker.core import effects as ef
 from carpool_broker.core import events as ev
 from carpool_broker.core.asked_before import AGAIN_S
-from carpool_broker.core.recovery import RETURN_S
 from carpool_protocol.ids import EMPTY_OBJECT, AskId, CallId, Epoch, RawJson, SessionId
 from carpool_protocol.messages import (
     AnswerAsk,
@@ -33,7 +32,7 @@ from carpool_protocol.messages import (
     Written,
 )
 from tests.behaviours import behaviour
-from tests.broker.recovery_rig import RESULT, SAMPLING, A, B, Rig, called
+from tests.broker.recovery_rig import RESULT, RETURN_S, SAMPLING, A, B, Rig, called
 
 NAMES = ("s1", "s2", "s3")
 SESSIONS = st.sampled_from([SessionId(name) for name in NAMES])

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -128,6 +129,20 @@ def test_a_dead_broker_is_started_again_and_the_supervisor_stays(house: House) -
     assert other == ["heir", "1", "0", one[3]]
     assert len(bytes.fromhex(one[3])) == 32
     assert one[3] not in (house.logs / "launcher.log").read_text()
+
+
+def followed(house: House, count: int) -> bool:
+    return len(house.lives("broker")) == count and accepts(house)
+
+
+def test_a_broker_hears_which_one_was_the_last_that_waited_for_all_who_might_return(house: House) -> None:
+    house.run("up", "--detach")
+    for count, words in ((2, ["alone"]), (3, []), (4, [])):
+        house.behave("broker", *words)
+        os.kill(house.lives("broker")[-1], signal.SIGKILL)
+        until(partial(followed, house, count), "a new broker takes sessions")
+    heirs = [line.split()[:3] for line in house.text("heirs").splitlines()]
+    assert heirs == [["heir", "0", "0"], ["heir", "1", "0"], ["heir", "2", "1"], ["heir", "3", "1"]]
 
 
 def test_a_dead_supervisor_is_told_to_the_broker_and_followed_by_a_sweep(house: House) -> None:

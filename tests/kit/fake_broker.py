@@ -3,7 +3,8 @@
 Standard library only. In a test's own process: `with FakeBroker(directory): …`. As a process it stands in
 for the modules `carpool_broker` and `carpool_supervisor` (see `fake_packages`), and then does what the file
 `behave-NAME` in the runtime directory says, one word a line: `refuse` (print a config error, exit 2), `crash`
-(exit 1 at once), `spawner` (once: leave a child behind), `mute` (never a word), `deaf` (ignores `stop`).
+(exit 1 at once), `spawner` (once: leave a child behind), `mute` (never a word), `alone` (says so), `deaf`
+(ignores `stop`).
 What the launcher tells it goes to `heard-NAME`, each of its lives to `lives-NAME`.
 """
 
@@ -327,6 +328,8 @@ def main(package: str) -> None:
         spawner = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
         (directory / "spawner").write_text(str(spawner.pid))
         behaviour.unlink()
+    if "alone" in words:
+        lifeline.sendall(b"alone\n")
     broker = FakeBroker(directory) if package == "carpool_broker" else None
     if "mute" not in words:
         lifeline.sendall(b"ready\n")

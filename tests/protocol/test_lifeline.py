@@ -64,6 +64,19 @@ async def test_it_says_ready_and_then_alive_every_second(pair: Pair, autojump_cl
     assert launcher.recv(4096) == b"ready\nalive\nalive\nalive\n"
 
 
+async def test_that_it_is_alone_it_says_from_the_next_second_on(
+    pair: Pair, autojump_clock: MockClock
+) -> None:
+    launcher, lifeline = pair
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lifeline.run, lambda: None, lambda _: None)
+        await trio.sleep(0.5)
+        lifeline.alone()
+        await trio.sleep(2.0)
+        nursery.cancel_scope.cancel()
+    assert launcher.recv(4096) == b"alive\nalone\nalone\n"
+
+
 async def test_it_stays_alive_while_it_drains(pair: Pair, autojump_clock: MockClock) -> None:
     launcher, lifeline = pair
     launcher.send(b"stop\n")

@@ -16,3 +16,6 @@ class Bounds(Struct, frozen=True, kw_only=True):
     wait_s: float = 30.0
     park_s: float = 300.0
     """How long a call waits for a retry with what it wants of its agent (rule 14)."""
+    return_s: float = 30.0
+    """How long after the record came a session of an earlier broker may come back (rule 4). So long a request
+    of one that is back waits for the record."""

@@ -32,8 +32,6 @@ from carpool_protocol.ids import CallId, Epoch, PoolKey, SessionId, life_of
 from carpool_protocol.messages import Catalog, PoolChanged, Recorded, RecordedCall, SessionGone
 from carpool_protocol.subjects import TASKS
 
-RETURN_S: Final = 30.0
-"""A session that is not back so long after the record came is gone. So long a request waits for that."""
 GRACE_S: Final = 5.0
 """So long sessions are expected of which nothing is recorded, because they had nothing open."""
 
@@ -105,8 +103,9 @@ class Recovery:
         """That was all of it."""
         self.heard = True
         if not self.everybody and not self.windows:
-            self.windows.arm("grace", now, GRACE_S)
-            self.windows.arm("return", now, RETURN_S)
+            return_s = self._ledger.bounds.return_s
+            self.windows.arm("grace", now, min(GRACE_S, return_s))
+            self.windows.arm("return", now, return_s)
         for session in list(self.record.sessions()):
             if session not in self._back:
                 self._release_own(session)
@@ -197,7 +196,7 @@ class Recovery:
     def _hold(self, session: Session, asked: AgentCalled, now: float) -> None:
         self._ledger.open(session, asked).stage = "returning"
         if session.id not in self.waits:
-            self.waits.arm(session.id, now, RETURN_S)
+            self.waits.arm(session.id, now, self._ledger.bounds.return_s)
 
     def _returning(self, session: Session) -> list[Owed]:
         return [owed for owed in session.owed.values() if owed.stage == "returning"]

@@ -28,6 +28,7 @@ class SessionBounds(Struct, frozen=True, kw_only=True):
     max_waiting_calls: int
     max_waiting_bytes: int
     park_s: float
+    return_s: float
     slow_reader_s: float
 
 

@@ -109,6 +109,13 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         "elicitation); then it is cancelled.",
     ),
     seconds(
+        "session.return_s",
+        "session.return_s",
+        30.0,
+        "After the death of the broker the sessions that it served are kept this long for agents to come "
+        "back to, with their calls and leases.",
+    ),
+    seconds(
         "session.slow_reader_s",
         "session.slow_reader_s",
         30.0,

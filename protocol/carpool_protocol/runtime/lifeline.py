@@ -1,6 +1,7 @@
 """A daemon process's end of its lifeline: the socket pair between it and the launcher.
 
-Text lines. To the launcher: `ready` once, `alive` every second. From it: `stop`, or
+Text lines. To the launcher: `ready` once, `alive` every second; of a broker to which no session of an earlier
+one may come back any more, `alone` in its place. From it: `stop`, or
 `stop again` where carpool is started again at once; `gone NAME` (a supervisor has died); to a broker
 `heir …` before anything else (docs/decisions/0019). End of file means that the launcher is dead,
 and then this process ends as well: nothing is left running (design section 1).
@@ -45,6 +46,7 @@ class Lifeline:
     def __init__(self, fd: int) -> None:
         self._socket = socket.socket(fileno=fd)
         self._socket.setblocking(False)
+        self._alive = b"alive\n"
         self._unsent = b""
         self._unread = b""
         self.stop_word = ""
@@ -53,6 +55,10 @@ class Lifeline:
     def ready(self) -> None:
         """Say that this process does its work now: a broker takes sessions, a supervisor is linked."""
         self._send(b"ready\n")
+
+    def alone(self) -> None:
+        """Say so from the next second on, each time: a launcher that does not read now will hear it."""
+        self._alive = b"alone\n"
 
     async def run(self, on_stop: Callable[[], None], on_gone: Callable[[str], None]) -> None:
         """Serve the lifeline until the launcher is gone or the caller cancels.
@@ -83,7 +89,7 @@ class Lifeline:
 
     async def _say_alive(self) -> None:
         while True:
-            self._send(b"alive\n")
+            self._send(self._alive)
             await trio.sleep(ALIVE_EVERY_S)
 
     def _send(self, line: bytes) -> None:

@@ -21,6 +21,8 @@ from tests.kit.victims import IMPOSSIBLE, VICTIMS, expected, outcome
 from tests.kit.waits import until
 
 LIMIT_S = 60.0
+RETURN_S = 3.0
+"""So long what died with its agents is kept for them."""
 CELLS = [(victim, phase) for victim in VICTIMS for phase in PHASES if (victim, phase) not in IMPOSSIBLE]
 
 
@@ -28,7 +30,7 @@ def carpool() -> Iterator[Daemon]:
     """Without servers, with an HTTP door; its journals keep everything."""
     with socket.socket() as free:  # the next door must be found where the one before was
         free.bind(("127.0.0.1", 0))
-        one = Daemon({}, http={"port": free.getsockname()[1]})
+        one = Daemon({}, http={"port": free.getsockname()[1]}, session={"return_s": RETURN_S})
     one.environ["CARPOOL_JOURNAL"] = "1000000"
     try:
         one.up()

@@ -37,7 +37,7 @@ class Scene:
     def __init__(self, daemon: Daemon, name: str, phase: str) -> None:
         self.daemon = daemon
         self.server = name
-        self.others = {"http": daemon.configured()["http"]}
+        self.others = {name: value for name, value in daemon.configured().items() if name != "mcpServers"}
         self.phase = PHASES[phase]
         self.ledger = Ledger(daemon.base / f"{name}.ledger")
         self.gate = daemon.base / f"{name}.gate"

@@ -7,7 +7,7 @@ moments at which nobody is there and no server is configured. Knows nothing of s
 import os
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -34,6 +34,8 @@ from tests.kit.waits import until
 _ASK: Final = re.compile(rb'"ask":"([0-9a-f]{8})-')
 """What the ids of a supervisor's asks begin with comes from its secret, which no journal tells; the ids are
 told."""
+_LIFE: Final = re.compile(rb'"session":"s(\d+)-')
+"""The number of a broker is told by its launcher and no journal; sessions that came to it are named by it."""
 
 
 class Traces(Struct, frozen=True):
@@ -86,22 +88,32 @@ async def journals_replay(daemon: Daemon) -> None:
     """Fresh cores, told what those of the living processes were told, decide the same."""
     facts = await daemon.status()
     bounds = Configuration(find_config_file(daemon.environ, str(daemon.config)), daemon.environ).bounds()
-    broker = BrokerCore(Registry(mark="m"), bounds, 10.0, secret=b"s" * 32)
+
+    def broker(data: bytes) -> BrokerCore:
+        life = max(map(int, _LIFE.findall(data)), default=0)
+        return BrokerCore(Registry(mark="m"), bounds, 10.0, secret=b"s" * 32, life=life)
+
+    def supervisor(data: bytes) -> SupervisorCore:
+        core = SupervisorCore(b"l" * LIFE_BYTES)
+        if mark := _ASK.search(data):
+            core.asks._prefix = mark[1].decode()
+        return core
+
     await _replays(daemon, facts["broker"]["pid"], "broker", broker, bv.AnyEvent)
     for each in facts["supervisors"]:
-        core = SupervisorCore(b"l" * LIFE_BYTES)
-        await _replays(daemon, each["pid"], f"supervisor-{each['id']}", core, sv.AnyEvent)
+        await _replays(daemon, each["pid"], f"supervisor-{each['id']}", supervisor, sv.AnyEvent)
 
 
-async def _replays(daemon: Daemon, pid: int, name: str, core: Machine[Any, Any], known: Any) -> None:
+async def _replays(
+    daemon: Daemon, pid: int, name: str, make: Callable[[bytes], Machine[Any, Any]], known: Any
+) -> None:
     path = daemon.logs / f"journal-{name}.jsonl"
     path.unlink(missing_ok=True)
     os.kill(pid, signal.SIGUSR2)
     await until(path.exists, f"{name} writes its journal", WAIT_S)
     data = path.read_bytes()
     lines = [msgspec.json.decode(line) for line in data.splitlines()]
-    if isinstance(core, SupervisorCore) and (mark := _ASK.search(data)):
-        core.asks._prefix = mark[1].decode()
+    core = make(data)
     assert lines[0]["seq"] == 0, "the ring is too small for this life"
     decided = [[effect["type"] for effect in line["effects"]] for line in lines]
     again = replay(core, load(data, [known]))

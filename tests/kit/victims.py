@@ -80,10 +80,23 @@ VICTIMS: Final = {
         shares=True,
     ),
     "supervisor": Victim(_supervisor, {"*": "link_broken", "greeting": ANSWERED}, held="state_lost"),
+    # Who brings its own connection has nobody to come back for it; all others notice a pause.
     "broker": Victim(
-        _broker, {"*": ENDED}, afterwards=ENDED, held=ENDED, greeters={SOCKET: ENDED, SHIM: ENDED}
+        _broker,
+        {"*": {SOCKET: ENDED}},
+        afterwards={SOCKET: ENDED},
+        held={SOCKET: ENDED},
+        greeters={SOCKET: ENDED},
     ),
-    "launcher": Victim(_launcher, {"*": ENDED}, afterwards=ENDED, held=ENDED, greeters=ENDED, ends_all=True),
+    # A shim that finds nobody starts carpool again.
+    "launcher": Victim(
+        _launcher,
+        {"*": {SOCKET: ENDED, HTTP: ENDED, SHIM: "link_broken"}},
+        afterwards={SOCKET: ENDED, HTTP: ENDED},
+        held={SOCKET: ENDED, HTTP: ENDED},
+        greeters={SOCKET: ENDED, HTTP: ENDED},
+        ends_all=True,
+    ),
     "agent": Victim(
         _players,
         {"*": {AGENT: ENDED}},

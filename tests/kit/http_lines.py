@@ -14,6 +14,7 @@ import trio
 import trio.testing
 
 _HEAD_END = b"\r\n\r\n"
+_LAST_CHUNK = b"0\r\n\r\n"
 
 
 class HttpLines(trio.abc.SendStream):
@@ -113,6 +114,8 @@ class HttpLines(trio.abc.SendStream):
                         said += await self._heard(head, body, said)
                 ended = True
         head, _, body = data.partition(_HEAD_END)
+        if b"chunked" in head.lower() and not body.endswith(_LAST_CHUNK):
+            ended = False
         status = int(head.split()[1]) if head else 0
         if status and status // 100 != 2:
             self.refused.append(status)

@@ -37,6 +37,8 @@ TALLY = TOP / "tests" / "kit" / "servers" / "tally.py"
 OUT = Path(__file__).with_name("out") / "soak.csv"
 SERVERS = ("alpha", "beta", "gamma")
 SAMPLE_S = 10.0
+NAPS, NAP_S = 1 / 3, 1.5
+"""So many of the calls last, and so long at most: kills are to hit calls in flight."""
 ANSWER_S = 120.0
 """Past this a request counts as never answered."""
 STORM = ("instance", "instance", "broker", "broker", "supervisor", "shim")
@@ -167,9 +169,10 @@ class Agent:
         server = self.chance.choice(SERVERS)
         self.ledger.asked += 1
         began = time.monotonic()
-        answer = await ask(
-            "tools/call", {"name": f"{server}__run", "arguments": {"mark": mark, "how": "at once"}}
-        )
+        arguments: dict[str, Any] = {"mark": mark, "how": "at once"}
+        if self.chance.random() < NAPS:
+            arguments = {"mark": mark, "how": "nap", "nap_s": self.chance.uniform(0.1, NAP_S)}
+        answer = await ask("tools/call", {"name": f"{server}__run", "arguments": arguments})
         self.ledger.longest_s = max(self.ledger.longest_s, time.monotonic() - began)
         if answer is None:
             self.ledger.faults.append(f"agent {self.number}: {mark} was never answered")
@@ -254,7 +257,7 @@ async def watch(house: Carpool, began: float, rows: list[dict[str, Any]], stop: 
     """Memory of its processes, every `SAMPLE_S`."""
     while not stop.is_set():
         for row in await house.processes():
-            size = None if row["role"] == "instance" else pss_bytes(row["pid"])
+            size = None if row["role"] in {"instance", "shim"} else pss_bytes(row["pid"])
             if size is not None:
                 at_s = round(time.monotonic() - began, 1)
                 own = {"role": row["role"], "pid": row["pid"], "pss_bytes": size}

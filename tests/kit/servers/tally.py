@@ -2,10 +2,10 @@
 """Writes down what it executes: `tally.py LEDGER [--greet-when FILE]`. Any number of calls at once.
 
 Every call of `run` adds its `mark` as a line to LEDGER before anything else, so that a reader of the file knows
-what was executed, how often, whatever became of this process. Then, as `how` says: `at once`; `hold` answers once
-`gate` (a file) is there; `half` writes half of its answer, and the rest (before any other line) once the gate is
-there; `ask` samples first, adds `MARK in` to LEDGER and answers with what was said. Heeds no cancel. The text of an answer is
-`MARK COUNT`, COUNT being the calls of this process so far.
+what was executed, how often, whatever became of this process. Then, as `how` says: `at once`; `nap` answers after
+`nap_s`; `hold` once `gate` (a file) is there; `half` writes half of its answer, and the rest (before any other
+line) once the gate is there; `ask` samples first, adds `MARK in` to LEDGER and answers with what was said. Heeds
+no cancel. The text of an answer is `MARK COUNT`, COUNT being the calls of this process so far.
 """
 
 import json
@@ -29,6 +29,11 @@ def note(line):
 def until(path):
     while not os.path.exists(path):
         time.sleep(0.005)
+
+
+def napped(request, said, nap_s):
+    time.sleep(nap_s)
+    answer(request, text(said))
 
 
 def held(request, said, gate):
@@ -60,8 +65,12 @@ def call(name, arguments, request):
         params = {"messages": [{"role": "user", "content": content}], "maxTokens": 10}
         send({"id": mark, "method": "sampling/createMessage", "params": params})
         return None
-    arguments = (request, said, gate) if how == "hold" else (request, said, gate, mark)
-    threading.Thread(target=held if how == "hold" else halved, args=arguments, daemon=True).start()
+    target, more = {
+        "nap": (napped, (arguments.get("nap_s"),)),
+        "hold": (held, (gate,)),
+        "half": (halved, (gate, mark)),
+    }[how]
+    threading.Thread(target=target, args=(request, said, *more), daemon=True).start()
 
 
 for message in lines():

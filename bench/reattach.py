@@ -175,18 +175,29 @@ async def measure(house: PrivateHouse, agents: int, kills: int, every_s: float) 
     }
 
 
-def main() -> int:
-    """Run it. 1 when anything was lost, doubled or run twice."""
-    parser = argparse.ArgumentParser(prog="python -m bench.reattach", description=__doc__)
-    parser.add_argument("--agents", type=int, default=64)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--every-s", type=float, default=1.5, help="Seconds of calm before each kill.")
-    arguments = parser.parse_args()
+def furnished() -> PrivateHouse:
+    """A carpool with the server of the run, not up yet."""
     house = PrivateHouse("cpr-")
     server = {"command": sys.executable, "args": ["-S", "-E", str(OBSERVER)]}
     house.config_file.write_text(
         json.dumps({"mcpServers": {"good": {**server, "pool": {"max": 1}, "sharing": "concurrent"}}})
     )
+    return house
+
+
+def wrong(found: dict[str, Any]) -> bool:
+    """Whether anything was lost, doubled or run twice."""
+    return any(found[key] for key in ("not_answered_once", "answered_badly", "ran_twice", "never_ran"))
+
+
+def main() -> int:
+    """Run it. 1 when anything was lost, doubled or run twice."""
+    parser = argparse.ArgumentParser(prog="python -m bench.reattach", description=__doc__)
+    parser.add_argument("--agents", type=int, default=64)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--every-s", type=float, default=2.5, help="Seconds of calm before each kill.")
+    arguments = parser.parse_args()
+    house = furnished()
     try:
         house.up()
         found = trio.run(measure, house, arguments.agents, arguments.kills, arguments.every_s)
@@ -194,8 +205,7 @@ def main() -> int:
         for line in house.close():
             print(line, file=sys.stderr)
     print(json.dumps(found, indent=1))
-    wrong = found["not_answered_once"], found["answered_badly"], found["ran_twice"], found["never_ran"]
-    return int(any(wrong))
+    return int(wrong(found))
 
 
 if __name__ == "__main__":

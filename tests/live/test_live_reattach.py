@@ -8,6 +8,7 @@ from typing import Final
 
 import trio
 
+from bench import reattach
 from carpool_protocol.attach import Attach, ResumeSession
 from carpool_protocol.attach_version import ATTACH_VERSION
 from tests.behaviours import behaviour
@@ -113,6 +114,20 @@ async def test_a_second_death_before_anybody_has_settled_loses_nothing(daemon: M
             assert "result" in await agent.answer(held)
             await seen_once(agent, "good", ["twice"])
             assert deaths(one) == 2
+
+
+@behaviour("reattach:calls")
+async def test_a_crowd_that_calls_all_the_time_loses_and_repeats_nothing_over_several_deaths() -> None:
+    house = reattach.furnished()
+    try:
+        await trio.to_thread.run_sync(house.up)
+        with trio.fail_after(LIMIT_S):
+            found = await reattach.measure(house, agents=16, kills=3, every_s=0.3)
+    finally:
+        left = await trio.to_thread.run_sync(house.close)
+    assert not left
+    assert not reattach.wrong(found), found
+    assert found["server_restarts"] == 0
 
 
 def broker_pid(daemon: Daemon) -> int:

@@ -10,17 +10,21 @@ import importlib
 import json
 import os
 import sys
+import time
 from typing import Any, NoReturn
 
 import click
 import msgspec
 
-from carpool import display
+from carpool import display, lock
 from carpool.door import AnsweredError, Door, DoorError, release
 from carpool.up import Place, bring_up, wished_config
 from carpool_protocol import paths
 
 EXIT_FAILED, EXIT_USAGE, EXIT_NO_BROKER = 1, 2, 69
+RETURN_S = 15.0
+"""So long a verb waits for a broker that a launcher is about to start: it pauses 5 s at most between two."""
+_POLL_S = 0.05
 
 VERBS: dict[str, tuple[str, str]] = {
     "up": ("", "Run carpool here; with --detach in the background."),
@@ -134,7 +138,7 @@ def open_door(*, control: bool, start: bool = False, profile: str = "") -> Door:
     """A session with the broker. `start`: bring carpool up where it is not."""
     place = the_place()
     try:
-        return Door(place.directory, control=control, profile=profile)
+        return reach(place, control=control, profile=profile)
     except DoorError as error:
         if not (start and error.no_broker):
             fail_at(error)
@@ -145,6 +149,23 @@ def open_door(*, control: bool, start: bool = False, profile: str = "") -> Door:
         return Door(place.directory, control=control, profile=profile)
     except DoorError as error:
         fail_at(error)
+
+
+def reach(place: Place, *, control: bool, profile: str = "") -> Door:
+    """A session with the broker, or with the next one where it has just died. Raises `DoorError`."""
+    deadline = time.monotonic() + RETURN_S
+    while True:
+        try:
+            return Door(place.directory, control=control, profile=profile)
+        except DoorError as error:
+            if not error.no_broker or lock.holder(place.directory) is None:
+                raise
+            if time.monotonic() >= deadline:
+                raise DoorError(
+                    "carpool runs here, but its broker does not come up; see `carpool logs --daemon`",
+                    no_broker=True,
+                ) from None
+        time.sleep(_POLL_S)
 
 
 def ask(door: Door, method: str, params: dict[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from carpool import display
-from carpool.cli import ask, fail, fail_at, json_option, open_door, print_json, the_place
-from carpool.door import Door, DoorError
+from carpool.cli import ask, fail, fail_at, json_option, open_door, print_json, reach, the_place
+from carpool.door import DoorError
 from carpool.door_watch import told_url
 
 Facts = dict[str, Any]
@@ -41,7 +41,7 @@ NOTHING: Facts = {
 def status(as_json: bool) -> None:
     """Show whether all is well, the servers and the sessions."""
     try:
-        door = Door(the_place().directory, control=True)
+        door = reach(the_place(), control=True)
     except DoorError as error:
         if as_json:
             print_json({**NOTHING, "reason": str(error)})

@@ -78,16 +78,22 @@ class Rig:
         self.now = until
         return effects
 
-    def read(self, source: SourceId, *keys: PoolKey) -> list[Any]:
-        """A configuration has these servers."""
+    def read(
+        self, source: SourceId, *keys: PoolKey, twins: dict[PoolKey, PoolKey] | None = None
+    ) -> list[Any]:
+        """A configuration has these servers. `twins`: their pools for agents that can be asked."""
         entries = tuple(ScopeEntry(server=ServerName(key[0]), key=key) for key in keys)
-        specs = tuple(
-            PoolSpec(key=e.key, server=e.server, argv=[], env={}, cwd="/", policy=Policy()) for e in entries
-        )
+
+        def spec(key: PoolKey, *, asking: bool = False) -> PoolSpec:
+            return PoolSpec(
+                key=key, server=ServerName(key[0]), argv=[], env={}, cwd="/", policy=Policy(), asking=asking
+            )
+
         return self.feed(
             ev.SourceRead(
-                source=source, scope=Scope(entries), specs=specs, misconfigured={}, stop_first=frozenset(),
-                max_processes=8, max_greeting=3,
+                source=source, scope=Scope(entries), specs=tuple(map(spec, keys)), misconfigured={},
+                stop_first=frozenset(), max_processes=8, max_greeting=3,
+                twins={plain: spec(key, asking=True) for plain, key in (twins or {}).items()},
             )
         )  # fmt: skip
 

@@ -27,6 +27,7 @@ from carpool_protocol.messages import (
 )
 from tests.behaviours import behaviour
 from tests.broker.recovery_rig import (
+    DAEMON,
     EPOCH,
     ONE,
     OTHER,
@@ -39,6 +40,7 @@ from tests.broker.recovery_rig import (
     called,
     only,
     recorded,
+    says,
 )
 
 OLD = call_of(0, 7)
@@ -348,3 +350,20 @@ def test_levels_and_subscriptions_are_said_when_those_who_are_back_have_said_the
     later = rig.wait(GRACE_S)
     assert only(later, SetLevel) == [SetLevel(A, "info"), SetLevel(B, "info")]
     assert only(rig.wait(RETURN_S), SetLevel) == []
+
+
+@pytest.mark.parametrize("first", ["session", "record"])
+def test_a_new_call_of_a_stateless_agent_that_can_be_asked_goes_where_it_can_be(first: str) -> None:
+    rig = Rig()
+    asking = PoolKey("a:1?")
+    rig.read(DAEMON, A, B, twins={A: asking})
+    effects = []
+    if first == "session":
+        rig.resume(says(), greets=False)
+        effects += rig.link()
+    else:
+        rig.link()
+        effects += rig.resume(says(), greets=False)
+    effects += rig.catalog(asking, "x")
+    effects += rig.feed(PoolChanged(asking, "serving", "", None, "concurrent"))
+    assert [call.key for call in only(effects, Call)] == [asking]

@@ -1,13 +1,17 @@
 """The verbs against a fake broker: what is asked, what is printed, which exit code."""
 
 import json
+import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from carpool import cli
+from carpool import cli, lock
 from carpool.cli_read import NOTHING
+from carpool.door import DoorError
+from carpool.up import Place
 from tests.behaviours import behaviour
 from tests.kit.fake_broker import POOLS, STATUS, TOOLS, FakeBroker
 from tests.kit.house import House
@@ -39,6 +43,33 @@ def test_without_a_broker_a_verb_that_needs_one_says_how_to_start_it(
     assert done.returncode == 69
     assert "carpool is not running here; start it with `carpool up --detach`" in done.stderr
     assert not house.launcher
+
+
+def test_a_verb_waits_for_the_broker_that_a_launcher_starts_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CARPOOL_RUNTIME_DIR", str(house.directory))
+    held = lock.take(str(house.directory), "")
+    assert held is not None
+    with ExitStack() as stack:
+        stack.callback(os.close, held)
+        monkeypatch.setattr(cli.time, "sleep", lambda _s: stack.enter_context(FakeBroker(house.directory)))
+        with cli.reach(Place(), control=True) as door:
+            assert cli.ask(door, "carpool/status", {}) == STATUS
+
+
+def test_a_verb_says_where_a_launcher_has_no_broker_for_long(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CARPOOL_RUNTIME_DIR", str(house.directory))
+    monkeypatch.setattr(cli, "RETURN_S", 0)
+    held = lock.take(str(house.directory), "")
+    assert held is not None
+    try:
+        with pytest.raises(DoorError, match="its broker does not come up; see `carpool logs --daemon`"):
+            cli.reach(Place(), control=True)
+    finally:
+        os.close(held)
 
 
 def test_status_json_has_the_same_keys_when_nothing_runs(house: House) -> None:

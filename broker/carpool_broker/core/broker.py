@@ -299,6 +299,9 @@ class BrokerCore:
             case SessionMoved():
                 self._move(session, event, now)
             case AgentResumed():
+                for call in event.calls:
+                    if call.by is not None:
+                        self.greetings.met(session, call.by, settles=True)
                 self.recovery.resumed(session, event, now)
             case AgentLeft():
                 self.roots.forget(session)

@@ -1,10 +1,9 @@
 """The door: the Unix socket that agents come in through, and who is on it.
 
-Owns the connections, the attach dialogue, the receive budget for unfinished lines, the patience with agents
-that do not read (rule 3), and when carriers that keep are told what is settled and that an end is meant
-(docs/decisions/0019). A connection whose first line is no
-attach line is plain: that line is the agent's first. One whose attach line says so carries many
-sessions; what its lines mean is `carrier`'s.
+Owns the connections, the attach dialogue, the patience with agents that do not read (rule 3), and when
+carriers that keep are told what is settled and that an end is meant (docs/decisions/0019). A connection whose
+first line is no attach line is plain: that line is the agent's first. One whose attach line says so carries
+many sessions; what its lines mean is `carrier`'s.
 
 Knows nothing of: what a line means beyond the attach dialogue, configuration, calls.
 """
@@ -13,17 +12,20 @@ import logging
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
 from carpool_broker.agent_io import AgentIo
-from carpool_broker.carrier import Carrier, Stream, StreamHost
+from carpool_broker.carrier import Carrier, Stream
+from carpool_broker.connection import Agent
 from carpool_broker.core.effects import NO_CALL
 from carpool_broker.core.passage import Passage
 from carpool_broker.heritage import Heritage
+from carpool_broker.host import Host
 from carpool_broker.lingering import Lingering
 from carpool_broker.listener import Listener
+from carpool_broker.receive_budget import ReceiveBudget
 from carpool_broker.returning import Returning
 from carpool_broker.saying import NO_ASK
 from carpool_protocol.attach import (
@@ -50,74 +52,8 @@ ENVIRONMENT_S: Final = 10.0
 LOOK_S: Final = 1.0
 EARLY_BYTES: Final = 16 * 1024 * 1024
 """A carrier that sends more before it has said its environment is dropped."""
-READ_AHEAD_BYTES: Final = 64 * 1024
-"""Less than this of an unfinished line does not count towards the receive budget."""
 UNREAD_CAP_BYTES: Final = 256 * 1024 * 1024
 """A carrier of many that leaves more unread is dropped at once: it would take the memory of all others."""
-
-
-class Host(StreamHost, Protocol):
-    """What the door needs of the shell."""
-
-    def wanted_variables(self, attach: Attach) -> list[str]:
-        """Names of the environment variables the carrier is asked for."""
-
-    def take(
-        self, session: SessionId, lines: list[bytes | OverlongLine], passage: Passage | None = None
-    ) -> None:
-        """Lines of the agent. Where its carrier keeps, `passage` hears of each what it means."""
-
-    def may_return(self) -> bool:
-        """Whether sessions of earlier brokers may still come back."""
-
-    def take_back(
-        self,
-        session: SessionId,
-        lines: list[bytes | OverlongLine],
-        passage: Passage,
-        returning: Returning,
-    ) -> list[bytes | OverlongLine]:
-        """Lines that a carrier has kept, until `returning` is over; those behind them."""
-
-    def resumed(self, session: SessionId, returning: Returning, passage: Passage | None = None) -> None:
-        """All that the carrier has kept is there."""
-
-    def unread(self, session: SessionId, unread_bytes: int) -> None:
-        """So much waits for the agent to read; 0: nothing does any more."""
-
-
-class Agent:
-    """One connection."""
-
-    __slots__ = (
-        "asked", "attach", "began_at", "carrier", "id", "io", "kept", "line_at", "line_bytes", "passage",
-        "returning", "seen_at",
-        "seen_progress", "welcomed",
-    )  # fmt: skip
-
-    def __init__(self, session: SessionId, now: float) -> None:
-        self.id = session
-        self.io: AgentIo
-        self.attach: Attach | None = None
-        self.carrier: Carrier | None = None
-        """Where it carries many sessions; then it is none itself."""
-        self.passage: Passage | None = None
-        """Where its carrier keeps what passes."""
-        self.returning: Returning | None = None
-        """It was here at an earlier broker, and not all that its carrier has kept has come."""
-        self.asked: list[str] = []
-        """Variables that the carrier has been asked for and has not said yet."""
-        self.kept: list[bytes | OverlongLine] = []
-        """Lines that came before the environment."""
-        self.began_at = now
-        self.welcomed = False
-        self.seen_progress = 0
-        self.seen_at = now
-        """When the agent was last seen to read, or had nothing to read."""
-        self.line_bytes = 0
-        """Length of its unfinished line at the last look."""
-        self.line_at = now
-        """When that was last seen to grow."""
 
 
 class Door:
@@ -141,16 +77,12 @@ class Door:
         self.written: list[CallId] = []
         """Calls whose answers are with their carriers. Whoever reports them empties this."""
         self.slow_reader_s = slow_reader_s
-        self.receive_budget_bytes = receive_budget_bytes
+        self.budget = ReceiveBudget(receive_budget_bytes)
         self._count = 0
         self.agents: dict[SessionId, Agent] = {}
         self._streams: dict[SessionId, Stream] = {}
         """Sessions that come through a carrier with many, or did until it died."""
         self._lingering: Lingering[Stream] = Lingering(self.written.append)
-        self._unfinished: dict[SessionId, Agent] = {}
-        """Whose unfinished line counts towards the receive budget, the oldest line first."""
-        self._spent = False
-        """The receive budget is."""
         self._dirty: dict[SessionId, Agent] = {}
         self._unflushed = 0
         self._settle: Callable[[], None] = _nothing
@@ -257,7 +189,7 @@ class Door:
                 agent.io.write(ended_line(f"carpool has dropped this agent: {why}"))
             agent.io.flush()
             agent.io.close()
-            self._line_changed(agent)
+            self.budget.look(agent)
             if agent.carrier is not None:
                 agent.carrier.dropped()
             elif agent.welcomed:
@@ -269,15 +201,13 @@ class Door:
             await trio.sleep(LOOK_S)
             now = trio.current_time()
             for agent in list(self.agents.values()):
-                if not agent.io.blocked or agent.io.progress != agent.seen_progress:
-                    agent.seen_progress = agent.io.progress
-                    agent.seen_at = now
-                elif now - agent.seen_at > self.slow_reader_s:
+                if agent.unread_s(now) > self.slow_reader_s:
                     self.drop(agent.id, f"it has not read for {self.slow_reader_s:g} s")
                 if agent.asked and now - agent.began_at > ENVIRONMENT_S:
                     log.warning("%s did not say its environment; its variables count as missing", agent.id)
                     self._welcome(agent, {})
-            self._end_stalled(now)
+            for stalled, why in self.budget.stalled(now, self.slow_reader_s):
+                self.drop(stalled.id, why)
             self._listener.look()
             self.end_lingering(now)
             self._settle()
@@ -297,7 +227,7 @@ class Door:
             self._ready,
             on_lines=lambda lines: self._take(agent, lines),
             on_closed=lambda: self._left(agent),
-            on_unfinished=lambda: self._line_changed(agent),
+            on_unfinished=lambda: self.budget.look(agent),
             on_unread=lambda size_bytes: self._unread(agent, size_bytes),
             written=self.written,
         )
@@ -309,7 +239,7 @@ class Door:
 
     def _left(self, agent: Agent) -> None:
         if self.agents.pop(agent.id, None) is not None:
-            self._line_changed(agent)
+            self.budget.look(agent)
             if agent.carrier is not None:
                 agent.carrier.left()
             elif agent.welcomed:
@@ -382,11 +312,8 @@ class Door:
 
     def _rename(self, agent: Agent, session: SessionId) -> None:
         del self.agents[agent.id]
-        unfinished = self._unfinished.pop(agent.id, None)
         agent.id = session
         self.agents[session] = agent
-        if unfinished is not None:
-            self._unfinished[session] = agent
 
     def _enter(self, resume: ResumeSession | None, fresh: SessionId | None = None) -> tuple[SessionId, Epoch]:
         """The session that begins or comes back, and the epoch that its requests were sent under."""
@@ -471,37 +398,6 @@ class Door:
     def _tell_settled(self, agent: Agent, passage: Passage) -> None:
         agent.io.write(settled_line(passage.settle()))
         self._dirty[agent.id] = agent
-
-    # --- the receive budget ----------------------------------------------------------------------------
-
-    def _line_changed(self, agent: Agent) -> None:
-        """The unfinished line of an agent grew, came to its end, or went with the agent."""
-        if not agent.io.closed and agent.io.pending_bytes > READ_AHEAD_BYTES:
-            self._unfinished.setdefault(agent.id, agent)
-        elif self._unfinished.pop(agent.id, None) is None:
-            return
-        self._ration()
-
-    def _ration(self) -> None:
-        """One budget for all unfinished lines: when it is spent only the oldest one keeps reading."""
-        lines = list(self._unfinished.values())
-        spent = sum(agent.io.pending_bytes for agent in lines) > self.receive_budget_bytes
-        if spent or self._spent:
-            self._spent = spent
-            for place, agent in enumerate(lines):
-                agent.io.hold(spent and place > 0)
-
-    def _end_stalled(self, now: float) -> None:
-        """While others wait for the oldest line it must grow: its agent has as long as a slow reader has."""
-        oldest = next(iter(self._unfinished.values()), None)
-        if oldest is None:
-            return
-        if not self._spent or oldest.line_bytes != oldest.io.pending_bytes:
-            for agent in self._unfinished.values():
-                agent.line_bytes, agent.line_at = agent.io.pending_bytes, now
-        elif now - oldest.line_at > self.slow_reader_s:
-            why = f"others waited for the end of its line, which has not grown for {self.slow_reader_s:g} s"
-            self.drop(oldest.id, why)
 
 
 def _nothing() -> None:

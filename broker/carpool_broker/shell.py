@@ -248,10 +248,10 @@ class BrokerShell:
         """The launcher has seen it die: sooner and surer than any silence."""
         self._link.forget(name, "the launcher says that it died")
 
-    # --- sessions (door.Host) --------------------------------------------------------------------------
+    # --- sessions (host.Host) --------------------------------------------------------------------------
 
     def wanted_variables(self, attach: Attach) -> list[str]:
-        """See `door.Host`."""
+        """See `host.Host`."""
         return self._configuration.wanted_variables(attach)
 
     def objection(self, attach: Attach) -> Refused | None:
@@ -288,7 +288,7 @@ class BrokerShell:
         *,
         within: bool = False,
     ) -> None:
-        """See `door.Host`. `within`: the lines came in one, as a batch."""
+        """See `host.Host`. `within`: the lines came in one, as a batch."""
         burst: list[events.AnyEvent] = []
         for line in lines:
             if isinstance(line, bytes):
@@ -314,7 +314,7 @@ class BrokerShell:
         self._pump.feed_all(burst)
 
     def may_return(self) -> bool:
-        """See `door.Host`."""
+        """See `host.Host`."""
         return self._return_by is None or self._clock() < self._return_by
 
     def take_back(
@@ -324,7 +324,7 @@ class BrokerShell:
         passage: Passage,
         returning: Returning,
     ) -> list[bytes | OverlongLine]:
-        """See `door.Host`."""
+        """See `host.Host`."""
         for place, line in enumerate(lines):
             if returning.is_over:
                 return lines[place:]
@@ -343,7 +343,7 @@ class BrokerShell:
         return []
 
     def resumed(self, session: SessionId, returning: Returning, passage: Passage | None = None) -> None:
-        """See `door.Host`."""
+        """See `host.Host`."""
         resumed, rest = returning.end()
         self._pump.feed(resumed)
         for meaning in rest:
@@ -447,11 +447,11 @@ class BrokerShell:
         scopes.discard(scope)
 
     def unread(self, session: SessionId, unread_bytes: int) -> None:
-        """See `door.Host`."""
+        """See `host.Host`."""
         self._pump.feed(events.AgentUnread(session, unread_bytes))
 
     def farewell(self, session: SessionId) -> None:
-        """See `door.Host`."""
+        """See `host.Host`."""
         for scope in self._operators.pop(session, ()):
             scope.cancel()
         self._pump.feed(events.AgentLeft(session))
@@ -479,7 +479,7 @@ class BrokerShell:
         log.info("configuration read again")
         config = self._configuration.config
         self._door.slow_reader_s = config.session.slow_reader_s
-        self._door.receive_budget_bytes = config.receive_budget_bytes
+        self._door.budget.size_bytes = config.receive_budget_bytes
         self._pump.feed(events.LimitsRead(self._configuration.bounds(), config.list_wait_s))
         for reading in readings:
             self._pump.feed(reading)

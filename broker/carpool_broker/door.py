@@ -85,7 +85,7 @@ class Door:
         self._lingering: Lingering[Stream] = Lingering(self.written.append)
         self._dirty: dict[SessionId, Agent] = {}
         self._unflushed = 0
-        self._settle: Callable[[], None] = _nothing
+        self._settle: Callable[[], None] = lambda: None
 
     def open(self, settle: Callable[[], None]) -> None:
         """Listen. A socket file that is there is a dead broker's: the launcher's lock says so."""
@@ -146,7 +146,7 @@ class Door:
                     return
                 if ask:
                     passage.asked(ask, about)
-            # As `_queue`, without the call: all answers of plain connections pass here.
+            # As `_queue`, without the call: all answers pass here.
             agent.io.write(line)
             if call:
                 agent.io.mark(call)
@@ -398,7 +398,3 @@ class Door:
     def _tell_settled(self, agent: Agent, passage: Passage) -> None:
         agent.io.write(settled_line(passage.settle()))
         self._dirty[agent.id] = agent
-
-
-def _nothing() -> None:
-    pass

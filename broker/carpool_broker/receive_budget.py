@@ -1,8 +1,8 @@
 """One budget for all lines that agents have begun and not finished (rule 3).
 
 Owns whose unfinished line counts, in the order in which they began to, and who must not read on because it
-is spent. Invariants: while it is spent the oldest line keeps reading and no other does; whoever is gone counts
-no more.
+is spent. Invariants: while it is spent the oldest line keeps reading and no other does; whoever is gone
+counts no more.
 
 Knows nothing of: sockets beyond `AgentIo`, how a connection ends.
 """

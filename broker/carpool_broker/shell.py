@@ -3,7 +3,8 @@
 Owns the wiring: door, link, configuration, control, timers, lifeline. Decides nothing about calls,
 names or rights.
 
-Knows nothing of: pids and pipes of servers, how what agents are told is worded (`saying`).
+Knows nothing of: pids and pipes of servers, what agents' lines mean (`hosting`), how what agents are told is
+worded (`saying`).
 """
 
 import logging
@@ -14,25 +15,17 @@ from pathlib import Path
 
 import trio
 
-from carpool_broker.agent_io import LINE_CAP_BYTES
-from carpool_broker.carrier import Stream, placed
 from carpool_broker.configuration import DAEMON, Configuration
-from carpool_broker.control import Control, ControlError
+from carpool_broker.control import Control
 from carpool_broker.core import effects, events
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.passage import Passage
 from carpool_broker.core.registry import Registry
 from carpool_broker.door import Door
-from carpool_broker.era import handshake
 from carpool_broker.heritage import Heritage
-from carpool_broker.returning import Returning
+from carpool_broker.hosting import Hosting
 from carpool_broker.saying import Saying
 from carpool_protocol import paths
-from carpool_protocol.attach import Attach
-from carpool_protocol.faults import fault, for_method
-from carpool_protocol.ids import Epoch, RawJson, SessionId
-from carpool_protocol.jsonrpc import error_body_line, result_line
-from carpool_protocol.lines import OverlongLine
+from carpool_protocol.ids import Epoch
 from carpool_protocol.messages import (
     LINK_VERSION,
     AnyMessage,
@@ -50,7 +43,6 @@ from carpool_protocol.runtime.pump import PIECE, Pump
 from carpool_protocol.runtime.ready import ReadySet
 from carpool_protocol.runtime.steady_clock import SteadyClock
 from carpool_protocol.runtime.zmq_link import ZmqLink
-from carpool_protocol.streams import Open, Refused
 
 log = logging.getLogger("carpool.broker")
 
@@ -73,7 +65,6 @@ class BrokerShell:
         lifeline: Lifeline | None,
     ) -> None:
         self._release = version("carpool")
-        self._digest_key = heritage.key("digests")
         self._configuration = configuration
         self._lifeline = lifeline
         config = configuration.config
@@ -94,10 +85,13 @@ class BrokerShell:
         self._pump: Pump[events.AnyEvent, effects.AnyEffect] = Pump(
             self.core, self._perform, clock=self._clock, dump_to=dump_to
         )
+        self._hosting = Hosting(
+            self.core, configuration, self._pump, clock=self._clock, digest_key=heritage.key("digests")
+        )
         self._door = Door(
             paths.agents_socket(runtime_dir),
             self._ready,
-            self,
+            self._hosting,
             heritage,
             slow_reader_s=config.session.slow_reader_s,
             receive_budget_bytes=config.receive_budget_bytes,
@@ -108,17 +102,14 @@ class BrokerShell:
             self._send_now,
             release=self._release,
             supervisors=self._supervisors,
-            control_sessions=lambda: set(self._operators),
+            control_sessions=self._hosting.operators,
             reload=self._reload,
         )
+        self._hosting.answer, self._hosting.write = self._control.answer, self._door.write
+        self._hosting.settle = self._settle
         self._supervisor: Hello | None = None
-        self._return_by: float | None = None
-        """Until then sessions of earlier brokers may come back; None: the record has not come yet."""
         self._unflushed = 0
         """Messages sent since the link was flushed."""
-        self._operators: dict[SessionId, set[trio.CancelScope]] = {}
-        """Sessions of operators, with the requests they have open."""
-        self._nursery: trio.Nursery | None = None
         self._stopped = trio.Event()
         saying = Saying(self.core, self._release, self._door.write, self._pump.feed)
         self._perform_one: dict[type, Callable[..., None]] = {
@@ -133,7 +124,7 @@ class BrokerShell:
     async def run(self) -> None:
         """Serve until stopped."""
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
+            self._hosting.nursery = nursery
             self._pump.feed(self._configuration.resolve(DAEMON))
             nursery.start_soon(self._ready.run, self._settle)
             nursery.start_soon(self._pump.run_timers, self._settle)
@@ -205,8 +196,8 @@ class BrokerShell:
         burst: list[events.AnyEvent] = []
         for message in messages:
             if isinstance(message, events.LinkEvent):
-                if self._return_by is None and isinstance(message, Recorded) and message.last:
-                    self._return_by = self._clock() + self.core.ledger.bounds.return_s
+                if isinstance(message, Recorded) and message.last:
+                    self._hosting.record_came()
                 burst.append(message)
                 continue
             if burst:
@@ -248,222 +239,13 @@ class BrokerShell:
         """The launcher has seen it die: sooner and surer than any silence."""
         self._link.forget(name, "the launcher says that it died")
 
-    # --- sessions (host.Host) --------------------------------------------------------------------------
-
-    def wanted_variables(self, attach: Attach) -> list[str]:
-        """See `host.Host`."""
-        return self._configuration.wanted_variables(attach)
-
-    def objection(self, attach: Attach) -> Refused | None:
-        """See `carrier.StreamHost`."""
-        return self._configuration.objection(attach)
-
-    def welcome(
-        self, session: SessionId, attach: Attach, environment: dict[str, str], stream: Open | None = None
-    ) -> None:
-        """See `carrier.StreamHost`."""
-        source, followed = self._configuration.enter(session, attach, environment)
-        self._pump.feed_all(followed)
-        if attach.control:
-            self._operators[session] = set()
-        self._pump.feed(
-            events.AgentCame(
-                session=session,
-                source=source,
-                agent=attach.agent,
-                pid=attach.pid,
-                carrier=attach.carrier if stream is None else "http",
-                control=attach.control,
-                shared=stream is not None and stream.kind == "shared",
-                anonymous=stream is not None and stream.kind == "shared" and not stream.principal,
-                max_open_calls=0 if stream is None else max(stream.max_open_calls, 0),
-            )
-        )
-
-    def take(
-        self,
-        session: SessionId,
-        lines: list[bytes | OverlongLine],
-        passage: Passage | None = None,
-        *,
-        within: bool = False,
-    ) -> None:
-        """See `host.Host`. `within`: the lines came in one, as a batch."""
-        burst: list[events.AnyEvent] = []
-        for line in lines:
-            if isinstance(line, bytes):
-                if not line:  # only where they are counted
-                    meaning = None
-                else:
-                    meaning = handshake.read(session, line, key=self._digest_key)
-                    if len(line) > handshake.MAX_KEPT_BYTES:
-                        meaning = handshake.bounded(meaning)
-            else:
-                meaning = handshake.read_overlong(session, line, LINE_CAP_BYTES)
-            if passage is not None:
-                if within:
-                    passage.came_within(meaning)
-                else:
-                    passage.came(meaning, len(line) if isinstance(line, bytes) else 0)
-            if isinstance(meaning, events.Event):
-                burst.append(meaning)
-            elif meaning is not None:
-                self._pump.feed_all(burst)  # whatever comes aside comes in its turn
-                burst = []
-                self._aside(session, meaning, passage)
-        self._pump.feed_all(burst)
-
-    def may_return(self) -> bool:
-        """See `host.Host`."""
-        return self._return_by is None or self._clock() < self._return_by
-
-    def take_back(
-        self,
-        session: SessionId,
-        lines: list[bytes | OverlongLine],
-        passage: Passage,
-        returning: Returning,
-    ) -> list[bytes | OverlongLine]:
-        """See `host.Host`."""
-        for place, line in enumerate(lines):
-            if returning.is_over:
-                return lines[place:]
-            if isinstance(line, bytes):
-                meaning = handshake.read(session, line, key=self._digest_key) if line else None
-                if len(line) > handshake.MAX_KEPT_BYTES:
-                    meaning = handshake.bounded(meaning)
-            else:
-                meaning = handshake.read_overlong(session, line, LINE_CAP_BYTES)
-            passage.came(meaning, len(line) if isinstance(line, bytes) else 0)
-            if not returning.replays():
-                returning.take(meaning)
-            elif isinstance(meaning, events.Event):
-                passage.replayed(meaning)
-                self._pump.feed(meaning)
-        return []
-
-    def resumed(self, session: SessionId, returning: Returning, passage: Passage | None = None) -> None:
-        """See `host.Host`."""
-        resumed, rest = returning.end()
-        self._pump.feed(resumed)
-        for meaning in rest:
-            if isinstance(meaning, events.Event):
-                self._pump.feed(meaning)
-            elif meaning is not None:
-                self._aside(session, meaning, passage)
-
-    def take_message(
-        self, stream: Stream, message: bytes, exchange: int, burst: list[events.AnyEvent]
-    ) -> None:
-        """See `carrier.StreamHost`."""
-        meaning = self._meaning(stream, message, exchange)
-        if isinstance(meaning, events.Event):
-            burst.append(meaning)
-            if isinstance(meaning, events.AgentCancelled):
-                self.feed(burst)
-                stream.cancelled(meaning.id)
-            return
-        if meaning is None:
-            return
-        self.feed(burst)  # whatever comes aside comes in its turn
-        if isinstance(meaning, handshake.Unservable):
-            stream.say(meaning.line, exchange)
-        elif isinstance(meaning, handshake.Batch):
-            if self._takes(stream.id, meaning):
-                for line in _unbatched(meaning):
-                    self.take_message(stream, line, exchange, burst)
-            else:
-                stream.say(meaning.refusal, exchange)
-        else:
-            self._aside(stream.id, meaning)
-
-    def _meaning(self, stream: Stream, message: bytes, exchange: int) -> handshake.Meaning:
-        shared = stream.exchanges.shared
-        said = handshake.read(stream.id, message, shared=shared, key=self._digest_key)
-        if len(message) > handshake.MAX_KEPT_BYTES:
-            said = handshake.bounded(said)
-        return placed(stream, said, exchange)
-
-    def take_back_message(self, stream: Stream, message: bytes, exchange: int, returning: Returning) -> None:
-        """See `carrier.StreamHost`."""
-        meaning = self._meaning(stream, message, exchange)
-        if not returning.replays():
-            if isinstance(meaning, handshake.Unservable):
-                stream.say(meaning.line, exchange)
-            else:
-                returning.take(meaning)
-        elif isinstance(meaning, events.Event):
-            stream.replayed(meaning)
-            self._pump.feed(meaning)
-
-    def version_of(self, session: SessionId) -> str:
-        """See `carrier.StreamHost`."""
-        return self.core.sessions[session].version
-
-    def feed(self, burst: list[events.AnyEvent]) -> None:
-        """See `carrier.StreamHost`."""
-        self._pump.feed_all(burst)
-        burst.clear()
-
-    def give_up(self, session: SessionId, request: RawJson) -> None:
-        """See `carrier.StreamHost`."""
-        self._pump.feed(events.AgentCancelled(session, request, "the client went away"))
-
-    def _takes(self, session: SessionId, batch: handshake.Batch) -> bool:
-        return bool(batch.lines) and self.core.sessions[session].version == handshake.BATCHING
-
-    def _aside(
-        self,
-        session: SessionId,
-        meaning: handshake.ControlAsked | handshake.Unservable | handshake.Batch,
-        passage: Passage | None = None,
-    ) -> None:
-        if isinstance(meaning, handshake.Unservable):
-            self._door.write(session, meaning.line)
-        elif isinstance(meaning, handshake.Batch):
-            if self._takes(session, meaning):
-                self.take(session, [*_unbatched(meaning)], passage, within=True)
-            else:
-                self._door.write(session, meaning.refusal)
-        elif session in self._operators:
-            assert self._nursery is not None
-            self._nursery.start_soon(self._answer_control, session, meaning)
-        else:
-            self._pump.feed(events.AgentErred(session, meaning.id, "unknown_method", ""))
-
-    async def _answer_control(self, session: SessionId, asked: handshake.ControlAsked) -> None:
-        scopes = self._operators.get(session)
-        if scopes is None:
-            return  # it left before we came to its request
-        with trio.CancelScope() as scope:
-            scopes.add(scope)
-            try:
-                line = result_line(asked.id, await self._control.answer(session, asked.method, asked.params))
-            except ControlError as error:
-                _, body = for_method(fault(error.slug, detail=error.detail), "")
-                line = error_body_line(asked.id, body)
-            self._door.write(session, line, asked.id, answers=True)
-            self._settle()
-        scopes.discard(scope)
-
-    def unread(self, session: SessionId, unread_bytes: int) -> None:
-        """See `host.Host`."""
-        self._pump.feed(events.AgentUnread(session, unread_bytes))
-
-    def farewell(self, session: SessionId) -> None:
-        """See `host.Host`."""
-        for scope in self._operators.pop(session, ()):
-            scope.cancel()
-        self._pump.feed(events.AgentLeft(session))
-        self._pump.feed_all(self._configuration.leave(session))
-
     # --- configuration ---------------------------------------------------------------------------------
 
     async def _watch_configuration(self) -> None:
         while True:
             await trio.sleep(CONFIG_LOOK_S)
             self._say_written()
-            if self._lifeline is not None and not self.may_return():
+            if self._lifeline is not None and not self._hosting.may_return():
                 self._lifeline.alone()
             if self._configuration.changed():
                 self._reload()
@@ -487,8 +269,3 @@ class BrokerShell:
 
     def _jumped(self) -> None:
         log.warning("the clock jumped: this process stood still, or the machine slept")
-
-
-def _unbatched(batch: handshake.Batch) -> list[bytes]:
-    # A batch within a batch is none of JSON-RPC's: it is refused as a line of its own.
-    return [line for line in batch.lines if not line.startswith(b"[")]

@@ -152,7 +152,7 @@ class Whole:
             self.broker = broker_shell.BrokerShell(str(house), configuration, Heritage(), None)
             self.supervisor = supervisor_shell.SupervisorShell(str(house), SUPERVISOR, None)
         nursery = mock.Mock(start_soon=lambda *what: self.operations.append(what))
-        self.broker._nursery = self.supervisor._nursery = nursery
+        self.broker._hosting.nursery = self.supervisor._nursery = nursery
         self.broker._pump.feed(configuration.resolve(DAEMON))
         self.ends[0].peer.connected()
         self.settle()

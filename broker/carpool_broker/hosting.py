@@ -1,0 +1,290 @@
+"""What agents' lines become: the broker's side of the door.
+
+Owns the way from a line, or a message of the HTTP door, to events of the core; who is an operator, and what
+operators have asked for; until when sessions of earlier brokers may come back. Decides nothing about calls.
+
+Knows nothing of: sockets, the supervisor, how what agents are told is worded (`saying`).
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import trio
+
+from carpool_broker.agent_io import LINE_CAP_BYTES
+from carpool_broker.carrier import Stream, placed
+from carpool_broker.configuration import Configuration
+from carpool_broker.control import ControlError
+from carpool_broker.core import effects, events
+from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.passage import Passage
+from carpool_broker.era import handshake
+from carpool_broker.host import Host
+from carpool_broker.returning import Returning
+from carpool_protocol.attach import Attach
+from carpool_protocol.faults import fault, for_method
+from carpool_protocol.ids import ABSENT, RawJson, SessionId
+from carpool_protocol.jsonrpc import error_body_line, result_line
+from carpool_protocol.lines import OverlongLine
+from carpool_protocol.runtime.pump import Pump
+from carpool_protocol.streams import Open, Refused
+
+
+class Write(Protocol):
+    """`Door.write`."""
+
+    def __call__(
+        self, session: SessionId, line: bytes, about: RawJson = ABSENT, *, answers: bool = False
+    ) -> None: ...
+
+
+class Hosting(Host):
+    """All sessions of one broker process, as their door sees them."""
+
+    write: Write
+    answer: Callable[[SessionId, str, RawJson], Awaitable[RawJson]]
+    """What an operator is told."""
+    settle: Callable[[], None]
+    """The burst is over. These three are set once, by who composes: the door needs its host too."""
+    nursery: trio.Nursery | None = None
+    """Set while the broker serves."""
+
+    def __init__(
+        self,
+        core: BrokerCore,
+        configuration: Configuration,
+        pump: Pump[events.AnyEvent, effects.AnyEffect],
+        *,
+        clock: Callable[[], float],
+        digest_key: bytes,
+    ) -> None:
+        self._core = core
+        self._configuration = configuration
+        self._pump = pump
+        self._clock = clock
+        self._digest_key = digest_key
+        self._return_by: float | None = None
+        """Until then sessions of earlier brokers may come back; None: the record has not come yet."""
+        self._operators: dict[SessionId, set[trio.CancelScope]] = {}
+        """Sessions of operators, with the requests they have open."""
+
+    def operators(self) -> set[SessionId]:
+        """Sessions that may use the `carpool/…` methods."""
+        return set(self._operators)
+
+    def record_came(self) -> None:
+        """A supervisor has told all that it remembers. The first time counts."""
+        if self._return_by is None:
+            self._return_by = self._clock() + self._core.ledger.bounds.return_s
+
+    def wanted_variables(self, attach: Attach) -> list[str]:
+        """See `host.Host`."""
+        return self._configuration.wanted_variables(attach)
+
+    def objection(self, attach: Attach) -> Refused | None:
+        """See `carrier.StreamHost`."""
+        return self._configuration.objection(attach)
+
+    def welcome(
+        self, session: SessionId, attach: Attach, environment: dict[str, str], stream: Open | None = None
+    ) -> None:
+        """See `carrier.StreamHost`."""
+        source, followed = self._configuration.enter(session, attach, environment)
+        self._pump.feed_all(followed)
+        if attach.control:
+            self._operators[session] = set()
+        self._pump.feed(
+            events.AgentCame(
+                session=session,
+                source=source,
+                agent=attach.agent,
+                pid=attach.pid,
+                carrier=attach.carrier if stream is None else "http",
+                control=attach.control,
+                shared=stream is not None and stream.kind == "shared",
+                anonymous=stream is not None and stream.kind == "shared" and not stream.principal,
+                max_open_calls=0 if stream is None else max(stream.max_open_calls, 0),
+            )
+        )
+
+    def take(
+        self,
+        session: SessionId,
+        lines: list[bytes | OverlongLine],
+        passage: Passage | None = None,
+        *,
+        within: bool = False,
+    ) -> None:
+        """See `host.Host`. `within`: the lines came in one, as a batch."""
+        burst: list[events.AnyEvent] = []
+        for line in lines:
+            if isinstance(line, bytes):
+                if not line:  # only where they are counted
+                    meaning = None
+                else:
+                    meaning = handshake.read(session, line, key=self._digest_key)
+                    if len(line) > handshake.MAX_KEPT_BYTES:
+                        meaning = handshake.bounded(meaning)
+            else:
+                meaning = handshake.read_overlong(session, line, LINE_CAP_BYTES)
+            if passage is not None:
+                if within:
+                    passage.came_within(meaning)
+                else:
+                    passage.came(meaning, len(line) if isinstance(line, bytes) else 0)
+            if isinstance(meaning, events.Event):
+                burst.append(meaning)
+            elif meaning is not None:
+                self._pump.feed_all(burst)  # whatever comes aside comes in its turn
+                burst = []
+                self._aside(session, meaning, passage)
+        self._pump.feed_all(burst)
+
+    def may_return(self) -> bool:
+        """See `host.Host`."""
+        return self._return_by is None or self._clock() < self._return_by
+
+    def take_back(
+        self,
+        session: SessionId,
+        lines: list[bytes | OverlongLine],
+        passage: Passage,
+        returning: Returning,
+    ) -> list[bytes | OverlongLine]:
+        """See `host.Host`."""
+        for place, line in enumerate(lines):
+            if returning.is_over:
+                return lines[place:]
+            if isinstance(line, bytes):
+                meaning = handshake.read(session, line, key=self._digest_key) if line else None
+                if len(line) > handshake.MAX_KEPT_BYTES:
+                    meaning = handshake.bounded(meaning)
+            else:
+                meaning = handshake.read_overlong(session, line, LINE_CAP_BYTES)
+            passage.came(meaning, len(line) if isinstance(line, bytes) else 0)
+            if not returning.replays():
+                returning.take(meaning)
+            elif isinstance(meaning, events.Event):
+                passage.replayed(meaning)
+                self._pump.feed(meaning)
+        return []
+
+    def resumed(self, session: SessionId, returning: Returning, passage: Passage | None = None) -> None:
+        """See `host.Host`."""
+        resumed, rest = returning.end()
+        self._pump.feed(resumed)
+        for meaning in rest:
+            if isinstance(meaning, events.Event):
+                self._pump.feed(meaning)
+            elif meaning is not None:
+                self._aside(session, meaning, passage)
+
+    def take_message(
+        self, stream: Stream, message: bytes, exchange: int, burst: list[events.AnyEvent]
+    ) -> None:
+        """See `carrier.StreamHost`."""
+        meaning = self._meaning(stream, message, exchange)
+        if isinstance(meaning, events.Event):
+            burst.append(meaning)
+            if isinstance(meaning, events.AgentCancelled):
+                self.feed(burst)
+                stream.cancelled(meaning.id)
+            return
+        if meaning is None:
+            return
+        self.feed(burst)  # whatever comes aside comes in its turn
+        if isinstance(meaning, handshake.Unservable):
+            stream.say(meaning.line, exchange)
+        elif isinstance(meaning, handshake.Batch):
+            if self._takes(stream.id, meaning):
+                for line in _unbatched(meaning):
+                    self.take_message(stream, line, exchange, burst)
+            else:
+                stream.say(meaning.refusal, exchange)
+        else:
+            self._aside(stream.id, meaning)
+
+    def _meaning(self, stream: Stream, message: bytes, exchange: int) -> handshake.Meaning:
+        shared = stream.exchanges.shared
+        said = handshake.read(stream.id, message, shared=shared, key=self._digest_key)
+        if len(message) > handshake.MAX_KEPT_BYTES:
+            said = handshake.bounded(said)
+        return placed(stream, said, exchange)
+
+    def take_back_message(self, stream: Stream, message: bytes, exchange: int, returning: Returning) -> None:
+        """See `carrier.StreamHost`."""
+        meaning = self._meaning(stream, message, exchange)
+        if not returning.replays():
+            if isinstance(meaning, handshake.Unservable):
+                stream.say(meaning.line, exchange)
+            else:
+                returning.take(meaning)
+        elif isinstance(meaning, events.Event):
+            stream.replayed(meaning)
+            self._pump.feed(meaning)
+
+    def version_of(self, session: SessionId) -> str:
+        """See `carrier.StreamHost`."""
+        return self._core.sessions[session].version
+
+    def feed(self, burst: list[events.AnyEvent]) -> None:
+        """See `carrier.StreamHost`."""
+        self._pump.feed_all(burst)
+        burst.clear()
+
+    def give_up(self, session: SessionId, request: RawJson) -> None:
+        """See `carrier.StreamHost`."""
+        self._pump.feed(events.AgentCancelled(session, request, "the client went away"))
+
+    def _takes(self, session: SessionId, batch: handshake.Batch) -> bool:
+        return bool(batch.lines) and self._core.sessions[session].version == handshake.BATCHING
+
+    def _aside(
+        self,
+        session: SessionId,
+        meaning: handshake.ControlAsked | handshake.Unservable | handshake.Batch,
+        passage: Passage | None = None,
+    ) -> None:
+        if isinstance(meaning, handshake.Unservable):
+            self.write(session, meaning.line)
+        elif isinstance(meaning, handshake.Batch):
+            if self._takes(session, meaning):
+                self.take(session, [*_unbatched(meaning)], passage, within=True)
+            else:
+                self.write(session, meaning.refusal)
+        elif session in self._operators:
+            assert self.nursery is not None
+            self.nursery.start_soon(self._answer_control, session, meaning)
+        else:
+            self._pump.feed(events.AgentErred(session, meaning.id, "unknown_method", ""))
+
+    async def _answer_control(self, session: SessionId, asked: handshake.ControlAsked) -> None:
+        scopes = self._operators.get(session)
+        if scopes is None:
+            return  # it left before we came to its request
+        with trio.CancelScope() as scope:
+            scopes.add(scope)
+            try:
+                line = result_line(asked.id, await self.answer(session, asked.method, asked.params))
+            except ControlError as error:
+                _, body = for_method(fault(error.slug, detail=error.detail), "")
+                line = error_body_line(asked.id, body)
+            self.write(session, line, asked.id, answers=True)
+            self.settle()
+        scopes.discard(scope)
+
+    def unread(self, session: SessionId, unread_bytes: int) -> None:
+        """See `host.Host`."""
+        self._pump.feed(events.AgentUnread(session, unread_bytes))
+
+    def farewell(self, session: SessionId) -> None:
+        """See `host.Host`."""
+        for scope in self._operators.pop(session, ()):
+            scope.cancel()
+        self._pump.feed(events.AgentLeft(session))
+        self._pump.feed_all(self._configuration.leave(session))
+
+
+def _unbatched(batch: handshake.Batch) -> list[bytes]:
+    # A batch within a batch is none of JSON-RPC's: it is refused as a line of its own.
+    return [line for line in batch.lines if not line.startswith(b"[")]

@@ -260,3 +260,14 @@ def test_calls_of_earlier_brokers_have_their_number_in_tokens_made_here() -> Non
     rig.ask(record.call, "q1")
     (again,) = only(rig.wait(0.01), RequireInput)
     assert CallId(int(again.state.split(".")[0])) == record.call
+
+
+def test_a_retry_and_its_first_request_under_one_name_do_not_become_the_same_call() -> None:
+    record, wanted = parked(("q1", "k"))
+    rig = Rig()
+    rig.link(record)
+    retry = says("2", state=wanted.state, given={"k": SAID})
+    effects = rig.resume(retry, says("1"), greets=False)
+    assert only(effects, Resume) == [Resume(record.call)]
+    assert only(effects, Call) == [], "the first one may have been run"
+    assert [reply.id for reply in only(effects, ReplyStateless)] == [b"1"]

@@ -219,13 +219,13 @@ class Recovery:
             rounds = None if token is None else self.record.get(session.id, token.call)
             if rounds is not None and (call is None or call.call <= rounds.call):
                 self._adopt(owed, rounds, token, now)
-            elif call is not None:
+            elif call is not None and self.record.get(session.id, call.call) is not None:
                 self._adopt(owed, call, None, now)
-            elif known:
+            elif call is None and known:
                 self._ledger.close(owed)
                 self._requests.called(asked, now)
             else:
-                self._ledger.fail(owed, "link_broken")
+                self._ledger.fail(owed, "link_broken")  # or a retry of it goes on as that call
         for left in self.record.calls_of(session.id):
             # A call of the stateless era may have ended while its agent was asked.
             awaited = left.parked or (left.ended and not session.greeted)

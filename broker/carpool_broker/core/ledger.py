@@ -251,7 +251,7 @@ class Ledger:
         if kind is not None and kind.delivered == failure.delivered:
             self.fail(owed, failure.fault, failure.text, failure.retry_after_s)
         else:
-            said = fault_of(failure, server=owed.server, tool=owed.tool, call=f"c{owed.call}")
+            said = fault_of(failure, server=owed.server, tool=owed.tool, call=call_name(owed.call))
             self.give(owed, Outcome(*for_method(said, owed.asked.method)))
         self.pump(owed.session, now)
 

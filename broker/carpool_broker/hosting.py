@@ -172,6 +172,8 @@ class Hosting(Host):
     def resumed(self, session: SessionId, returning: Returning, passage: Passage | None = None) -> None:
         """See `host.Host`."""
         resumed, rest = returning.end()
+        for greeting in returning.greetings:
+            self._pump.feed(greeting)
         self._pump.feed(resumed)
         for meaning in rest:
             if isinstance(meaning, events.Event):

@@ -9,7 +9,7 @@ Knows nothing of: whether it may come back, connections, what becomes of its cal
 
 from collections.abc import Sequence
 
-from carpool_broker.core.events import AgentCalled, AgentCancelled, AgentResumed
+from carpool_broker.core.events import AgentCalled, AgentCancelled, AgentGreeted, AgentReady, AgentResumed
 from carpool_broker.era.handshake import Meaning
 from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
 
@@ -27,6 +27,8 @@ class Returning:
         self._kept = max(kept, 0)
         self._unsettled = max(unsettled, 0)
         self._calls: dict[RawJson, AgentCalled] = {}
+        self.greetings: list[AgentGreeted | AgentReady] = []
+        """A greeting that was not answered: to be dealt with before all else, which it makes possible."""
         self._rest: list[Meaning] = []
 
     @property
@@ -44,7 +46,9 @@ class Returning:
 
     def take(self, meaning: Meaning) -> None:
         """What a line means that is not done with."""
-        if isinstance(meaning, AgentCalled):
+        if isinstance(meaning, AgentGreeted | AgentReady):
+            self.greetings.append(meaning)
+        elif isinstance(meaning, AgentCalled) and meaning.id not in self._calls:
             self._calls[meaning.id] = meaning
         elif isinstance(meaning, AgentCancelled) and meaning.id in self._calls:
             del self._calls[meaning.id]

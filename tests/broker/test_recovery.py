@@ -9,6 +9,7 @@ from carpool_broker.core import events as ev
 from carpool_broker.core.effects import Reply, TellServed
 from carpool_broker.core.events import SourceId
 from carpool_broker.core.recovery import GRACE_S
+from carpool_broker.returning import Returning
 from carpool_protocol.ids import EMPTY_OBJECT, CallId, Epoch, PoolKey, RawJson, SessionId, call_of
 from carpool_protocol.messages import (
     Call,
@@ -27,6 +28,7 @@ from carpool_protocol.messages import (
 )
 from tests.behaviours import behaviour
 from tests.broker.recovery_rig import (
+    ALL,
     DAEMON,
     EPOCH,
     ONE,
@@ -367,3 +369,34 @@ def test_a_new_call_of_a_stateless_agent_that_can_be_asked_goes_where_it_can_be(
     effects += rig.catalog(asking, "x")
     effects += rig.feed(PoolChanged(asking, "serving", "", None, "concurrent"))
     assert [call.key for call in only(effects, Call)] == [asking]
+
+
+def test_a_greeting_that_was_not_answered_is_heard_before_the_requests_that_came_after_it() -> None:
+    back = Returning(ONE, EPOCH, (), kept=0, unsettled=3)
+    greeting = ev.AgentGreeted(ONE, RawJson(b"0"), "2025-11-25", "x", ALL)
+    for meaning in (greeting, ev.AgentReady(ONE), called()):
+        back.replays()
+        back.take(meaning)
+    resumed, rest = back.end()
+    assert back.greetings == [greeting, ev.AgentReady(ONE)]
+    assert [call.id for call in resumed.calls] == [b"1"]
+    assert rest == []
+
+
+def test_a_request_whose_id_was_open_already_is_refused_by_the_next_broker_as_well() -> None:
+    back = Returning(ONE, EPOCH, (), kept=0, unsettled=2)
+    for name in ("a__x", "b__y"):
+        back.replays()
+        back.take(called(name=name))
+    resumed, rest = back.end()
+    assert [call.name for call in resumed.calls] == ["a__x"]
+    assert [again.name for again in rest if isinstance(again, ev.AgentCalled)] == ["b__y"]
+
+
+def test_a_failure_names_the_call_as_people_see_it() -> None:
+    rig = Rig()
+    rig.link(recorded(7))
+    rig.come()
+    [call] = only(rig.feed(called()), Call)
+    [reply] = only(rig.feed(Failed(call.call, "unheard_of", "maybe", "It is gone.")), Reply)
+    assert b"c1.1" in reply.body

@@ -656,6 +656,10 @@ class RecordedSession(Struct, frozen=True, array_like=True):
     session: SessionId
     held: list[PoolKey] = []
     """Where it has a lease, or had one whose loss it was not told of yet."""
+    gone: bool = False
+    """A broker gave it up, and its calls are forgotten: that one is not in the record does not mean that no
+    server saw it.
+    """
 
 
 class Recorded(Message, frozen=True, tag=44):

@@ -18,6 +18,7 @@ from carpool_protocol.messages import (
     PoolChanged,
     Progressed,
     Recorded,
+    RecordedSession,
     Resume,
     SessionGone,
     SessionNote,
@@ -400,3 +401,14 @@ def test_a_failure_names_the_call_as_people_see_it() -> None:
     [call] = only(rig.feed(called()), Call)
     [reply] = only(rig.feed(Failed(call.call, "unheard_of", "maybe", "It is gone.")), Reply)
     assert b"c1.1" in reply.body
+
+
+@behaviour("death:broker-pause")
+def test_a_session_that_the_broker_before_had_dropped_does_not_have_its_calls_run_anew() -> None:
+    rig = Rig()
+    rig.feed(ev.SupervisorCame(1_000_000, EPOCH))
+    rig.feed(Recorded([RecordedSession(ONE, gone=True)], []))
+    rig.catalog(A, "x")
+    effects = rig.resume(called())
+    assert only(effects, Call) == []
+    assert [code(reply) for reply in only(effects, Reply) if reply.id == b"1"] == ["link_broken"]

@@ -31,6 +31,7 @@ from carpool_protocol.messages import (
     PoolSpec,
     SessionGone,
     Wanted,
+    Written,
 )
 from carpool_supervisor.core import events as ev
 from carpool_supervisor.core.asks import MAX_OPEN_ASKS, TASKS_KEPT
@@ -223,6 +224,7 @@ def test_each_written_call_has_a_context_of_its_own_also_after_a_lost_link() -> 
     house.call(1)
     before = house.written[1].call.meta
     house.do(ev.BrokerCame(same=True))
+    house.do(Written([CallId(1)]))
     house.call(1)
     assert house.written[1].call.meta != before
     key = facts_of(ELICIT, house.written[1].call.meta, LIFE).trace
@@ -416,6 +418,7 @@ def test_a_call_from_before_the_link_was_lost_is_not_taken_for_one_of_its_namesa
     house.call(1, "s1")
     house.do(ev.TaskBegan(ONE, house.wire(1), "T"))
     house.do(ev.BrokerCame(same=True))
+    house.do(Written([CallId(1)]))
     house.call(1, "s1")
     assert house.wire(1) == 2
     refused(house.ask(task="T"))

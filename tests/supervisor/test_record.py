@@ -159,7 +159,8 @@ def test_a_session_that_is_gone_takes_its_answers_along_also_those_of_its_parts(
         house.answer(number)
     assert [each.session for each in house.another_broker()[1]] == [A, A, B]
     house.do(SessionGone(A))
-    assert house.another_broker() == ([RecordedSession(B)], [recorded(3, B, ended=True)])
+    gone = RecordedSession(A, gone=True)
+    assert house.another_broker() == ([RecordedSession(B), gone], [recorded(3, B, ended=True)])
 
 
 @behaviour("record:leases")
@@ -209,3 +210,27 @@ def test_a_long_record_comes_in_several_messages(monkeypatch: pytest.MonkeyPatch
     sessions, calls = house.another_broker()
     assert [each.call for each in calls] == [1, 2, 3, 4, 5]
     assert sessions == [RecordedSession(A)]
+
+
+@behaviour("record:nothing-runs-twice")
+def test_a_link_that_broke_for_a_while_does_not_make_the_record_forget_what_an_earlier_broker_began() -> None:
+    house = House()
+    house.call(1)
+    house.call(2, B)
+    house.answer(2)
+    house.another_broker()
+    told = [each for each in house.do(ev.BrokerCame(same=True)) if isinstance(each, Recorded)]
+    assert {call.call for each in told for call in each.calls} == {CallId(1), CallId(2)}
+    assert isinstance(house.do(Resume(CallId(2)))[0], Answered)
+    [lost] = house.do(Resume(CallId(1)))
+    assert (lost.fault, lost.delivered) == ("lost", "maybe")
+
+
+@behaviour("record:nothing-runs-twice")
+def test_another_broker_hears_which_sessions_the_one_before_it_gave_up() -> None:
+    house = House()
+    house.call(1)
+    house.do(SessionGone(A))
+    sessions, calls = house.another_broker()
+    assert calls == []
+    assert [(each.session, each.gone) for each in sessions] == [(A, True)]

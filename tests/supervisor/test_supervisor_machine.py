@@ -319,11 +319,18 @@ class SupervisorMachine(RuleBasedStateMachine):
         self.feed(Operate(self.words, key, verb))
 
     def broker_lost_touch(self, _pick: int) -> None:
+        """It has ended all calls by itself, and lets go of what it is told of them."""
+        known = self.owed.keys() | self.ended.keys()
         self.owed.clear()
         self.ended.clear()
         self.asked.clear()
         self.asks.clear()
-        self.feed(ev.BrokerCame(same=True))
+        told = self.core.handle(ev.BrokerCame(same=True), self.now)
+        self.perform(told)
+        calls = [call for each in told if isinstance(each, Recorded) for call in each.calls]
+        assert {call.call for call in calls} == known
+        assert all(call.ended for call in calls)
+        self.feed(Written([call.call for call in calls]))
 
     def broker_came(self, pick: int) -> None:
         """After one that died: it resumes some calls and wants nothing of the others."""

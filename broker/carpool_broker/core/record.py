@@ -25,6 +25,8 @@ class Record:
         self._out = out
         self.awaited: dict[SessionId, list[PoolKey]] = {}
         """Sessions that are not back, and where they hold something."""
+        self.gone: set[SessionId] = set()
+        """Sessions that were given up: if one comes back all the same, nothing is known of its calls."""
         self._calls: dict[SessionId, dict[CallId, RecordedCall]] = {}
         self._parked: dict[CallId, SessionId] = {}
         self.expiring: Deadlines[CallId] = Deadlines()
@@ -33,6 +35,9 @@ class Record:
     def hear(self, told: Recorded) -> None:
         """A part of it."""
         for each in told.sessions:
+            if each.gone:
+                self.gone.add(each.session)
+                continue
             self.awaited[each.session] = each.held
         for call in told.calls:
             self.awaited.setdefault(call.session, [])

@@ -72,8 +72,6 @@ class Recovery:
         """Nobody can come back any more: of a first broker nobody can."""
         self._back: dict[SessionId, Epoch] = {}
         """Who has come back, and under which supervisor its requests were sent."""
-        self.gone: set[SessionId] = set()
-        """Who did not come back in time: one who comes later finds nothing of theirs."""
         self._left: set[SessionId] = set()
         """Who left before the record was told."""
         self._bereft: dict[SessionId, list[PoolKey]] = {}
@@ -208,7 +206,7 @@ class Recovery:
             if server is not None:
                 session.called.add(server)
                 session.used.add(server)
-        known = self._back[session.id] == self.epoch != NOBODY and session.id not in self.gone
+        known = self._back[session.id] == self.epoch != NOBODY and session.id not in self.record.gone
         self.waits.disarm(session.id)
         self._before.wait_again(session.id, now)
         by_request = self.record.requests(session.id)
@@ -292,7 +290,7 @@ class Recovery:
         for session in list(self.record.awaited):
             if session in self._back:
                 continue
-            self.gone.add(session)
+            self.record.gone.add(session)
             if session in self._sessions:
                 self._release(session)
             else:

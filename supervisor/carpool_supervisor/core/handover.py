@@ -2,7 +2,8 @@
 
 Owns the difference between two cases. Another broker takes over what one that died has begun: it is told
 the record, and calls, leases and questions go on. The same broker that lost touch has ended all its calls by
-itself and wants none of them: they end here as well, and sessions that live on are told what they lost.
+itself and wants none of them: they end here as well, and sessions that live on are told what they lost. The
+record is told all the same: it may hold calls of brokers before, whose agents are not back yet.
 
 Knows nothing of: what is remembered and how long (`record`).
 """
@@ -47,7 +48,7 @@ class Handover:
     def broker_came(self, now: float, *, same: bool) -> None:
         """One greeted. What it is told of the record comes before everything else."""
         if same:
-            self._record.clear()
+            self._record.cut_off()
         for told in self._record.told(() if same else self._leases.holders(), self._desk.is_asked):
             self._out(told)
         self._held.abandon_all(now)  # whose a task is, nobody knows but the broker that is gone

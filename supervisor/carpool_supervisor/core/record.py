@@ -21,8 +21,14 @@ MAX_KEPT_BYTES: Final = 96 * 1024 * 1024
 """Of answers. While no broker is there the shell stops reading from servers long before that."""
 CALLS_PER_MESSAGE: Final = 2048
 
+MAX_GONE: Final = 4096
+"""Sessions that were given up are remembered until so many others were."""
+
 _TOO_LARGE: Final = "Its answer came while no broker was there, and there was no room to keep it."
 _NO_TASK: Final = "It became a task, and the broker that knew whose has died."
+_LINK: Final = (
+    "The parts of carpool had lost touch with each other, and its server was told that nobody waits."
+)
 _UNKNOWN: Final = "Nothing is known of it any more."
 
 End = Answered | Failed
@@ -51,6 +57,8 @@ class Record:
         """In the order in which they ended."""
         self._bare: dict[CallId, Entry] = {}
         """Ended, and how is forgotten."""
+        self._gone: dict[SessionId, None] = {}
+        """Sessions given up, the latest last. One whose carrier was cut off may come to another broker."""
         self.kept_bytes = 0
 
     def enter(self, call: Call) -> bool:
@@ -107,13 +115,17 @@ class Record:
         """Its agent is gone."""
         every = (*self._open.items(), *self._ended.items(), *self._bare.items())
         self.forget([call for call, entry in every if whole_of(entry.session) == session])
+        if whole_of(session) == session:
+            self._gone[session] = None
+            if len(self._gone) > MAX_GONE:
+                del self._gone[next(iter(self._gone))]
 
-    def clear(self) -> None:
-        """Nobody can ask for anything any more."""
+    def cut_off(self) -> None:
+        """All that is open is cancelled now. Nobody may take such a call for one that no server saw."""
+        for call, entry in self._open.items():
+            entry.end = Failed(call, "lost", "maybe", _LINK)
+        self._bare |= self._open
         self._open.clear()
-        self._ended.clear()
-        self._bare.clear()
-        self.kept_bytes = 0
 
     # --- a broker that begins ----------------------------------------------------------------------------
 
@@ -140,6 +152,7 @@ class Record:
         for session, key in holders:
             held.setdefault(whole_of(session), []).append(key)
         sessions = [RecordedSession(session, sorted(keys)) for session, keys in held.items()]
+        sessions += [RecordedSession(session, gone=True) for session in self._gone if session not in held]
         messages = [
             Recorded([], calls[at : at + CALLS_PER_MESSAGE], last=False)
             for at in range(0, len(calls), CALLS_PER_MESSAGE)

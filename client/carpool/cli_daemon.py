@@ -14,7 +14,8 @@ import click
 
 from carpool import adoption, display, lock
 from carpool.cli import EXIT_FAILED, EXIT_USAGE, ask, fail, json_option, open_door, print_json, the_place
-from carpool.launcher import AGAIN, CLEAR_S, STOP_S
+from carpool.launcher import AGAIN, STOP_S
+from carpool.remains import CLEAR_S
 from carpool.up import Place, bring_up
 from carpool_protocol import paths
 

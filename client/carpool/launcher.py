@@ -1,7 +1,7 @@
 """The launcher (`carpool up`): starts the broker and the supervisor, and keeps them up until told to stop.
 
 And the HTTP door where one is wanted, without which the others do as well. Owns the lock of the runtime
-directory, all these processes' lives and the removal of the sockets. Invariants: one launcher per runtime
+directory and all these processes' lives. Invariants: one launcher per runtime
 directory; no new supervisor before what the old one left is gone (rule 2); nothing of ours runs when it ends.
 
 Standard library only, no event loop: it sleeps in `select` until a lifeline speaks, a
@@ -13,14 +13,15 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import time
 
 from carpool import adoption
 from carpool.daemon_child import DaemonChild
 from carpool.door_watch import EXIT_CONFIG, EXIT_TAKEN, EXIT_UNWANTED, DoorWatch
+from carpool.launcher_log import say, spelled
 from carpool.place_watch import PlaceWatch
+from carpool.remains import CLEAR_S, Remains
 from carpool.vigil import SILENT_S, Vigil
 from carpool_protocol import paths
 
@@ -29,8 +30,6 @@ AGAIN = signal.SIGUSR1
 """Stop like after SIGTERM; whoever says this starts carpool again at once, and agents wait for that."""
 STOP_S = 15.0
 """From `stop` to SIGKILL."""
-CLEAR_S = 10.0
-"""The longest wait for what a dead supervisor left, before the sweep ends it."""
 DOOR_S = 10.0
 """Whoever starts carpool waits so long for a door that is wanted."""
 START_DEATHS = 3
@@ -38,7 +37,6 @@ START_DEATHS = 3
 _TICK_S = 1.0
 _LOOK_S = 0.05
 """How often to look for what cannot be waited for."""
-_SWEEP_S = 30.0
 
 
 class Keep:
@@ -74,7 +72,7 @@ class Launcher:
         self._directory = directory
         self._environ = environ
         self._ready_fd = ready_fd
-        self._runtime = paths.runtime_id(directory)
+        self._remains = Remains(directory, environ, place)
         logs = paths.log_dir(environ, directory)
         os.makedirs(logs, mode=0o700, exist_ok=True)
         at = ["--runtime-dir", directory]
@@ -124,9 +122,9 @@ class Launcher:
         """Start, keep up, stop. The exit code: 0, 1 it does not start, 2 the configuration is refused."""
         self._catch_signals()
         adoption.become_subreaper()
-        self._end_earlier_daemon()
-        self._sweep()
-        self._remove_sockets()
+        self._remains.end_earlier()
+        self._remains.sweep()
+        self._remains.remove_sockets()
         then = time.monotonic()
         looked = then
         while True:
@@ -147,7 +145,9 @@ class Launcher:
             self._announce()
             self._press(now)
             self._sleep(now)
-        self._clear_up()
+        self._remains.clear(unclean=self._unclean)
+        self._tell_starter(f"failed {EXIT_FAILED}\ncarpool was stopped while it started")
+        say("stopped")
         return self._exit
 
     def _look_at_place(self) -> None:
@@ -199,7 +199,7 @@ class Launcher:
             self._mourn_door(status, now + delay_s)
             return
         keep.start_at = now + delay_s
-        say(f"{child.name} ended with {_spelled(status)}; starting it again in {delay_s:.1f} s")
+        say(f"{child.name} ended with {spelled(status)}; starting it again in {delay_s:.1f} s")
         if keep is not self._broker:
             keep.clear_by = now + CLEAR_S
             self._broker.child.say(f"gone {child.name}")
@@ -216,7 +216,7 @@ class Launcher:
         self._door.start_at = start_at if again else None
         expected = status in {0, EXIT_CONFIG, EXIT_UNWANTED, EXIT_TAKEN}
         if not expected:
-            say(f"http ended with {_spelled(status)}; starting it again")
+            say(f"http ended with {spelled(status)}; starting it again")
         if status in {EXIT_CONFIG, EXIT_TAKEN}:
             note = self._door_watch.news(self._door.child.last_words())
             if note:
@@ -227,7 +227,7 @@ class Launcher:
         if keep.clear_by is not None:
             if now < keep.clear_by and adoption.adopted({other.child.pid for other in self._all}):
                 return
-            self._sweep()
+            self._remains.sweep()
             keep.clear_by = None
         if keep.start_at is None or now < keep.start_at:
             return
@@ -308,53 +308,6 @@ class Launcher:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
                 signal.signal(number, lambda _number, _frame: None)
 
-    def _end_earlier_daemon(self) -> None:
-        """A launcher that was killed leaves processes that end by themselves; wait for that, then insist."""
-        wait_until = time.monotonic() + CLEAR_S
-        while left := [pid for pid, _ in adoption.marked(self._runtime)]:
-            if time.monotonic() >= wait_until:
-                say(f"ending what an earlier carpool left here: {', '.join(map(str, left))}")
-                for pid in left:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                return
-            time.sleep(0.05)
-
-    def _clear_up(self) -> None:
-        """After both have ended: what they left, and the sockets."""
-        deadline = time.monotonic() + CLEAR_S
-        while adoption.adopted(set()) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        if self._unclean or adoption.adopted(set()) or adoption.marked(self._runtime):
-            self._sweep()
-            adoption.adopted(set())
-        self._remove_sockets()
-        self._tell_starter(f"failed {EXIT_FAILED}\ncarpool was stopped while it started")
-        say("stopped")
-
-    def _sweep(self) -> None:
-        """Let the supervisor's own tool find and end instances that carry our mark."""
-        command = [sys.executable, "-m", "carpool_supervisor.sweep", self._runtime]
-        try:
-            done = subprocess.run(
-                command, env=self._environ, stdin=subprocess.DEVNULL, timeout=_SWEEP_S, check=False
-            )
-            if done.returncode:
-                say(f"the sweep ended with {_spelled(done.returncode)}")
-        except (OSError, subprocess.TimeoutExpired) as error:
-            say(f"the sweep did not finish ({type(error).__name__})")
-
-    def _remove_sockets(self) -> None:
-        if self._place is not None and not self._place.is_ours():
-            return
-        for path in (
-            paths.agents_socket(self._directory),
-            paths.link_socket(self._directory),
-            paths.door_file(self._directory),
-        ):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-
     def _tell_starter(self, text: str) -> None:
         if self._ready_fd >= 0:
             with contextlib.suppress(OSError):  # whoever started us has not waited
@@ -372,22 +325,6 @@ def accepts(directory: str) -> bool:
     except OSError:  # of our own descriptors running out, too
         return False
     return True
-
-
-def say(text: str) -> None:
-    """One line for people, with the time: on the terminal, or in the launcher's log."""
-    with contextlib.suppress(OSError):  # a log on a full disk ends nobody
-        sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} launcher: {text}\n")
-        sys.stderr.flush()
-
-
-def _spelled(status: int) -> str:
-    if status >= 0:
-        return f"exit code {status}"
-    try:
-        return signal.Signals(-status).name
-    except ValueError:
-        return f"signal {-status}"
 
 
 def main(arguments: list[str]) -> int:

@@ -71,6 +71,10 @@ _RUNS: Final = {
     "reattach:meant": Behaviour(
         "issue 5", "`carpool restart --all` is a pause for agents behind a carrier, `carpool down` their end."
     ),
+    "restart:drains": Behaviour(
+        "issue 5",
+        "`carpool restart --all` waits for calls that run; what comes meanwhile the next daemon runs, once.",
+    ),
     "reattach:secret": Behaviour(
         "rule 4", "A session comes back only with its secret, once, and not at the broker that gave it."
     ),

@@ -24,10 +24,15 @@ from carpool.place_watch import PlaceWatch
 from carpool.remains import CLEAR_S, Remains
 from carpool.vigil import SILENT_S, Vigil
 from carpool_protocol import paths
+from carpool_protocol.stop_words import AGAIN, AGAIN_NOW, DRAIN_S, STOP
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
-AGAIN = signal.SIGUSR1
-"""Stop like after SIGTERM; whoever says this starts carpool again at once, and agents wait for that."""
+RESTART = signal.SIGUSR1
+"""Stop, the broker first, which waits for what is under way (`stop_words.DRAIN_S`). Whoever says this starts
+carpool again at once, and agents wait for that.
+"""
+DRAINED_S = DRAIN_S + 5.0
+"""From `stop again` to the word for the others: the broker's own patience, and time for its last words."""
 STOP_S = 15.0
 """From `stop` to SIGKILL."""
 DOOR_S = 10.0
@@ -112,6 +117,8 @@ class Launcher:
         self._was_ready = False
         self._stop_by: float | None = None
         """Set once it is stopping; then the time at which it stops being polite."""
+        self._others_by: float | None = None
+        """Set while the broker drains; then the time at which the others are told to stop all the same."""
         self._unclean = False
         self._exit = EXIT_OK
         self._wake, self._bell = socket.socketpair()
@@ -143,6 +150,7 @@ class Launcher:
             if self._stop_by is not None and not any(keep.child.pid for keep in self._all):
                 break
             self._announce()
+            self._stop_others(now)
             self._press(now)
             self._sleep(now)
         self._remains.clear(unclean=self._unclean)
@@ -193,6 +201,8 @@ class Launcher:
         child = keep.child
         if self._stop_by is not None:
             self._unclean |= status != 0
+            if keep in self._supervisors:
+                self._broker.child.say(f"gone {child.name}")  # it may be waiting for calls there
             return
         delay_s = keep.vigil.died(now)
         if keep is self._door:
@@ -269,14 +279,33 @@ class Launcher:
         self._exit = code
         self._stop("giving up")
 
-    def _stop(self, why: str, word: str = "stop") -> None:
-        if self._stop_by is not None:
-            self._stop_by = time.monotonic()  # asked twice: no more patience
-            return
-        say(f"stopping: {why}")
-        self._stop_by = time.monotonic() + STOP_S
-        for keep in self._all:
-            keep.child.say(word)
+    def _stop(self, why: str, word: str = STOP) -> None:
+        now = time.monotonic()
+        if self._others_by is not None:
+            say(f"draining no longer: {why}")
+            self._broker.child.say(AGAIN_NOW if word == AGAIN else word)
+            self._others_by = now
+        elif self._stop_by is not None:
+            self._stop_by = now  # asked twice: no more patience
+        elif word == AGAIN and self._broker.child.pid:
+            say(f"draining: {why}")
+            self._broker.child.say(word)
+            self._others_by = now + DRAINED_S
+            self._stop_by = self._others_by + STOP_S
+        else:
+            say(f"stopping: {why}")
+            self._stop_by = now + STOP_S
+            for keep in self._all:
+                keep.child.say(word)
+
+    def _stop_others(self, now: float) -> None:
+        """They serve the calls that the broker waits for: their turn is when it has ended, or is late."""
+        if self._others_by is not None and (not self._broker.child.pid or now >= self._others_by):
+            self._others_by = None
+            self._stop_by = now + STOP_S
+            for keep in self._all:
+                if keep is not self._broker:
+                    keep.child.say(STOP)
 
     def _press(self, now: float) -> None:
         if self._stop_by is not None and now >= self._stop_by:
@@ -297,14 +326,14 @@ class Launcher:
         ready, _, _ = select.select(fds, [], [], max(0.0, min(waits)))
         if self._wake.fileno() in ready:
             for number in set(self._wake.recv(4096)):
-                if number == AGAIN:
-                    self._stop("to be started again", "stop again")
+                if number == RESTART:
+                    self._stop("to be started again", AGAIN)
                 elif number != signal.SIGCHLD:
                     self._stop(f"got {signal.Signals(number).name}")
 
     def _catch_signals(self) -> None:
         signal.set_wakeup_fd(self._bell.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, AGAIN):
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, RESTART):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
                 signal.signal(number, lambda _number, _frame: None)
 

@@ -75,6 +75,10 @@ _RUNS: Final = {
         "issue 5",
         "`carpool restart --all` waits for calls that run; what comes meanwhile the next daemon runs, once.",
     ),
+    "restart:one-half-newer": Behaviour(
+        "issue 5",
+        "A half that comes up in another version after an update has the other one follow by itself.",
+    ),
     "reattach:secret": Behaviour(
         "rule 4", "A session comes back only with its secret, once, and not at the broker that gave it."
     ),

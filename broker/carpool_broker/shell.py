@@ -178,6 +178,14 @@ class BrokerShell:
         self._settle()
         self._stopped.set()
 
+    def _give_way(self) -> None:
+        """This process is of a carpool that was updated underneath it. It goes as if it had died: the
+        launcher brings up the new one, and carriers come back there.
+        """
+        if self._lifeline is not None and not self._stop_word():
+            log.warning("ending, so that a broker of the new version takes over")
+            self._stopped.set()
+
     def _stop_word(self) -> str:
         return "" if self._lifeline is None else self._lifeline.stop_word
 
@@ -240,6 +248,8 @@ class BrokerShell:
                         self._supervisor_went(message.why)
                 case PeerRefused():
                     log.error("%s", message.text)
+                    if message.superseded:
+                        self._give_way()
                 case Surveyed() | Operated() | Explained():
                     self._control.heard(message)
                 case _:

@@ -71,6 +71,14 @@ _RUNS: Final = {
     "reattach:meant": Behaviour(
         "issue 5", "`carpool restart --all` is a pause for agents behind a carrier, `carpool down` their end."
     ),
+    "restart:drains": Behaviour(
+        "issue 5",
+        "`carpool restart --all` waits for calls that run; what comes meanwhile the next daemon runs, once.",
+    ),
+    "restart:one-half-newer": Behaviour(
+        "issue 5",
+        "A half that comes up in another version after an update has the other one follow by itself.",
+    ),
     "reattach:secret": Behaviour(
         "rule 4", "A session comes back only with its secret, once, and not at the broker that gave it."
     ),

@@ -50,6 +50,7 @@ log = logging.getLogger("carpool.broker")
 ENVIRONMENT_S: Final = 10.0
 """How long a carrier may take to say the asked variables; after that they count as missing."""
 LOOK_S: Final = 1.0
+HEARD_LOOK_S: Final = 0.01
 EARLY_BYTES: Final = 16 * 1024 * 1024
 """A carrier that sends more before it has said its environment is dropped."""
 UNREAD_CAP_BYTES: Final = 256 * 1024 * 1024
@@ -92,17 +93,30 @@ class Door:
         self._settle = settle
         self._listener.open()
 
-    def close(self, why: str = "", *, again: bool = False) -> None:
-        """Close every connection and remove the socket file.
-
-        Carriers that keep are told `why`, and whether to come back; without a reason it is as if we had died.
+    def take_leave(self, why: str, *, again: bool) -> None:
+        """Nobody comes in any more. Carriers that keep are told `why`, and whether to come back; without a
+        reason it is as if we had died. Nothing that they say from now on is taken.
         """
         self._listener.close()
         for agent in self.agents.values():
             if why and agent.passage is not None:
-                if again and agent.returning is None:
+                agent.io.on_lines = _take_nothing
+                if again and agent.returning is not None:
+                    continue  # nothing is known of its calls yet: no word, as of a broker that dies
+                if again:
                     self._tell_settled(agent, agent.passage)
                 agent.io.write(ended_line(why, again=again))
+            agent.io.flush()
+
+    async def heard_out(self) -> None:
+        """Until all that was said is with the system that carries it."""
+        while any(agent.io.unread_bytes for agent in self.agents.values()):  # noqa: ASYNC110 - rare, and short
+            await trio.sleep(HEARD_LOOK_S)
+
+    def close(self) -> None:
+        """Close every connection and remove the socket file."""
+        self._listener.close()
+        for agent in self.agents.values():
             agent.io.flush()
             agent.io.close()
         self.agents.clear()
@@ -398,3 +412,7 @@ class Door:
     def _tell_settled(self, agent: Agent, passage: Passage) -> None:
         agent.io.write(settled_line(passage.settle()))
         self._dirty[agent.id] = agent
+
+
+def _take_nothing(_lines: list[bytes | OverlongLine]) -> None:
+    pass

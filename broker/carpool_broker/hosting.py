@@ -101,6 +101,7 @@ class Hosting(Host):
                 pid=attach.pid,
                 carrier=attach.carrier if stream is None else "http",
                 control=attach.control,
+                keeps=stream is None and attach.keeps,
                 shared=stream is not None and stream.kind == "shared",
                 anonymous=stream is not None and stream.kind == "shared" and not stream.principal,
                 max_open_calls=0 if stream is None else max(stream.max_open_calls, 0),

@@ -43,15 +43,18 @@ from carpool_protocol.runtime.pump import PIECE, Pump
 from carpool_protocol.runtime.ready import ReadySet
 from carpool_protocol.runtime.steady_clock import SteadyClock
 from carpool_protocol.runtime.zmq_link import ZmqLink
+from carpool_protocol.stop_words import AGAIN, AGAIN_NOW, STOP
 
 log = logging.getLogger("carpool.broker")
 
 CONFIG_LOOK_S = 1.0
 WRITTEN_CALLS = 64
 """So many written answers are reported at once; fewer of them within `CONFIG_LOOK_S`."""
-AGAIN = "stop again"
-ENDS = {"stop": "carpool was stopped", AGAIN: "carpool is started again"}
+_STARTED_AGAIN = "carpool is started again"
+ENDS = {STOP: "carpool was stopped", AGAIN: _STARTED_AGAIN, AGAIN_NOW: _STARTED_AGAIN}
 """What carriers that keep are told, by the launcher's word."""
+LAST_WORDS_S = 2.0
+"""So long an end that carriers come back from waits for them to take what was said."""
 
 
 class BrokerShell:
@@ -118,6 +121,7 @@ class BrokerShell:
                 self._configuration.use_roots(e.session, e.roots)
             ),
             effects.TellServed: lambda e: self._door.served_by(e.session, e.epoch),
+            effects.End: lambda _: self._stopped.set(),
             effects.Note: lambda e: log.log(logging.getLevelNamesMapping()[e.level.upper()], "%s", e.text),
         }
 
@@ -141,16 +145,40 @@ class BrokerShell:
             log.info("broker serves (pid %d, %d servers configured)", os.getpid(), servers)
             await self._stopped.wait()
             # Whoever loses us because the launcher has died is not told to stay away.
-            word = "" if self._lifeline is None else self._lifeline.stop_word
-            self._door.close(ENDS.get(word, ""), again=word == AGAIN)
+            word = self._stop_word()
+            again = word in {AGAIN, AGAIN_NOW}
+            self._door.take_leave(ENDS.get(word, ""), again=again)
+            if again:
+                with trio.move_on_after(LAST_WORDS_S):
+                    await self._door.heard_out()
+            self._door.close()
             nursery.cancel_scope.cancel()
 
     def stop(self) -> None:
-        """End: every open call is answered, then agents see end of file, and carriers that keep why."""
+        """End: every open call is answered, then agents see end of file, and carriers that keep why. An end
+        that they come back from waits for what is under way, until this is said once more.
+        """
+        word = self._stop_word()
+        if word == AGAIN:
+            log.info("draining: carpool is started again")
+            self._pump.feed(events.DrainMeant())
+            self._settle()
+            return
         log.info("stopping")
-        self._pump.feed(events.EndMeant())
+        self._pump.feed(events.EndMeant(again=word == AGAIN_NOW))
         self._settle()
         self._stopped.set()
+
+    def _give_way(self) -> None:
+        """This process is of a carpool that was updated underneath it. It goes as if it had died: the
+        launcher brings up the new one, and carriers come back there.
+        """
+        if self._lifeline is not None and not self._stop_word():
+            log.warning("ending, so that a broker of the new version takes over")
+            self._stopped.set()
+
+    def _stop_word(self) -> str:
+        return "" if self._lifeline is None else self._lifeline.stop_word
 
     # --- the burst -------------------------------------------------------------------------------------
 
@@ -211,6 +239,8 @@ class BrokerShell:
                         self._supervisor_went(message.why)
                 case PeerRefused():
                     log.error("%s", message.text)
+                    if message.superseded:
+                        self._give_way()
                 case Surveyed() | Operated() | Explained():
                     self._control.heard(message)
                 case _:

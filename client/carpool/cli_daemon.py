@@ -14,7 +14,8 @@ import click
 
 from carpool import adoption, display, lock
 from carpool.cli import EXIT_FAILED, EXIT_USAGE, ask, fail, json_option, open_door, print_json, the_place
-from carpool.launcher import AGAIN, CLEAR_S, STOP_S
+from carpool.launcher import DRAINED_S, RESTART, STOP_S
+from carpool.remains import CLEAR_S
 from carpool.up import Place, bring_up
 from carpool_protocol import paths
 
@@ -58,14 +59,17 @@ def stop(servers: tuple[str, ...], as_json: bool) -> None:
 @click.option("--all", "everything", is_flag=True, help="Carpool itself, with everything it runs.")
 @json_option
 def restart(servers: tuple[str, ...], everything: bool, as_json: bool) -> None:
-    """Restart SERVERS. With --all also carpool itself: after an update, agents go on with the new one."""
+    """Restart SERVERS. With --all also carpool itself: after an update, agents go on with the new one.
+
+    Calls that are at their servers are waited for then, up to half a minute.
+    """
     chosen = _chosen(servers, everything)
     if chosen is not None:
         _operate("restart", chosen, as_json)
         return
     place = the_place()
     held = lock.holder(place.directory)
-    end_daemon(place, DOWN_S, AGAIN)
+    end_daemon(place, DRAINED_S + DOWN_S, RESTART)
     # The same configuration as before.
     code, text = bring_up(place, held.config if held else "", http=held.http if held else None)
     if code:

@@ -1,7 +1,7 @@
 """The launcher (`carpool up`): starts the broker and the supervisor, and keeps them up until told to stop.
 
 And the HTTP door where one is wanted, without which the others do as well. Owns the lock of the runtime
-directory, all these processes' lives and the removal of the sockets. Invariants: one launcher per runtime
+directory and all these processes' lives. Invariants: one launcher per runtime
 directory; no new supervisor before what the old one left is gone (rule 2); nothing of ours runs when it ends.
 
 Standard library only, no event loop: it sleeps in `select` until a lifeline speaks, a
@@ -13,24 +13,28 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import time
 
 from carpool import adoption
 from carpool.daemon_child import DaemonChild
 from carpool.door_watch import EXIT_CONFIG, EXIT_TAKEN, EXIT_UNWANTED, DoorWatch
+from carpool.launcher_log import say, spelled
 from carpool.place_watch import PlaceWatch
+from carpool.remains import CLEAR_S, Remains
 from carpool.vigil import SILENT_S, Vigil
 from carpool_protocol import paths
+from carpool_protocol.stop_words import AGAIN, AGAIN_NOW, DRAIN_S, STOP
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
-AGAIN = signal.SIGUSR1
-"""Stop like after SIGTERM; whoever says this starts carpool again at once, and agents wait for that."""
+RESTART = signal.SIGUSR1
+"""Stop, the broker first, which waits for what is under way (`stop_words.DRAIN_S`). Whoever says this starts
+carpool again at once, and agents wait for that.
+"""
+DRAINED_S = DRAIN_S + 5.0
+"""From `stop again` to the word for the others: the broker's own patience, and time for its last words."""
 STOP_S = 15.0
 """From `stop` to SIGKILL."""
-CLEAR_S = 10.0
-"""The longest wait for what a dead supervisor left, before the sweep ends it."""
 DOOR_S = 10.0
 """Whoever starts carpool waits so long for a door that is wanted."""
 START_DEATHS = 3
@@ -38,7 +42,6 @@ START_DEATHS = 3
 _TICK_S = 1.0
 _LOOK_S = 0.05
 """How often to look for what cannot be waited for."""
-_SWEEP_S = 30.0
 
 
 class Keep:
@@ -74,7 +77,7 @@ class Launcher:
         self._directory = directory
         self._environ = environ
         self._ready_fd = ready_fd
-        self._runtime = paths.runtime_id(directory)
+        self._remains = Remains(directory, environ, place)
         logs = paths.log_dir(environ, directory)
         os.makedirs(logs, mode=0o700, exist_ok=True)
         at = ["--runtime-dir", directory]
@@ -114,6 +117,8 @@ class Launcher:
         self._was_ready = False
         self._stop_by: float | None = None
         """Set once it is stopping; then the time at which it stops being polite."""
+        self._others_by: float | None = None
+        """Set while the broker drains; then the time at which the others are told to stop all the same."""
         self._unclean = False
         self._exit = EXIT_OK
         self._wake, self._bell = socket.socketpair()
@@ -124,9 +129,9 @@ class Launcher:
         """Start, keep up, stop. The exit code: 0, 1 it does not start, 2 the configuration is refused."""
         self._catch_signals()
         adoption.become_subreaper()
-        self._end_earlier_daemon()
-        self._sweep()
-        self._remove_sockets()
+        self._remains.end_earlier()
+        self._remains.sweep()
+        self._remains.remove_sockets()
         then = time.monotonic()
         looked = then
         while True:
@@ -145,9 +150,12 @@ class Launcher:
             if self._stop_by is not None and not any(keep.child.pid for keep in self._all):
                 break
             self._announce()
+            self._stop_others(now)
             self._press(now)
             self._sleep(now)
-        self._clear_up()
+        self._remains.clear(unclean=self._unclean)
+        self._tell_starter(f"failed {EXIT_FAILED}\ncarpool was stopped while it started")
+        say("stopped")
         return self._exit
 
     def _look_at_place(self) -> None:
@@ -193,13 +201,15 @@ class Launcher:
         child = keep.child
         if self._stop_by is not None:
             self._unclean |= status != 0
+            if keep in self._supervisors:
+                self._broker.child.say(f"gone {child.name}")  # it may be waiting for calls there
             return
         delay_s = keep.vigil.died(now)
         if keep is self._door:
             self._mourn_door(status, now + delay_s)
             return
         keep.start_at = now + delay_s
-        say(f"{child.name} ended with {_spelled(status)}; starting it again in {delay_s:.1f} s")
+        say(f"{child.name} ended with {spelled(status)}; starting it again in {delay_s:.1f} s")
         if keep is not self._broker:
             keep.clear_by = now + CLEAR_S
             self._broker.child.say(f"gone {child.name}")
@@ -216,7 +226,7 @@ class Launcher:
         self._door.start_at = start_at if again else None
         expected = status in {0, EXIT_CONFIG, EXIT_UNWANTED, EXIT_TAKEN}
         if not expected:
-            say(f"http ended with {_spelled(status)}; starting it again")
+            say(f"http ended with {spelled(status)}; starting it again")
         if status in {EXIT_CONFIG, EXIT_TAKEN}:
             note = self._door_watch.news(self._door.child.last_words())
             if note:
@@ -227,7 +237,7 @@ class Launcher:
         if keep.clear_by is not None:
             if now < keep.clear_by and adoption.adopted({other.child.pid for other in self._all}):
                 return
-            self._sweep()
+            self._remains.sweep()
             keep.clear_by = None
         if keep.start_at is None or now < keep.start_at:
             return
@@ -269,14 +279,33 @@ class Launcher:
         self._exit = code
         self._stop("giving up")
 
-    def _stop(self, why: str, word: str = "stop") -> None:
-        if self._stop_by is not None:
-            self._stop_by = time.monotonic()  # asked twice: no more patience
-            return
-        say(f"stopping: {why}")
-        self._stop_by = time.monotonic() + STOP_S
-        for keep in self._all:
-            keep.child.say(word)
+    def _stop(self, why: str, word: str = STOP) -> None:
+        now = time.monotonic()
+        if self._others_by is not None:
+            say(f"draining no longer: {why}")
+            self._broker.child.say(AGAIN_NOW if word == AGAIN else word)
+            self._others_by = now
+        elif self._stop_by is not None:
+            self._stop_by = now  # asked twice: no more patience
+        elif word == AGAIN and self._broker.child.pid:
+            say(f"draining: {why}")
+            self._broker.child.say(word)
+            self._others_by = now + DRAINED_S
+            self._stop_by = self._others_by + STOP_S
+        else:
+            say(f"stopping: {why}")
+            self._stop_by = now + STOP_S
+            for keep in self._all:
+                keep.child.say(word)
+
+    def _stop_others(self, now: float) -> None:
+        """They serve the calls that the broker waits for: their turn is when it has ended, or is late."""
+        if self._others_by is not None and (not self._broker.child.pid or now >= self._others_by):
+            self._others_by = None
+            self._stop_by = now + STOP_S
+            for keep in self._all:
+                if keep is not self._broker:
+                    keep.child.say(STOP)
 
     def _press(self, now: float) -> None:
         if self._stop_by is not None and now >= self._stop_by:
@@ -297,63 +326,16 @@ class Launcher:
         ready, _, _ = select.select(fds, [], [], max(0.0, min(waits)))
         if self._wake.fileno() in ready:
             for number in set(self._wake.recv(4096)):
-                if number == AGAIN:
-                    self._stop("to be started again", "stop again")
+                if number == RESTART:
+                    self._stop("to be started again", AGAIN)
                 elif number != signal.SIGCHLD:
                     self._stop(f"got {signal.Signals(number).name}")
 
     def _catch_signals(self) -> None:
         signal.set_wakeup_fd(self._bell.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, AGAIN):
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, RESTART):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
                 signal.signal(number, lambda _number, _frame: None)
-
-    def _end_earlier_daemon(self) -> None:
-        """A launcher that was killed leaves processes that end by themselves; wait for that, then insist."""
-        wait_until = time.monotonic() + CLEAR_S
-        while left := [pid for pid, _ in adoption.marked(self._runtime)]:
-            if time.monotonic() >= wait_until:
-                say(f"ending what an earlier carpool left here: {', '.join(map(str, left))}")
-                for pid in left:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                return
-            time.sleep(0.05)
-
-    def _clear_up(self) -> None:
-        """After both have ended: what they left, and the sockets."""
-        deadline = time.monotonic() + CLEAR_S
-        while adoption.adopted(set()) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        if self._unclean or adoption.adopted(set()) or adoption.marked(self._runtime):
-            self._sweep()
-            adoption.adopted(set())
-        self._remove_sockets()
-        self._tell_starter(f"failed {EXIT_FAILED}\ncarpool was stopped while it started")
-        say("stopped")
-
-    def _sweep(self) -> None:
-        """Let the supervisor's own tool find and end instances that carry our mark."""
-        command = [sys.executable, "-m", "carpool_supervisor.sweep", self._runtime]
-        try:
-            done = subprocess.run(
-                command, env=self._environ, stdin=subprocess.DEVNULL, timeout=_SWEEP_S, check=False
-            )
-            if done.returncode:
-                say(f"the sweep ended with {_spelled(done.returncode)}")
-        except (OSError, subprocess.TimeoutExpired) as error:
-            say(f"the sweep did not finish ({type(error).__name__})")
-
-    def _remove_sockets(self) -> None:
-        if self._place is not None and not self._place.is_ours():
-            return
-        for path in (
-            paths.agents_socket(self._directory),
-            paths.link_socket(self._directory),
-            paths.door_file(self._directory),
-        ):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
 
     def _tell_starter(self, text: str) -> None:
         if self._ready_fd >= 0:
@@ -372,22 +354,6 @@ def accepts(directory: str) -> bool:
     except OSError:  # of our own descriptors running out, too
         return False
     return True
-
-
-def say(text: str) -> None:
-    """One line for people, with the time: on the terminal, or in the launcher's log."""
-    with contextlib.suppress(OSError):  # a log on a full disk ends nobody
-        sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} launcher: {text}\n")
-        sys.stderr.flush()
-
-
-def _spelled(status: int) -> str:
-    if status >= 0:
-        return f"exit code {status}"
-    try:
-        return signal.Signals(-status).name
-    except ValueError:
-        return f"signal {-status}"
 
 
 def main(arguments: list[str]) -> int:

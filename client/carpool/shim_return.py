@@ -51,8 +51,8 @@ def read_farewell(line: bytes) -> tuple[str, bool]:
 
 
 def resume(kept: Kept, hello: bytes, *, again: bool) -> bytes:
-    """What to say to the next broker; `kept` begins with that. `hello`: the attach line. `again`: what came
-    after the last settled line and is not answered was never taken.
+    """What to say to the next broker; `kept` begins with that. `hello`: the attach line. `again`: what has no
+    answer was never sent to a server.
     """
     if not kept.attached:  # it took nothing
         return hello + kept.fresh
@@ -68,9 +68,10 @@ def resume(kept: Kept, hello: bytes, *, again: bool) -> bytes:
         if not left and number in kept.made and _id(_message(line)) not in failed:
             made.append(line)
     new = [part for line in fresh for part in _left(line, answered, given)]
-    if not again:
-        unsettled += new
-        new = []
+    if again:
+        unsettled, new = [], unsettled + new
+    else:
+        unsettled, new = unsettled + new, []
     asks = [ask for ask in dict.fromkeys([*kept.asks, *asked]) if ask not in given][-_MOST_ASKS:]
     epoch = attached.get("supervisor", "") if kept.epoch is None else kept.epoch.decode()
     told = {

@@ -52,9 +52,14 @@ class PeerDown(Struct, frozen=True):
 
 
 class PeerRefused(Struct, frozen=True):
-    """The peer speaks another version or another name; nothing it says is taken in. `text` is for people."""
+    """The peer speaks another version or another name; nothing it says is taken in. `text` is for people.
+
+    `superseded`: a peer of this name spoke our version before. So the one that comes with another is of the
+    carpool that is installed now, and we are what is left of the one before.
+    """
 
     text: str
+    superseded: bool = False
 
 
 LinkEvent = PeerUp | PeerDown | PeerRefused | AnyMessage
@@ -256,7 +261,8 @@ class Peer:
             self._greet(hello.epoch)  # so that its people read the same sentence
         if hello.epoch != self._refused_epoch:
             self._refused_epoch = hello.epoch
-            events.append(PeerRefused(text))
+            superseded = bool(self._their_epoch) and hello.version != self._me.version
+            events.append(PeerRefused(text, superseded))
         return events
 
     def _go_down(self, why: str) -> list[LinkEvent]:

@@ -226,6 +226,9 @@ class SupervisorShell:
                 self._broker_away = True
             case PeerRefused():
                 log.error("%s", message.text)
+                if message.superseded and self._lifeline is not None:
+                    log.warning("ending, so that a supervisor of the new version takes over")
+                    self.stop()
             case Survey():
                 self._survey(message)
             case Wanted():

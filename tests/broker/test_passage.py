@@ -102,6 +102,13 @@ def test_a_listen_is_kept_once_it_is_acknowledged_and_is_not_acknowledged_twice(
     assert (again.open(), again.kept()) == (set(), [])
 
 
+def test_what_is_replayed_is_kept_and_not_open_while_its_answer_is_still_to_come() -> None:
+    rig = Rig()
+    rig.came(LISTEN % 7)
+    rig.passage.replayed(handshake.read(SessionId("s1"), (LISTEN % 7).replace(b"\n", b"")))
+    assert (rig.open(), rig.kept()) == (set(), [1]), "the agent has its answer: asked anew it would get two"
+
+
 def test_it_is_due_after_so_many_lines_or_bytes_and_with_another_supervisor() -> None:
     rig = Rig()
     for number in range(DUE_LINES):

@@ -331,7 +331,7 @@ def test_what_cannot_be_read_is_said_again_as_it_is() -> None:
     assert left_of(*lines) == lines
 
 
-def test_what_came_after_the_last_settled_line_is_new_to_a_broker_that_takes_over_on_purpose() -> None:
+def test_what_has_no_answer_is_new_to_a_broker_that_takes_over_on_purpose() -> None:
     wire = Wire()
     wire.sends(CALL % b"1")
     wire.reads()
@@ -343,7 +343,7 @@ def test_what_came_after_the_last_settled_line_is_new_to_a_broker_that_takes_ove
     attach = parse_attach(first)
     assert isinstance(attach, Attach)
     assert attach.resume is not None
-    assert (attach.resume.kept, attach.resume.open) == (0, 1)
+    assert (attach.resume.kept, attach.resume.open) == (0, 0)
     assert (lines, half) == ([CALL % b"1", CALL % b"2"], b"half")
 
 

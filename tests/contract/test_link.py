@@ -313,6 +313,20 @@ async def test_another_version_is_refused_with_a_sentence_at_both_ends(net: Net)
             assert not broker.of(PeerUp) + sup.of(PeerUp)
 
 
+@behaviour("restart:one-half-newer")
+async def test_whoever_had_a_peer_before_another_version_came_is_out_of_date(
+    net: Net,
+) -> None:
+    with trio.fail_after(10):
+        async with running(net, BROKER, "b1") as broker:
+            async with running(net, SUP, "s1"):
+                await until(lambda: broker.of(PeerUp), "up")
+            async with running(net, SUP, "s2", version=LINK_VERSION + 1) as sup:
+                await until(lambda: broker.of(PeerRefused) and sup.of(PeerRefused), "refused")
+                assert broker.of(PeerRefused)[0].superseded
+                assert not sup.of(PeerRefused)[0].superseded
+
+
 async def test_ten_thousand_messages_both_ways_through_a_small_window_while_one_end_is_slow(net: Net) -> None:
     count = 10_000
     async with pair(net, window_bytes=65_536) as (broker, sup):

@@ -270,7 +270,7 @@ class BrokerSide(Side):
                     if isinstance(effect, Call):
                         self.world.supervisor.sharing.sent(effect)
                     self.peer.send(effect)
-            elif not isinstance(effect, bf.Note | bf.TellServed):
+            elif not isinstance(effect, bf.Note | bf.TellServed | bf.End):
                 agent = self.world.agents.get(effect.session)
                 if agent is None:
                     raise Violation(f"{effect} is for an agent that is gone")

@@ -4,7 +4,8 @@ Tools: `echo(text)`; `wait(gate)` answers when `open(gate)` was called, also aft
 unless `obeys`; `hold(seconds, party)` waits until `party` calls are inside, then so long;
 `steps(count, text, delay_s)` sends progress and answers; `environ(name)`; `say(text)` writes to stderr;
 `seen()` tells everything counted so far.
-Options: `--greet-when FILE` greets only once the file is there; `--tool NAME` offers one more.
+Options: `--greet-when FILE` greets only once the file is there; `--tool NAME` offers one more;
+`--order FILE` gets a line for each call, with its `text`.
 """
 
 import json
@@ -85,6 +86,9 @@ def answer(request: Json, said: str) -> None:
 def call(request: Json) -> None:
     name, arguments = request["params"]["name"], request["params"].get("arguments") or {}
     order.append(str(arguments.get("text", name))[:100])
+    if "--order" in sys.argv and name != "seen":
+        with open(sys.argv[sys.argv.index("--order") + 1], "a") as file:
+            file.write(order[-1] + "\n")
     if name in {"wait", "hold", "steps"}:
         gone = cancelled[request["id"]] = threading.Event()
         threading.Thread(target=busy, args=(request, name, arguments, gone), daemon=True).start()

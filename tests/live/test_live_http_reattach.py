@@ -179,3 +179,31 @@ def test_when_broker_and_door_die_together_agents_begin_anew(daemon: Make) -> No
     until_now(lambda: door(one)[1] != pid, "another door listens")
     assert ask(url, "POST", "", request(2, "ping"), Mcp_Session_Id=sid).status == 404
     assert ask(url, "POST", "", request(2, "ping"), Mcp_Session_Id=session(url)).status == 200
+
+
+@behaviour("restart:drains")
+async def test_a_restart_answers_what_runs_refuses_what_comes_and_sessions_begin_anew(daemon: Make) -> None:
+    one = daemon({"good": observer()}, http={"port": free_port()})
+    url, _ = door(one)
+    answers: list[Any] = []
+
+    def call(sid: str, name: str, arguments: dict[str, Any]) -> Any:
+        asked = request(7, "tools/call", name=name, arguments=arguments)
+        return ask(url, "POST", "", asked, Mcp_Session_Id=sid)
+
+    def runs(sid: str) -> None:
+        answers.append(call(sid, "good__hold", {"seconds": 2.0}))
+
+    with trio.fail_after(LIMIT_S):
+        sid, other = session(url), session(url)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, runs, sid)
+            await one.until(lambda status: status["totals"]["in_flight"] == 1, "a call is at its server")
+            nursery.start_soon(one.carpool, "restart", "--all")
+            await until(lambda: "draining" in one.log("broker"), "the broker drains", LIMIT_S)
+            refused = await trio.to_thread.run_sync(call, other, "good__echo", {"text": "late"})
+            assert refused.json["result"]["_meta"]["carpool/error"]["delivered"] == "no"
+            assert not answers
+        assert said(answers[0]) == "held"
+        assert ask(url, "POST", "", request(8, "ping"), Mcp_Session_Id=sid).status == 404
+        assert said(call(session(url), "good__echo", {"text": "on"})) == "on"

@@ -9,7 +9,8 @@ import signal
 
 import trio
 
-from carpool.launcher import CLEAR_S, STOP_S
+from carpool.launcher import STOP_S
+from carpool.remains import CLEAR_S
 from carpool_supervisor import marks
 from carpool_supervisor.shell import CLOSE_S, END_S
 from tests.behaviours import behaviour

@@ -47,6 +47,16 @@ async def test_stop_and_gone_are_passed_on_in_order_and_stop_once(pair: Pair) ->
     assert heard.words == ["gone sup1", "stop", "gone sup2"]
 
 
+async def test_another_word_for_stop_is_passed_on_and_the_same_one_is_not(pair: Pair) -> None:
+    launcher, lifeline = pair
+    words: list[str] = []
+    launcher.send(b"stop again\nstop again\nstop again now\n")
+    launcher.shutdown(socket.SHUT_WR)
+    with trio.fail_after(5):
+        await lifeline.run(lambda: words.append(lifeline.stop_word), lambda _: None)
+    assert words == ["stop again", "stop again now"]
+
+
 async def test_a_dead_launcher_stops_the_child(pair: Pair) -> None:
     launcher, lifeline = pair
     heard = Heard()

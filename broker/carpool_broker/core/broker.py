@@ -15,6 +15,7 @@ from carpool_broker.core import bereft, books, touched
 from carpool_broker.core.asks import Asks
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.course import Course
+from carpool_broker.core.draining import Draining
 from carpool_broker.core.effects import AnyEffect, Reply
 from carpool_broker.core.events import (
     AgentAnswered,
@@ -38,6 +39,7 @@ from carpool_broker.core.events import (
     AgentUnread,
     AgentWatched,
     AnyEvent,
+    DrainMeant,
     EndMeant,
     LimitsRead,
     SessionMoved,
@@ -119,7 +121,11 @@ class BrokerCore:
             registry, self.requests.interests, self.parked, self.linking.is_heard, self._out,
             tasks=self.requests.tasks,
         )  # fmt: skip
-        self._rare = (*self.requests.deadlines(), *self.parked.deadlines(), *self.recovery.deadlines())
+        self.draining = Draining(self.ledger, self.requests, self._out)
+        self._rare = (
+            *self.requests.deadlines(), *self.parked.deadlines(), *self.recovery.deadlines(),
+            self.draining.bound,
+        )  # fmt: skip
         """All deadlines but those of calls: most of the time there are none. Looked at once per burst."""
 
     def handle(self, event: AnyEvent, now: float) -> list[AnyEffect]:
@@ -135,6 +141,8 @@ class BrokerCore:
             self.requests.called(event, now)
         else:
             self._handle_rare(event, now)
+        if self.ledger.draining:
+            self.draining.look()
         return effects
 
     def tick(self, now: float) -> list[AnyEffect]:
@@ -145,6 +153,9 @@ class BrokerCore:
         self.requests.overdue(now)
         self.parked.overdue(now)
         self.recovery.overdue(now)
+        if self.ledger.draining:
+            self.draining.overdue(now)
+            self.draining.look()
         return effects
 
     def next_deadline(self) -> float | None:
@@ -230,6 +241,7 @@ class BrokerCore:
                 came = Session(event.session, event.source, event.agent, event.pid, event.carrier)
                 came.asking = came.control = event.control
                 came.shared = came.stateless = event.shared
+                came.keeps = event.keeps
                 came.anonymous, came.max_open_calls = event.anonymous, event.max_open_calls
                 self.sessions[event.session] = came
                 self.outlook.enter(came)
@@ -238,7 +250,9 @@ class BrokerCore:
             case SupervisorCame():
                 self.linking.came(event)
             case EndMeant():
-                self.requests.end()
+                self.requests.end(again=event.again)
+            case DrainMeant():
+                self.draining.begin(now)
             case SupervisorWent():
                 self.linking.went()
                 self.asks.supervisor_went()

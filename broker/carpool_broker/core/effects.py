@@ -262,6 +262,10 @@ class Note(Effect, frozen=True):
     text: str
 
 
+class End(Effect, frozen=True):
+    """Nothing is under way any more, or it was waited for long enough: this broker's process ends."""
+
+
 OwnEffect = (
     Reply
     | ReplyOutward
@@ -282,6 +286,7 @@ OwnEffect = (
     | UseRoots
     | TellServed
     | Note
+    | End
 )
 LinkEffect = (
     Call

@@ -130,6 +130,8 @@ class AgentCame(Event, frozen=True, kw_only=True):
     """The command line's: no agent, and no reason to start a process of a server that runs already."""
     shared: bool = False
     """Requests of many agents of one principal, who know nothing of each other: stateless ones over HTTP."""
+    keeps: bool = False
+    """Its carrier says again to the next broker what has no answer."""
     anonymous: bool = False
     """A shared one of nobody in particular: it can hold no lease (rule 9)."""
     max_open_calls: int = 0
@@ -331,7 +333,15 @@ class SupervisorWent(Event, frozen=True):
 
 
 class EndMeant(Event, frozen=True):
-    """This carpool ends, the supervisor with it: nothing that is open will be answered by anybody else."""
+    """This carpool ends, the supervisor with it: nothing that is open will be answered by anybody else.
+    `again`: it is started again, and what was never sent is said anew by carriers that keep.
+    """
+
+    again: bool = False
+
+
+class DrainMeant(Event, frozen=True):
+    """This carpool is to be started again: it ends as soon as nothing is under way (`draining`)."""
 
 
 AgentEvent = (
@@ -365,6 +375,7 @@ OwnEvent = (
     | SupervisorCame
     | SupervisorWent
     | EndMeant
+    | DrainMeant
 )
 LinkEvent = (
     Answered

@@ -66,6 +66,8 @@ class Ledger:
         """Of calls of the stateless era; there are none before it is set."""
         self.arguments = Arguments()
         self.unread = Unread(out)
+        self.draining = False
+        """No call leaves any more (`draining`)."""
         self.calls: dict[CallId, Owed] = {}
         self.opened = 0
         """All calls since this broker began."""
@@ -104,6 +106,9 @@ class Ledger:
         session = owed.session
         if owed.size_bytes > COUNTED_BYTES and self.refuses(owed):
             return
+        if self.draining and not session.keeps:
+            self.fail(owed, "closing")
+            return
         if not session.waiting and self.may_send(session):
             self._send(owed, now)
             return
@@ -124,7 +129,12 @@ class Ledger:
     def may_send(self, session: Session) -> bool:
         """Whether a call of it may go now."""
         most = session.max_open_calls or self.bounds.max_open_calls
-        return session.sent < most and (self.credit_bytes or 0) > 0 and session.unread_bytes <= SLOW_BYTES
+        return (
+            session.sent < most
+            and (self.credit_bytes or 0) > 0
+            and session.unread_bytes <= SLOW_BYTES
+            and not self.draining
+        )
 
     def _send(self, owed: Owed, now: float) -> None:
         asked = owed.asked
@@ -157,7 +167,7 @@ class Ledger:
 
     def pump_all(self, now: float) -> None:
         """The link can carry more: sessions take turns, one call each."""
-        while self._stalled and (self.credit_bytes or 0) > 0:
+        while self._stalled and (self.credit_bytes or 0) > 0 and not self.draining:
             session_id = next(iter(self._stalled))
             del self._stalled[session_id]
             session = self._sessions.get(session_id)
@@ -383,6 +393,9 @@ class Ledger:
     def overdue(self, now: float) -> None:
         """End what has waited too long, and what the supervisor has forgotten."""
         for call in self.waits.due(now):
+            if self.draining:  # it waits for the next broker
+                self.waits.arm(call, now, self.bounds.wait_s)
+                continue
             slug = "waited_too_long" if self.credit_bytes is not None else "supervisor_away"
             self.fail(self.calls[call], slug, f"The limit is {self.bounds.wait_s:g} s.", 5.0)
         for call in self.backstops.due(now):

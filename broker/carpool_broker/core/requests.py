@@ -297,16 +297,29 @@ class Requests:
             self._resolved(owed)
         self.interests.forget(session.id)
 
-    def end(self) -> None:
-        """Carpool ends: what waits or is open is answered now. What has left us may have been executed."""
+    def refuse_waiting(self) -> None:
+        """No call leaves any more: those that wait for that, and that nobody says again, are answered."""
         for session in self._sessions.values():
-            for request, event in list(session.lists.items()):
-                self.lists.cancelled(session, request)
-                self._out(refusal(session, request, event.by, "closing"))
-            for owed in session.owed.values():
-                self._resolved(owed)
+            if not session.keeps:
+                for owed in list(session.waiting):
+                    self._ledger.fail(owed, "closing")
+
+    def end(self, *, again: bool = False) -> None:
+        """Carpool ends: what waits or is open is answered now. What has left us may have been executed.
+
+        `again`: what was never sent is left as it is where the carrier says it anew.
+        """
         for owed in list(self._ledger.calls.values()):
-            self._ledger.fail(owed, "cut_off" if owed.stage == "sent" else "closing")
+            if owed.stage in {"sent", "returning"}:
+                self._ledger.fail(owed, "cut_off")
+            elif not (again and owed.session.keeps):
+                self._resolved(owed)
+                self._ledger.fail(owed, "closing")
+        for session in self._sessions.values():
+            if not (again and session.keeps):
+                for request, event in list(session.lists.items()):
+                    self.lists.cancelled(session, request)
+                    self._out(refusal(session, request, event.by, "closing"))
 
     def deadlines(self) -> Iterable[Deadlines[Any]]:
         """When something has waited long enough."""

@@ -104,7 +104,7 @@ class Session:
 
     __slots__ = (
         "agent", "anonymous", "argument_bytes", "asking", "bereft", "called", "calls", "capabilities",
-        "carrier", "control", "greeted", "id", "late", "left_out", "listed", "listens", "lists",
+        "carrier", "control", "greeted", "id", "keeps", "late", "left_out", "listed", "listens", "lists",
         "max_open_calls", "owed", "pid", "rooting", "scope", "sent", "shared", "source", "stateless",
         "unread_bytes", "used", "version", "waiting", "waiting_bytes",
     )  # fmt: skip
@@ -121,6 +121,8 @@ class Session:
         self.control = False
         """See `AgentCame`."""
         self.shared = False
+        """See `AgentCame`."""
+        self.keeps = False
         """See `AgentCame`."""
         self.anonymous = False
         self.max_open_calls = 0

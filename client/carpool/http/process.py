@@ -192,7 +192,7 @@ class _Door:
 
         async def hear() -> None:
             while line := await reader.readline():
-                if line.strip() == b"stop":
+                if line.split()[:1] == [b"stop"]:
                     self._server.stop()
             self._server.stop()
 

@@ -63,9 +63,9 @@ class Lifeline:
     async def run(self, on_stop: Callable[[], None], on_gone: Callable[[str], None]) -> None:
         """Serve the lifeline until the launcher is gone or the caller cancels.
 
-        `on_stop` is called at most once: at the launcher's word, or at its death. After `stop` the
-        lifeline is kept up, so that a long drain is not taken for silence. `on_gone` gets the name
-        of a dead supervisor. Both must not block.
+        `on_stop` is called for each new word of the launcher's for it (`stop_word`), or at its death if there
+        was none. After `stop` the lifeline is kept up, so that a long drain is not taken for silence.
+        `on_gone` gets the name of a dead supervisor. Both must not block.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._say_alive)
@@ -73,7 +73,7 @@ class Lifeline:
             while (lines := await self._read()) is not None:
                 for line in lines:
                     verb, _, rest = line.partition(" ")
-                    if verb == "stop" and not stopping:
+                    if verb == "stop" and line != self.stop_word:
                         stopping = True
                         self.stop_word = line
                         on_stop()

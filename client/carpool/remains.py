@@ -1,0 +1,80 @@
+"""What processes of a daemon leave behind when they end: other processes, and sockets.
+
+Owns finding and ending it, at the launcher's start, after a supervisor's death and at the end. Invariant:
+only processes that carry this runtime directory's mark, or that the launcher has adopted, are touched, and no
+socket of a directory that is somebody else's by now.
+
+Standard library only. Refuses to know when a process is to be started or ended (`launcher`).
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from carpool import adoption
+from carpool.launcher_log import say, spelled
+from carpool.place_watch import PlaceWatch
+from carpool_protocol import paths
+
+CLEAR_S = 10.0
+"""The longest wait for what a dead supervisor left, before the sweep ends it."""
+_SWEEP_S = 30.0
+
+
+class Remains:
+    """Of one runtime directory. `environ` is what the sweep gets."""
+
+    def __init__(self, directory: str, environ: dict[str, str], place: PlaceWatch | None) -> None:
+        self._directory = directory
+        self._environ = environ
+        self._place = place
+        self._runtime = paths.runtime_id(directory)
+
+    def end_earlier(self) -> None:
+        """A launcher that was killed leaves processes that end by themselves; wait for that, then insist."""
+        wait_until = time.monotonic() + CLEAR_S
+        while left := [pid for pid, _ in adoption.marked(self._runtime)]:
+            if time.monotonic() >= wait_until:
+                say(f"ending what an earlier carpool left here: {', '.join(map(str, left))}")
+                for pid in left:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                return
+            time.sleep(0.05)
+
+    def clear(self, *, unclean: bool) -> None:
+        """After all have ended, `unclean` where one did not end well: what they left, and the sockets."""
+        deadline = time.monotonic() + CLEAR_S
+        while adoption.adopted(set()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if unclean or adoption.adopted(set()) or adoption.marked(self._runtime):
+            self.sweep()
+            adoption.adopted(set())
+        self.remove_sockets()
+
+    def sweep(self) -> None:
+        """Let the supervisor's own tool find and end instances that carry our mark."""
+        command = [sys.executable, "-m", "carpool_supervisor.sweep", self._runtime]
+        try:
+            done = subprocess.run(
+                command, env=self._environ, stdin=subprocess.DEVNULL, timeout=_SWEEP_S, check=False
+            )
+            if done.returncode:
+                say(f"the sweep ended with {spelled(done.returncode)}")
+        except (OSError, subprocess.TimeoutExpired) as error:
+            say(f"the sweep did not finish ({type(error).__name__})")
+
+    def remove_sockets(self) -> None:
+        """So that nobody waits at a door that nobody opens."""
+        if self._place is not None and not self._place.is_ours():
+            return
+        for path in (
+            paths.agents_socket(self._directory),
+            paths.link_socket(self._directory),
+            paths.door_file(self._directory),
+        ):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)

@@ -1,0 +1,146 @@
+"""The end that waits: what runs on, what is kept back, and when it is over."""
+
+from typing import Any
+
+import msgspec
+
+from carpool_broker.core import events as ev
+from carpool_broker.core.bounds import Bounds
+from carpool_broker.core.effects import End, Reply, SendAsk
+from carpool_protocol.ids import AskId, CallId, Epoch, RawJson, call_of
+from carpool_protocol.messages import AnswerAsk, Call, CancelCall, Resume
+from carpool_protocol.stop_words import DRAIN_S
+from tests.behaviours import behaviour
+from tests.broker.recovery_rig import ALL, DAEMON, ONE, TWO, Rig, called, only, recorded
+
+DRAIN = ev.DrainMeant()
+
+
+def keeping(rig: Rig, session: Any = ONE) -> None:
+    rig.feed(ev.AgentCame(session=session, source=DAEMON, agent="", pid=1, carrier="shim", keeps=True))
+    rig.feed(ev.AgentGreeted(session, RawJson(b'"i"'), "2025-11-25", "x", ALL))
+
+
+def linked() -> Rig:
+    rig = Rig(life=0)
+    rig.link()
+    return rig
+
+
+def code(reply: Reply) -> str:
+    body = msgspec.json.decode(reply.body)
+    return str((body["data"] if reply.is_error else body["_meta"]["carpool/error"])["code"])
+
+
+def sent(effects: list[Any]) -> CallId:
+    (call,) = only(effects, Call)
+    number: CallId = call.call
+    return number
+
+
+@behaviour("restart:drains")
+def test_it_is_over_when_the_last_call_under_way_is_answered_and_said_once() -> None:
+    rig = linked()
+    keeping(rig)
+    first, second = (sent(rig.feed(called(each))) for each in "12")
+    assert rig.feed(DRAIN) == []
+    assert only(rig.answer(first), End) == []
+    answered, end = rig.answer(second)
+    assert isinstance(answered, Reply)
+    assert isinstance(end, End)
+    assert only(rig.feed(called("3")), End) == []
+
+
+def test_with_nothing_under_way_it_is_over_at_once() -> None:
+    rig = linked()
+    keeping(rig)
+    assert rig.feed(DRAIN) == [End()]
+
+
+@behaviour("restart:drains")
+def test_new_calls_wait_without_an_answer_where_their_carrier_keeps_and_are_refused_where_not() -> None:
+    rig = linked()
+    keeping(rig)
+    rig.come(TWO)
+    under_way = sent(rig.feed(called("1")))
+    rig.feed(DRAIN)
+    assert rig.feed(called("2")) == []
+    (refused,) = rig.feed(called("3", session=TWO))
+    assert code(refused) == "closing"
+    over = rig.answer(under_way)
+    assert [type(effect) for effect in over] == [Reply, End], "the one that waits has no answer"
+    assert over[0].id == b"1"
+
+
+def test_what_waits_in_line_already_is_refused_where_nobody_says_it_again() -> None:
+    rig = linked()
+    rig.core.ledger.bounds = Bounds(max_open_calls=1)
+    keeping(rig)
+    rig.come(TWO)
+    for session in (ONE, TWO):
+        rig.feed(called("1", session=session))
+        assert only(rig.feed(called("2", session=session)), Call) == []
+    refused = rig.feed(DRAIN)
+    assert [(each.session, each.id, code(each)) for each in refused] == [(TWO, b"2", "closing")]
+
+
+@behaviour("restart:drains")
+def test_what_is_under_way_for_too_long_is_cut_off_and_may_have_run() -> None:
+    rig = linked()
+    keeping(rig)
+    rig.feed(called("1"))
+    rig.feed(DRAIN)
+    rig.feed(called("2"))
+    assert rig.wait(DRAIN_S - 0.1) == []
+    cut, end = rig.wait(0.1)
+    assert (cut.id, code(cut), end) == (b"1", "cut_off", End())
+
+
+def test_said_once_more_it_does_not_wait() -> None:
+    rig = linked()
+    keeping(rig)
+    rig.feed(called("1"))
+    rig.feed(DRAIN)
+    rig.feed(called("2"))
+    done = rig.feed(ev.EndMeant(again=True))
+    assert [(each.id, code(each)) for each in only(done, Reply)] == [(b"1", "cut_off")]
+
+
+def test_a_cancel_is_an_end_too_and_questions_go_on() -> None:
+    rig = linked()
+    keeping(rig)
+    call = sent(rig.feed(called("1")))
+    rig.feed(DRAIN)
+    assert [type(each) for each in only(rig.ask(call, "a1"), SendAsk)] == [SendAsk]
+    said = rig.feed(ev.AgentAnswered(ONE, AskId("a1"), is_error=False, body=RawJson(b"{}")))
+    assert [type(each) for each in said] == [AnswerAsk]
+    done = rig.feed(ev.AgentCancelled(ONE, RawJson(b"1"), "no longer"))
+    assert [type(each) for each in done] == [CancelCall, End]
+
+
+def test_a_supervisor_that_dies_ends_the_wait() -> None:
+    rig = linked()
+    keeping(rig)
+    rig.feed(called("1"))
+    rig.feed(DRAIN)
+    *lost, end = rig.unlink()
+    assert [code(each) for each in only(lost, Reply)] == ["link_broken"]
+    assert end == End()
+
+
+def test_calls_of_an_earlier_broker_are_under_way_until_it_is_known_what_became_of_them() -> None:
+    rig = Rig()
+    rig.resume(called("1"))
+    assert rig.feed(DRAIN) == []
+    back = rig.link(recorded(7))
+    assert only(back, Resume) == [Resume(call_of(0, 7))]
+    assert only(back, End) == []
+    assert [type(each) for each in rig.answer(call_of(0, 7))] == [Reply, End]
+
+
+def test_one_that_was_never_told_of_is_cut_off_not_said_to_be_unsent() -> None:
+    rig = Rig()
+    rig.resume(called("1"), epoch=Epoch("e0"))
+    rig.feed(DRAIN)
+    done = only(rig.wait(DRAIN_S), Reply)
+    assert [code(each) in {"cut_off", "link_broken"} for each in done] == [True]

@@ -27,6 +27,7 @@ from carpool_protocol.messages import (
     Message,
     Recorded,
     RecordedCall,
+    RecordedSession,
     Resume,
     SessionGone,
     Written,
@@ -69,6 +70,8 @@ class RecoveryMachine(RuleBasedStateMachine):
         self.count = 0
         self.epochs = 1
         self.record: dict[CallId, SimCall] = {}
+        self.gone: set[SessionId] = set()
+        """Whom the supervisor has heard to be given up."""
         self.link = "down"
         """Or `greeted`, or `up`."""
         self.unheard: list[Message] = []
@@ -170,6 +173,7 @@ class RecoveryMachine(RuleBasedStateMachine):
                 assert all(self.record[call].ended for call in of), "its calls are cancelled before"
                 for call in of:
                     del self.record[call]
+                self.gone.add(message.session)
             case Resume():
                 self.resumes(message.call)
             case AnswerAsk():
@@ -320,7 +324,7 @@ class RecoveryMachine(RuleBasedStateMachine):
             self.feed(Recorded([], calls[:1], last=False))
             calls = calls[1:]
         self.link = "up"
-        self.feed(Recorded([], calls))
+        self.feed(Recorded([RecordedSession(session, gone=True) for session in sorted(self.gone)], calls))
         self.take([*self.rig.catalog(A, "x"), *self.rig.catalog(B, "y")])
 
     @rule(told=st.booleans())
@@ -332,6 +336,7 @@ class RecoveryMachine(RuleBasedStateMachine):
             self.take(self.rig.unlink())
         if told:
             self.record.clear()
+            self.gone.clear()
             self.epochs += 1
 
     @rule(dt=st.sampled_from([0.5, 6.0, 31.0]))

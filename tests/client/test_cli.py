@@ -210,6 +210,21 @@ def test_call_json_prints_the_result_object_and_exits_1_when_it_is_an_error(
     assert "\x1b" not in done.stdout
 
 
+def test_a_call_whose_broker_dies_is_said_to_have_been_executed_perhaps(house: House) -> None:
+    with FakeBroker(house.directory, dies_of="tools/call"):
+        done = house.run("call", "time__now")
+    assert done.returncode == 1
+    assert "the broker closed the connection" in done.stderr
+    assert "The call may have been executed. Look at what it has changed before you repeat it." in done.stderr
+
+
+def test_a_call_whose_broker_dies_before_it_was_sent_is_not_said_to_have_been_executed(house: House) -> None:
+    with FakeBroker(house.directory, dies_of="initialize"):
+        done = house.run("call", "time__now")
+    assert done.returncode == 1
+    assert "executed" not in done.stderr
+
+
 def test_call_reads_its_arguments_from_stdin(house: House, broker: FakeBroker) -> None:
     done = house.run("call", "time__now", "--args", "-", stdin='{"a": 1}')
     assert done.stdout.startswith('{"a": 1}')

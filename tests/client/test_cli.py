@@ -105,6 +105,7 @@ def test_status_for_people_tells_servers_errors_and_sessions_and_obeys_no_contro
     assert "git has given up" in shown
     assert "no \\x1b]0;repository\\x07" in shown
     assert "80.0 MB saved" in shown
+    assert "the broker has died 2 times (`carpool logs --daemon` tells how)" in shown
 
 
 def test_ps_json_has_a_row_with_the_same_keys_for_every_process(house: House, broker: FakeBroker) -> None:

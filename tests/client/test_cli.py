@@ -53,7 +53,9 @@ def test_a_verb_waits_for_the_broker_that_a_launcher_starts_again(
     assert held is not None
     with ExitStack() as stack:
         stack.callback(os.close, held)
-        monkeypatch.setattr("carpool.cli.time.sleep", lambda _s: stack.enter_context(FakeBroker(house.directory)))
+        monkeypatch.setattr(
+            "carpool.cli.time.sleep", lambda _s: stack.enter_context(FakeBroker(house.directory))
+        )
         with cli.reach(Place(), control=True) as door:
             assert cli.ask(door, "carpool/status", {}) == STATUS
 

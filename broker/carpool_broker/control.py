@@ -82,6 +82,7 @@ class Control:
         send: Callable[[AnyMessage], None],
         *,
         release: str,
+        restarts: int,
         supervisors: Callable[[], list[tuple[str, int]]],
         control_sessions: Callable[[], set[SessionId]],
         reload: Callable[[], list[str]],
@@ -90,6 +91,7 @@ class Control:
         self._configuration = configuration
         self._send = send
         self._release = release
+        self._restarts = restarts
         self._supervisors = supervisors
         self._control_sessions = control_sessions
         self._reload = reload
@@ -171,6 +173,7 @@ class Control:
                 launcher_pid=launcher,
                 release=self._release,
                 uptime_s=trio.current_time() - self._began_at,
+                restarts=self._restarts,
                 supervisors=self._supervisors(),
                 surveyed=surveyed if isinstance(surveyed, Surveyed) else None,
                 sessions=sessions,

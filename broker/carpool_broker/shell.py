@@ -104,6 +104,7 @@ class BrokerShell:
             configuration,
             self._send_now,
             release=self._release,
+            restarts=heritage.life,
             supervisors=self._supervisors,
             control_sessions=self._hosting.operators,
             reload=self._reload,

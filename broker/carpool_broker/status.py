@@ -21,6 +21,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     launcher_pid: int
     release: str
     uptime_s: float
+    restarts: int
+    """So many brokers have died since carpool came up."""
     supervisors: list[tuple[str, int]]
     """(name, pid) of those that are linked."""
     surveyed: Surveyed | None
@@ -49,7 +51,12 @@ def page(facts: Facts) -> dict[str, Any]:
     return {
         "healthy": healthy,
         "reason": reason,
-        "broker": {"pid": facts.broker_pid, "uptime_s": round(facts.uptime_s, 3), "version": facts.release},
+        "broker": {
+            "pid": facts.broker_pid,
+            "uptime_s": round(facts.uptime_s, 3),
+            "version": facts.release,
+            "restarts": facts.restarts,
+        },
         "supervisors": [{"id": name, "pid": pid} for name, pid in facts.supervisors],
         "servers": servers,
         "sessions": [

@@ -69,7 +69,11 @@ def call(name: str, arguments: str, timeout_s: float, profile: str, as_json: boo
 
 def _called(door: Door, params: dict[str, Any], timeout_s: float) -> msgspec.Raw:
     door.initialize()
-    return door.request("tools/call", params, timeout_s, _on_notice if sys.stderr.isatty() else None)
+    try:
+        return door.request("tools/call", params, timeout_s, _on_notice if sys.stderr.isatty() else None)
+    except DoorError as error:
+        text = f"{error}. The call may have been executed. Look at what it has changed before you repeat it."
+        raise DoorError(text) from None
 
 
 def json_object(text: str) -> msgspec.Raw:

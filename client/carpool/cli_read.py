@@ -175,6 +175,8 @@ def status_page(facts: Facts) -> str:
     broker, totals = facts.get("broker") or {}, facts.get("totals") or {}
     up = display.duration(broker.get("uptime_s", 0))
     parts = [f"carpool {display.printable(str(broker.get('version', '?')))}, up {up}: {_how_it_is(facts)}"]
+    if deaths := broker.get("restarts", 0):
+        parts.append(f"the broker has died {_count(deaths, 'time')} (`carpool logs --daemon` tells how)")
     servers = facts.get("servers") or {}
     parts.append(
         _servers_table(servers)

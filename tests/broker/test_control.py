@@ -44,6 +44,7 @@ class Rig:
             configuration,
             self.send,
             release="1",
+            restarts=0,
             supervisors=lambda: [("main", 20)] if self.linked else [],
             control_sessions=lambda: {ME},
             reload=list,

@@ -45,6 +45,7 @@ def status(*pools: PoolReport, **more: Any) -> dict[str, Any]:
         "launcher_pid": 1,
         "release": "1.0",
         "uptime_s": 5.0,
+        "restarts": 2,
         "supervisors": [("main", 20)],
         "surveyed": Surveyed(1, list(pools), processes),
         "sessions": [],
@@ -62,7 +63,7 @@ def status(*pools: PoolReport, **more: Any) -> dict[str, Any]:
 def test_the_keys_of_the_contract_are_there() -> None:
     said = status(pool(A, "serving", instance(1, 100)), sessions=[session(1, A)])
     assert said.keys() >= {"healthy", "reason", "broker", "supervisors", "servers", "sessions", "totals"}
-    assert said["broker"] == {"pid": 10, "uptime_s": 5.0, "version": "1.0"}
+    assert said["broker"] == {"pid": 10, "uptime_s": 5.0, "version": "1.0", "restarts": 2}
     assert said["supervisors"] == [{"id": "main", "pid": 20}]
     server = said["servers"]["a"]
     assert server.keys() >= {"state", "sharing", "waiting", "restarts", "tools", "last_error", "instances"}

@@ -53,8 +53,9 @@ def test_a_verb_waits_for_the_broker_that_a_launcher_starts_again(
     assert held is not None
     with ExitStack() as stack:
         stack.callback(os.close, held)
-        begin = lambda _s: stack.enter_context(FakeBroker(house.directory))  # noqa: E731 - in place of `sleep`
-        monkeypatch.setattr("carpool.cli.time.sleep", begin)
+        monkeypatch.setattr(
+            "carpool.cli.time.sleep", lambda _s: stack.enter_context(FakeBroker(house.directory))
+        )
         with cli.reach(Place(), control=True) as door:
             assert cli.ask(door, "carpool/status", {}) == STATUS
 
@@ -106,6 +107,7 @@ def test_status_for_people_tells_servers_errors_and_sessions_and_obeys_no_contro
     assert "git has given up" in shown
     assert "no \\x1b]0;repository\\x07" in shown
     assert "80.0 MB saved" in shown
+    assert "the broker has died 2 times (`carpool logs --daemon` tells how)" in shown
 
 
 def test_ps_json_has_a_row_with_the_same_keys_for_every_process(house: House, broker: FakeBroker) -> None:
@@ -209,6 +211,21 @@ def test_call_json_prints_the_result_object_and_exits_1_when_it_is_an_error(
     assert refused.returncode == 1
     assert json.loads(refused.stdout)["error"]["code"] == -32602
     assert "\x1b" not in done.stdout
+
+
+def test_a_call_whose_broker_dies_is_said_to_have_been_executed_perhaps(house: House) -> None:
+    with FakeBroker(house.directory, dies_of="tools/call"):
+        done = house.run("call", "time__now")
+    assert done.returncode == 1
+    assert "the broker closed the connection" in done.stderr
+    assert "The call may have been executed. Look at what it has changed before you repeat it." in done.stderr
+
+
+def test_a_call_whose_broker_dies_before_it_was_sent_is_not_said_to_have_been_executed(house: House) -> None:
+    with FakeBroker(house.directory, dies_of="initialize"):
+        done = house.run("call", "time__now")
+    assert done.returncode == 1
+    assert "executed" not in done.stderr
 
 
 def test_call_reads_its_arguments_from_stdin(house: House, broker: FakeBroker) -> None:

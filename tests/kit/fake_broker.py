@@ -42,7 +42,7 @@ TOOLS: list[Json] = [
 STATUS: Json = {
     "healthy": False,
     "reason": "git has given up",
-    "broker": {"pid": 11, "uptime_s": 3700.5, "version": "0.1.0"},
+    "broker": {"pid": 11, "uptime_s": 3700.5, "version": "0.1.0", "restarts": 2},
     "supervisors": [{"id": "sup1", "pid": 12}],
     "servers": {
         "time": {
@@ -164,8 +164,16 @@ POOLS: dict[str, list[Json]] = {
 class FakeBroker:
     """Listens on the agents' socket of `directory` and keeps every message it got in `heard`."""
 
-    def __init__(self, directory: str | Path, env: list[str] | None = None, refuse: str = "") -> None:
+    def __init__(
+        self,
+        directory: str | Path,
+        env: list[str] | None = None,
+        refuse: str = "",
+        dies_of: str = "",
+    ) -> None:
+        """`dies_of`: the method that it closes a connection at, without a word."""
         self.heard: list[Json] = []
+        self._dies_of = dies_of
         self._env = env or []
         self._refuse = refuse
         self._path = Path(directory) / "agents.sock"
@@ -209,6 +217,8 @@ class FakeBroker:
                 for line in lines:
                     message = json.loads(line)
                     self.heard.append(message)
+                    if self._dies_of and message.get("method") == self._dies_of:
+                        return
                     for answer in self._answers(message):
                         sock.sendall(json.dumps(answer, separators=(",", ":")).encode() + b"\n")
                     if self._refuse:

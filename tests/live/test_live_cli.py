@@ -37,7 +37,7 @@ NUMBER = (int, float)
 STATUS: Json = {
     "healthy": bool,
     "reason": str,
-    "broker": {"pid": int, "uptime_s": NUMBER, "version": str},
+    "broker": {"pid": int, "uptime_s": NUMBER, "version": str, "restarts": int},
     "supervisors": [{"id": str, "pid": int}],
     "sessions": [{"id": str, "agent": str, "pid": int, "era": str, "profile": str, "in_flight": int}],
     "totals": {

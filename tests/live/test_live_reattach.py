@@ -97,6 +97,7 @@ async def test_an_idle_agent_is_there_again_under_its_own_name(daemon: Make) -> 
                 after = {each["id"]: each["era"] for each in (await one.status())["sessions"]}
                 assert after == before
             assert await agent.text("good__echo", {"text": "on"}) == "on"
+            assert (await one.status())["broker"]["restarts"] == 3
 
 
 @behaviour("reattach:calls")

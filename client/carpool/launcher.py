@@ -132,6 +132,7 @@ class Launcher:
         self._remains.end_earlier()
         self._remains.sweep()
         self._remains.remove_sockets()
+        self._remains.take_back_word()
         then = time.monotonic()
         looked = then
         while True:
@@ -294,6 +295,8 @@ class Launcher:
             self._stop_by = self._others_by + STOP_S
         else:
             say(f"stopping: {why}")
+            if word == STOP and not self._broker.child.pid:
+                self._remains.leave_word()
             self._stop_by = now + STOP_S
             for keep in self._all:
                 keep.child.say(word)

@@ -17,7 +17,7 @@ import time
 from carpool import adoption
 from carpool.launcher_log import say, spelled
 from carpool.place_watch import PlaceWatch
-from carpool_protocol import paths
+from carpool_protocol import paths, private_files
 
 CLEAR_S = 10.0
 """The longest wait for what a dead supervisor left, before the sweep ends it."""
@@ -54,6 +54,16 @@ class Remains:
             self.sweep()
             adoption.adopted(set())
         self.remove_sockets()
+
+    def leave_word(self) -> None:
+        """The end is meant, and no broker is there to say so: who looks for one need not start carpool."""
+        with contextlib.suppress(OSError):  # a full disk: then it is as if we had died
+            private_files.replace(paths.down_file(self._directory), b"")
+
+    def take_back_word(self) -> None:
+        """Carpool starts."""
+        with contextlib.suppress(OSError):
+            os.unlink(paths.down_file(self._directory))
 
     def sweep(self) -> None:
         """Let the supervisor's own tool find and end instances that carry our mark."""

@@ -87,16 +87,18 @@ def resume(kept: Kept, hello: bytes, *, again: bool) -> bytes:
     return b"\n".join([first[:-1], *made, *unsettled, *new, half])
 
 
-def _heard(lines: "Iterable[bytes]") -> tuple[set[object], set[object], list[str]]:
-    """Of the broker's lines: ids of requests that are answered, of those that failed, and of questions."""
-    answered: set[object] = set()
+def _heard(lines: "Iterable[bytes]") -> tuple[dict[object, int], set[object], list[str]]:
+    """Of the broker's lines: how many requests of which id are answered, ids of those that failed, and those
+    of questions. A request's id should come once (MCP, basic, "Requests"); some agents use one for everything.
+    """
+    answered: dict[object, int] = {}
     failed: set[object] = set()
     asked: list[str] = []
     for line in lines:
         message = _message(line)
         if isinstance(message, dict) and (name := _id(message)) is not None:
             if "method" not in message:
-                answered.add(name)
+                answered[name] = answered.get(name, 0) + 1
                 if "error" in message:
                     failed.add(name)
             elif isinstance(name, str):
@@ -104,9 +106,9 @@ def _heard(lines: "Iterable[bytes]") -> tuple[set[object], set[object], list[str
     return answered, failed, asked
 
 
-def _left(line: bytes, answered: set[object], given: set[str]) -> list[bytes]:
-    """What of a line of the agent is still to be said: the line, nothing, or parts of a batch. Answers to
-    questions are entered in `given`.
+def _left(line: bytes, answered: dict[object, int], given: set[str]) -> list[bytes]:
+    """What of a line of the agent is still to be said: the line, nothing, or parts of a batch. Each answer is
+    used up by the first request of its id. Answers to questions are entered in `given`.
     """
     if not line.strip():
         return []
@@ -118,7 +120,8 @@ def _left(line: bytes, answered: set[object], given: set[str]) -> list[bytes]:
         if message.get("method") is None:
             if isinstance(name, str):
                 given.add(name)
-        elif name in answered:
+        elif answered.get(name, 0):
+            answered[name] -= 1
             return []
     return [line]
 
@@ -182,6 +185,9 @@ def reach(
         now = time.monotonic()
         alone_since = (alone_since or now) if lock.holder(directory) is None else None
         if now - begun > RETURN_S or (alone_since is not None and now - alone_since > alone_s):
+            if os.path.exists(paths.down_file(directory)):
+                sys.stderr.write("carpool: carpool was stopped\n")
+                return None, EXIT_NO_BROKER
             code = start()
             if code:
                 return None, code

@@ -139,6 +139,11 @@ def link_endpoint(directory: str) -> str:
     return "ipc://" + link_socket(directory)
 
 
+def down_file(directory: str) -> str:
+    """There from an end that was meant, and that no broker could tell to carriers, until the next start."""
+    return directory + "/down"
+
+
 def door_file(directory: str) -> str:
     """Where the HTTP door tells its URL while it listens."""
     return directory + "/http.json"

@@ -5,8 +5,11 @@ other here: what matters is what they make of it together.
 """
 
 import json
+import os
+from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +18,7 @@ from carpool.shim_kept import KEEP_BYTES, SETTLED, Kept
 from carpool_broker.core.events import AgentCancelled
 from carpool_broker.core.passage import Passage
 from carpool_broker.era import handshake
+from carpool_protocol import paths
 from carpool_protocol.attach import (
     ATTACHED_PREFIX,
     Attach,
@@ -318,6 +322,24 @@ def test_numbers_and_strings_are_different_ids_and_keep_their_spelling() -> None
     raws = (b"1", b"1.0", b'"1"', b"1" * 5000, b'"\\ud800"')
     has = b'{"jsonrpc":"2.0","id":1.0,"result":{"x":1e999}}\n' + result_line(RawJson(b'"1"'), BODY)
     assert left_of(*[CALL % raw for raw in raws], has=has) == [CALL % raws[0], CALL % raws[3], CALL % raws[4]]
+
+
+def test_each_answer_counts_for_one_request_where_an_agent_uses_one_id_for_everything() -> None:
+    has = result_line(RawJson(b"1"), BODY)
+    assert left_of(CALL % b"1", CALL % b"1", has=has) == [CALL % b"1"]
+
+
+def test_whoever_comes_back_does_not_start_a_carpool_that_was_stopped_while_no_broker_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shim_return, "ALONE_S", 0.0)
+    Path(paths.down_file(str(tmp_path))).touch()
+    ends = os.pipe()
+    found = shim_return.reach(str(tmp_path), pytest.fail, again=False, stdin=ends[0], stdout=ends[1])
+    for end in ends:
+        os.close(end)
+    assert found == (None, shim_return.EXIT_NO_BROKER)
+    assert capsys.readouterr().err == "carpool: carpool was stopped\n"
 
 
 def test_of_a_batch_only_the_unanswered_part_is_said_again_byte_for_byte() -> None:

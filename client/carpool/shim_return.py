@@ -89,7 +89,7 @@ def resume(kept: Kept, hello: bytes, *, again: bool) -> bytes:
 
 def _heard(lines: "Iterable[bytes]") -> tuple[dict[object, int], set[object], list[str]]:
     """Of the broker's lines: how many requests of which id are answered, ids of those that failed, and those
-    of questions. A request's id should come once (MCP, basic, "Requests"); some agents use one for everything.
+    of questions. An id should come once (MCP, basic, "Requests"); some agents use one for everything.
     """
     answered: dict[object, int] = {}
     failed: set[object] = set()

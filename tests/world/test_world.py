@@ -69,7 +69,7 @@ def test_a_journal_of_both_cores_replays_to_the_same_end(seed: int) -> None:
     supervisor_replays_to_the_same_end(world)
 
 
-@pytest.mark.parametrize("seed", [8, 12])
+@pytest.mark.parametrize("seed", [10, 12])
 def test_a_journal_with_asks_and_traces_of_agents_in_it_replays_to_the_same_end(seed: int) -> None:
     world = storm(seed, journal=True)
     assert world.book.asks.outcomes["answered"] > 0
@@ -230,7 +230,7 @@ def test_a_link_cut_under_calls_in_flight_ends_each_once_as_maybe_and_the_next_w
     world.run(3)
     for _ in range(5):
         world.call(agent, "s__t0")
-    world.run(0.1)
+    world.run(0.015)  # they have arrived, and nothing can have been answered
     world.wire.cut(told=False)
     world.run(0.1)
     assert world.book.outcomes == {"link_broken": 5}

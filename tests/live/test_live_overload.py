@@ -102,7 +102,7 @@ async def test_a_swarm_is_served_in_turns_and_told_when_to_come_back_and_a_lone_
                 for _ in range(3):  # fails where it is refused; its turns are counted in test_turns.py
                     await lone.text("slow__take", {"seconds": 0})
             assert every["refused"] + every["answered"] == 64 * agents
-            assert every["answered"] >= 44
+            assert every["answered"] >= 40, "the line at least; the lone agent's calls had places too"
 
 
 @behaviour("pressure:arguments")

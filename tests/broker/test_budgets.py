@@ -14,7 +14,7 @@ from carpool_broker.core.events import AgentCalled, SourceId
 from carpool_broker.core.ledger import Ledger
 from carpool_broker.core.session import Session
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.messages import Answered, Call, Progressed
+from carpool_protocol.messages import Answered, Call, CancelCall, Progressed
 from tests.behaviours import behaviour
 from tests.broker.test_broker_core import Rig as BrokerRig
 from tests.broker.test_broker_core import code
@@ -56,7 +56,13 @@ class Rig:
 
     def answer(self, call: int, size_bytes: int = 2) -> list[Any]:
         self.ledger.answered(Answered(CallId(call), is_error=False, body=RawJson(b" " * size_bytes)), 0.0)
-        return self.done()
+        said = self.done()
+        dropped = [each for each in said if isinstance(each, CancelCall)]
+        replies = [each for each in said if not isinstance(each, CancelCall)]
+        # A body that no agent will read is none for the supervisor to keep.
+        unread = [e for e in replies if isinstance(e, Reply) and b'"unread_answers"' in bytes(e.body)]
+        assert len(dropped) == len(unread)
+        return replies
 
     def unread(self, session: SessionId, size_bytes: int) -> list[Any]:
         self.ledger.has_read(self.sessions[session], size_bytes, 0.0)

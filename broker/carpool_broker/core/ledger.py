@@ -214,6 +214,7 @@ class Ledger:
         size_bytes = len(answer.body)
         if self.unread.keeps(owed.session, size_bytes, self.bounds.unread_budget_bytes):
             return True
+        self._out(CancelCall(owed.call, "unread", answered=True))  # its body is nothing to keep in the record
         self.fail(owed, "unread_answers", f"The answer had {size_bytes} bytes.")
         self.pump(owed.session, now)
         return False

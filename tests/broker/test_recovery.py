@@ -181,6 +181,16 @@ def test_requests_past_every_bound_are_refused() -> None:
     assert b"too_many_calls" in replies[0].body
 
 
+def test_a_pool_that_is_wanted_again_while_others_may_come_back_is_listed_as_before() -> None:
+    """The supervisor tells nothing again of what it has not let go."""
+    rig = Rig()
+    rig.link(idle=(TWO,))
+    rig.come()
+    rig.read(DAEMON, B)
+    rig.read(DAEMON, A, B)
+    assert [tool.qualified for tool in rig.core.view_of(ONE).tools] == ["a__x", "b__y"]
+
+
 def test_a_supervisor_that_goes_takes_resumed_calls_with_it() -> None:
     rig = Rig()
     rig.link(recorded(7))

@@ -234,7 +234,7 @@ class Recovery:
                 self.record.park(left, now, self._ledger.bounds.park_s)
             else:
                 self.record.release(left, "the agent does not wait for it")
-        if not known:
+        if not known and not any(owed.session is session for owed in self._adopted.values()):
             self._before.over(session.id)
         self._back[session.id] = self.epoch
         self._out(TellServed(session.id, self.epoch))

@@ -57,6 +57,14 @@ def test_an_answer_is_kept_for_a_call_of_the_record_whatever_supervisor_its_carr
     assert rig.ask(OLD, "q1") == [answer_to("q1")]
 
 
+def test_what_is_asked_before_its_agent_is_back_is_not_refused_and_asked_once_it_is() -> None:
+    rig = Rig()
+    rig.link(recorded(7))
+    assert rig.ask(OLD, "q1") == []
+    rig.resume(called())
+    assert [type(each) for each in rig.ask(OLD, "q1")] == [SendAsk]
+
+
 def test_what_its_carrier_has_not_seen_is_asked() -> None:
     rig = Rig()
     rig.link(recorded(7))

@@ -181,6 +181,23 @@ def test_requests_past_every_bound_are_refused() -> None:
     assert b"too_many_calls" in replies[0].body
 
 
+def test_a_pool_that_is_wanted_again_while_others_may_come_back_is_listed_as_before() -> None:
+    """The supervisor tells nothing again of what it has not let go."""
+    rig = Rig()
+    rig.link(idle=(TWO,))
+    rig.come()
+    rig.read(DAEMON, B)
+    rig.read(DAEMON, A, B)
+    assert [tool.qualified for tool in rig.core.view_of(ONE).tools] == ["a__x", "b__y"]
+
+
+def test_what_the_record_has_is_resumed_however_many_answers_the_agent_had_not_read() -> None:
+    rig = Rig()
+    requests = [str(number) for number in range(400)]
+    rig.link(*(recorded(number, request=str(number), ended=True) for number in range(400)))
+    assert len(only(rig.resume(*map(called, requests)), Resume)) == 400
+
+
 def test_a_supervisor_that_goes_takes_resumed_calls_with_it() -> None:
     rig = Rig()
     rig.link(recorded(7))

@@ -48,6 +48,23 @@ def test_what_an_agent_was_asked_before_is_open_and_not_asked_again() -> None:
     assert only(rig.wait(AGAIN_S), WithdrawAsk) == []
 
 
+def test_an_answer_is_kept_for_a_call_of_the_record_whatever_supervisor_its_carrier_knows() -> None:
+    """It heard of the present one last in a line that the broker took along."""
+    rig = Rig()
+    rig.link(recorded(7))
+    rig.resume(called(), epoch=OTHER, asks=("q1",))
+    assert rig.feed(agent_says("q1")) == []
+    assert rig.ask(OLD, "q1") == [answer_to("q1")]
+
+
+def test_what_is_asked_before_its_agent_is_back_is_not_refused_and_asked_once_it_is() -> None:
+    rig = Rig()
+    rig.link(recorded(7))
+    assert rig.ask(OLD, "q1") == []
+    rig.resume(called())
+    assert [type(each) for each in rig.ask(OLD, "q1")] == [SendAsk]
+
+
 def test_what_its_carrier_has_not_seen_is_asked() -> None:
     rig = Rig()
     rig.link(recorded(7))

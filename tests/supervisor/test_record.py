@@ -7,6 +7,7 @@ import pytest
 from carpool_protocol.ids import ABSENT, CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId, WireId
 from carpool_protocol.messages import (
     Answered,
+    Asked,
     Call,
     CancelCall,
     Catalog,
@@ -24,6 +25,7 @@ from carpool_protocol.messages import (
 )
 from carpool_supervisor.core import events as ev
 from carpool_supervisor.core import record
+from carpool_supervisor.core.attribution import AskFacts
 from carpool_supervisor.core.effects import WriteCall, WriteCancel
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.behaviours import behaviour
@@ -234,3 +236,15 @@ def test_another_broker_hears_which_sessions_the_one_before_it_gave_up() -> None
     sessions, calls = house.another_broker()
     assert calls == []
     assert [(each.session, each.gone) for each in sessions] == [(A, True)]
+
+
+def test_a_question_of_two_calls_is_said_once_to_each_broker_that_resumes_both() -> None:
+    house = House()
+    house.call(1)
+    house.call(2)
+    facts = AskFacts("elicitation/create")
+    house.do(ev.ServerAsked(ONE, RawJson(b"1"), RawJson(b"{}"), facts, ABSENT, "", (), ""))
+    for _ in range(2):
+        house.another_broker()
+        said = [each for call in (1, 2) for each in house.do(Resume(CallId(call)))]
+        assert [type(each) for each in said] == [Asked]

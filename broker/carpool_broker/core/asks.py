@@ -26,7 +26,7 @@ from carpool_broker.core.parked import ASKS, Parked
 from carpool_broker.core.session import Owed, Session
 from carpool_protocol.answers import repair_error
 from carpool_protocol.downgrade import INVALID_PARAMS, METHOD_NOT_FOUND, NEWEST, Unknowable
-from carpool_protocol.ids import AskId, RawJson, SessionId
+from carpool_protocol.ids import AskId, CallId, RawJson, SessionId
 from carpool_protocol.messages import AnswerAsk, Asked, AskProgressed, AskWithdrawn, Elicited, Need
 
 SAMPLING: Final = "sampling/createMessage"
@@ -62,6 +62,8 @@ class Asks:
         self._out = out
         self.before = AskedBefore(out)
         """What brokers before this one asked."""
+        self.returning: Callable[[CallId], bool] = lambda _: False
+        """Whether somebody may come back for this call."""
         self._open: dict[AskId, _Open] = {}
 
     # --- servers ---------------------------------------------------------------------------------------
@@ -71,7 +73,10 @@ class Asks:
         if asked.ask in self._open or self._parked.knows(asked.ask):
             return
         owed = self._ledger.calls.get(asked.call)
-        if owed is None:  # it crossed with a cancel, or with the end of the agent
+        if owed is None:
+            if self.returning(asked.call):  # it is said again with that
+                return
+            # It crossed with a cancel, or with the end of the agent.
             self._refuse(asked.ask, Unknowable(OVER, "The call that this was asked for is over."))
             return
         if owed.asked.by is not None:

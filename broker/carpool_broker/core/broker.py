@@ -112,6 +112,7 @@ class BrokerCore:
             self.sessions, self.ledger, self.requests, self.parked, self.asks.before, out=self._out, life=life
         )
         self.parked.unknown = self.recovery.retried
+        self.asks.returning = self.recovery.record.holds
         self.linking = Linking(
             self.sessions, registry, self.outlook, self.ledger, self.requests,
             recovery=self.recovery, out=self._out, told=self._told,

@@ -128,7 +128,10 @@ class Linking:
         self._ledger.learn_limits(wanted.pools)
         keys = {spec.key for spec in wanted.pools}
         for key in sorted(self.wanted - keys):
-            self._outlook.states.pop(key, None)
+            state = self._outlook.states.pop(key, None)
+            for told in (self._registry.catalog(key), state):
+                if told is not None:  # while not all is said that is wanted it is not told again
+                    self._recovery.keep(told)
             self._ledger.fresh.forget(key)
             self._outlook.retry_at.pop(key, None)
             self._told(self._registry.forget(key))

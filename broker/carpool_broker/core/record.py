@@ -69,6 +69,10 @@ class Record:
             self._parked[call.call] = call.session
             self.expiring.arm(call.call, now, park_s)
 
+    def holds(self, call: CallId) -> bool:
+        """Whether it is not settled what becomes of this call."""
+        return any(call in calls for calls in self._calls.values())
+
     def calls_of(self, session: SessionId) -> list[RecordedCall]:
         """All of it that is not settled."""
         return list(self._calls.get(session, {}).values())

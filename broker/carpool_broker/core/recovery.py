@@ -35,6 +35,9 @@ from carpool_protocol.subjects import TASKS
 GRACE_S: Final = 5.0
 """So long sessions are expected of which nothing is recorded, because they had nothing open."""
 
+UNREAD: Final = 8
+"""So many times as many requests as a session may have open can come back: not all answers were read."""
+
 NOBODY: Final = Epoch("")
 
 
@@ -165,8 +168,8 @@ class Recovery:
         for number, asked in enumerate(event.calls):
             if self._requests.objects(session, asked):
                 continue
-            if number >= most:  # no broker had so many of it open
-                self._out(refusal(session, asked.id, asked.by, "too_many_calls", method=asked.method))
+            if number >= most * UNREAD:  # some may have been run
+                self._out(refusal(session, asked.id, asked.by, "link_broken", method=asked.method))
             else:
                 self._hold(session, asked, now)
         if self.heard:
@@ -231,7 +234,7 @@ class Recovery:
                 self.record.park(left, now, self._ledger.bounds.park_s)
             else:
                 self.record.release(left, "the agent does not wait for it")
-        if not known:
+        if not known and not any(owed.session is session for owed in self._adopted.values()):
             self._before.over(session.id)
         self._back[session.id] = self.epoch
         self._out(TellServed(session.id, self.epoch))

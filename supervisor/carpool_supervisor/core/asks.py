@@ -88,13 +88,15 @@ class Pauses(Protocol):
 class OpenAsk:
     """One question between its arrival and its one answer."""
 
-    __slots__ = ("calls", "id", "in_round", "instance", "request", "said", "token")
+    __slots__ = ("calls", "id", "in_round", "instance", "request", "said", "said_again", "token")
 
     def __init__(self, ask: AskId, instance: Instance, event: ServerAsked, calls: list[OpenCall]) -> None:
         self.id = ask
         self.instance = instance
         self.request = event.id
         """The server's own request id, byte for byte."""
+        self.said_again = False
+        """To a broker that has taken over: one that belongs to several calls is said with the first."""
         self.in_round = event.facts.wire is not None
         """Stateless era: nothing waits for it in the server; after the last answer the call is said again."""
         self.token = event.token
@@ -272,12 +274,18 @@ class Asks:
                 self._give_up(ask, "The agent is gone.")
         self._elicitations.abandon_all()
 
+    def broker_came(self) -> None:
+        """It has heard of nothing."""
+        for ask in self._open.values():
+            ask.said_again = False
+
     def say_again(self, opened: OpenCall) -> None:
         """Another broker takes this call over: it hears of what is open for it."""
         if opened.asks:
             assert opened.instance is not None
             for ask in self._of[opened.instance.id].values():
-                if opened in ask.calls:
+                if opened in ask.calls and not ask.said_again:
+                    ask.said_again = True
                     self._out(replace(ask.said, call=opened.call.call))
 
     # --- calls and instances end -----------------------------------------------------------------------

@@ -56,6 +56,7 @@ class Handover:
             self._asks.abandon_all()
             self._desk.abandon_all(now)
             self._wishes.lost_touch(now)
+        self._asks.broker_came()
         for pool in self._pools.values():
             pool.said = None
             pool.catalog_said = False

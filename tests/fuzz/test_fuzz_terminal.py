@@ -114,7 +114,7 @@ class Fake:
 @contextmanager
 def facing(door: Fake) -> Iterator[None]:
     """Every verb finds this door."""
-    with mock.patch.object(cli_read, "Door", return_value=door):
+    with mock.patch.object(cli_read, "reach", return_value=door):
         modules = (cli_read, cli_call, cli_daemon, cli_why)
         patches = [mock.patch.object(module, "open_door", return_value=door) for module in modules]
         for each in patches:

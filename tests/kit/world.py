@@ -26,6 +26,8 @@ from carpool_protocol.messages import EraWish, Operate, Policy, PoolSpec
 from carpool_supervisor.core.sharing import Evidence, EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.kit.world_agents import Book, SimAgent
+from tests.kit.world_carriers import Carrier, Fate
+from tests.kit.world_deaths import Deaths
 from tests.kit.world_parties import Anybody, Party, Token
 from tests.kit.world_servers import SimInstance
 from tests.kit.world_sides import BOUNDS, LIST_WAIT_S, BrokerSide, Wire
@@ -114,6 +116,12 @@ class World:
         self.max_processes = max_processes
         self.book = Book(BOUND_S, POLICY.ask_timeout_s)
         self.agents: dict[SessionId, Anybody] = {}
+        self.carriers: dict[SessionId, Carrier] = {}
+        """Of agents of the handshake era that are at a broker."""
+        self.away: list[Carrier] = []
+        """Those whose broker has died, and who will come back."""
+        self.mishaps = 0
+        """Whatever may cost a call but a broker's death."""
         self.spent: list[Token] = []
         """Of sessions that are gone."""
         self.calm = False
@@ -124,11 +132,12 @@ class World:
         """A key stands for a launch: it keeps what that was first configured with."""
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
-        self._sessions = 0
+        self.sessions = 0
         self.words = 0
         self.operations: dict[int, str] = {}
         self.evidence: dict[PoolKey, dict[EvidenceKind, Evidence]] = {}
         self.wire = Wire(self)
+        self.deaths = Deaths(self)
         self.broker = BrokerSide(self)
         self.supervisor = SupervisorSide(self)
         self.read_config()
@@ -180,6 +189,8 @@ class World:
 
     def read_config(self) -> None:
         """The broker reads the configuration (again), for every source."""
+        self.broker.unsaid = True
+        self.broker.missed = self.broker.missed or not self.broker.linked
         for source in SOURCES:
             servers = [server for server in self.servers.values() if server.configured]
             for server in servers:
@@ -235,11 +246,14 @@ class World:
         capabilities: bv.Capabilities | None = None,
     ) -> SimAgent:
         """A new agent that has greeted, with these or with any capabilities."""
-        self._sessions += 1
-        session = SessionId(f"a{self._sessions}")
+        self.sessions += 1
+        session = SessionId(f"a{self.sessions}")
         agent = self.agents[session] = SimAgent(self.book, self.rng, session, careless=careless)
         agent.capabilities = capabilities or agent.capabilities
-        self.broker.feed(bv.AgentCame(session=session, source=source, agent="sim", pid=1, carrier="shim"))
+        came = bv.AgentCame(session=session, source=source, agent="sim", pid=1, carrier="shim")
+        carrier = self.carriers[session] = Carrier(agent, came)
+        carrier.secret, carrier.epoch = self.broker.heritage.secret_of(session), self.broker.served
+        self.broker.feed(came)
         self.broker.feed(agent.greet(self.now))
         return agent
 
@@ -252,8 +266,8 @@ class World:
         asker: bv.Asker | None = None,
     ) -> Party:
         """Agents of the stateless era: one, or several who share a session."""
-        self._sessions += 1
-        session = SessionId(f"a{self._sessions}")
+        self.sessions += 1
+        session = SessionId(f"a{self.sessions}")
         party = Party(self.book, self.rng, session, count=count, park_s=BOUNDS.park_s)
         self.agents[session] = party
         if asker is not None:
@@ -293,13 +307,20 @@ class World:
 
     def leave(self, agent: Anybody) -> None:
         """The agent vanishes, if it is still there."""
-        if self.broker.stopped:
+        gone = [carrier for carrier in self.away if carrier.agent is agent]
+        if gone:
+            self.away.remove(gone[0])
+            agent.leave(self.now)
+            self.deaths.forgive(agent)
+        elif self.broker.stopped:
             self.broker.awake(lambda: self.leave(agent))
         elif self.agents.pop(agent.session, None) is not None:
-            self._spend(agent)
+            self.spend(agent)
+            self.carriers.pop(agent.session, None)
             self.broker.feed(agent.leave(self.now))
 
-    def _spend(self, agent: Anybody) -> None:
+    def spend(self, agent: Anybody) -> None:
+        """Its tokens are known to others from now on."""
         if isinstance(agent, Party):
             self.spent += agent.tokens[-3:]
 
@@ -334,38 +355,30 @@ class World:
         """Nobody is heard by a broker that is stopped: who would speak then speaks when it goes on."""
 
         def speak() -> None:
-            if agent.session in self.agents:
+            away = [carrier for carrier in self.away if carrier.agent is agent]
+            if away:
+                away[0].pipe.append(lambda: self.broker.feed(say()))
+            elif agent.session in self.agents:
                 self.broker.awake(lambda: self.broker.feed(say()) if agent.session in self.agents else None)
 
         self.later(delay_s, speak)
 
     def operate(self, key: PoolKey, verb: str) -> None:
         """An operator's word, if it can be said now."""
-        if self.broker.linked and not self.broker.stopped:
+        if self.broker.linked and self.broker.alive and not self.broker.stopped:
             self.words += 1
             self.operations[self.words] = verb
             self.broker.peer.send(Operate(self.words, key, verb))  # type: ignore[arg-type]
 
     # --- deaths -----------------------------------------------------------------------------------------
 
-    def kill_broker(self, away_s: float) -> None:
-        """The broker dies, and with it every agent's connection; a new one comes."""
-        self.wire.cut(told=False)
-        self.broker.alive = False
-        for agent in self.agents.values():
-            self._spend(agent)
-        self.agents.clear()
-        self.operations.clear()
-
-        def again() -> None:
-            self.broker = BrokerSide(self)
-            self.read_config()
-            self.wire.join()
-
-        self.later(away_s, again)
+    def kill_broker(self, away_s: float, *, fate: Fate | None = None, dies_in: int = 1) -> None:
+        """See `Deaths.kill`."""
+        self.deaths.kill(away_s, fate=fate, dies_in=dies_in)
 
     def kill_supervisor(self, away_s: float) -> None:
         """The supervisor dies, and with it every instance; a new one comes."""
+        self.mishaps += 1
         self.wire.cut(told=True)
         self.supervisor.alive = False
         for instance in self.supervisor.instances.values():

@@ -83,6 +83,8 @@ class AskBook:
         """Whose each request of an agent is."""
         self.principals: dict[SessionId, SessionId] = {}
         """Of agents that share a session: that session."""
+        self.aliases: dict[SessionId, SessionId] = {}
+        """Of sessions that an agent has begun because nobody knew its old one: that old one."""
         self.bound_s = ask_timeout_s + SPARE_S
         self.asks: dict[int, SimAsk] = {}
         self.shown: dict[AskId, SimAsk] = {}
@@ -123,7 +125,7 @@ class AskBook:
     def elicited(self, session: SessionId, params: RawJson) -> None:
         """An agent hears that what it was sent to a URL for is done."""
         about = msgspec.json.decode(params)["about"]
-        if self.owners.get(about) != session:
+        if self.owners.get(about) != self.first_of(session):
             raise Violation(f"{session} hears that an elicitation of {self.owners.get(about)} is done")
         self._count("elicited")
 
@@ -160,13 +162,17 @@ class AskBook:
         self._count("progress")
 
     def _only_owner(self, ask: SimAsk, session: SessionId, what: str) -> None:
-        owner = self.owners.get(ask.about)
+        owner, session = self.owners.get(ask.about), self.first_of(session)
         if ask.principals and owner is not None:
             session, owner = self.principals.get(session, session), self.principals.get(owner, owner)
         if ask.certain and session != owner:
             raise Violation(
                 f"{session} {what} ask {ask.number}, which is about request {ask.about} of {owner}"
             )
+
+    def first_of(self, session: SessionId) -> SessionId:
+        """The first session of this agent."""
+        return self.first_of(self.aliases[session]) if session in self.aliases else session
 
     def _count(self, word: str) -> None:
         self.outcomes[word] = self.outcomes.get(word, 0) + 1

@@ -36,6 +36,8 @@ class SharingBook:
         """Calls that were placed where instances are leased: another has no state to count on."""
         self._leases: dict[At, set[InstanceId]] = {}
         self._told: dict[At, int] = {}
+        self._ended: set[CallId] = set()
+        """Calls that were told so."""
         self._doubts: dict[At, int] = {}
         """How often the link was cut: in doubt an agent hears once too often that its state is gone."""
 
@@ -99,9 +101,10 @@ class SharingBook:
             self._state[at] = (instance.id, instance.key)
 
     def failed(self, failed: Failed) -> None:
-        """The supervisor ends a call."""
-        if failed.fault != "state_lost":
+        """The supervisor ends a call. Said again to another broker, it is the same word."""
+        if failed.fault != "state_lost" or failed.call in self._ended:
             return
+        self._ended.add(failed.call)
         call = self._calls[failed.call]
         at = self._at(call)
         self._state.pop(at, None)
@@ -115,6 +118,12 @@ class SharingBook:
         """The link to a broker that lives on was cut."""
         for at in self._called():
             self._doubts[at] = self._doubts.get(at, 0) + 1
+
+    def forgive(self) -> None:
+        """The configuration changed while the link was down, or right before the broker died: nobody can say
+        any more which pool has taken the place of which, and who had state there is not told. A known gap.
+        """
+        self._state.clear()
 
     def _called(self) -> set[At]:
         """Who called what: a broker cannot tell a call on its way or in line from one that ran."""

@@ -19,7 +19,8 @@ from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.registry import Registry
 from carpool_broker.era import asking
-from carpool_protocol.ids import AskId, Epoch, PoolKey, SessionId
+from carpool_broker.heritage import Heritage
+from carpool_protocol.ids import AskId, CallId, Epoch, PoolKey, SessionId
 from carpool_protocol.journal import Journal
 from carpool_protocol.machine import Ticked
 from carpool_protocol.messages import (
@@ -28,6 +29,8 @@ from carpool_protocol.messages import (
     Hello,
     Message,
     Operated,
+    Recorded,
+    Written,
 )
 from carpool_protocol.peer import BROKER, LinkEvent, Peer, PeerDown, PeerRefused, PeerUp
 from carpool_protocol.runtime.steady_clock import LONGEST_GAP_S, TICK_S
@@ -35,18 +38,24 @@ from carpool_supervisor.core.sharing import Evidence, EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.kit.world_agents import Book, SimAgent
 from tests.kit.world_asks import Violation
+from tests.kit.world_carriers import Carrier, Line
 from tests.kit.world_parties import Anybody, Party, Token
 from tests.kit.world_servers import SimInstance
 from tests.kit.world_traits import Traits
 
 if TYPE_CHECKING:
+    from tests.kit.world_deaths import Deaths
     from tests.kit.world_supervisor import SupervisorSide
 
-BOUNDS = Bounds(max_open_calls=6, max_waiting_calls=8, max_waiting_bytes=2048, wait_s=4.0, park_s=5.0)
+BOUNDS = Bounds(
+    max_open_calls=6, max_waiting_calls=8, max_waiting_bytes=2048, wait_s=4.0, park_s=5.0, return_s=10.0
+)
 LIST_WAIT_S = 2.0
 LAG_S = 0.01
 """The most that a frame takes on a good day."""
 WINDOW_BYTES = 1500
+WRITTEN_S = 1.0
+"""The most that it takes until the supervisor is told that an answer is with its agent."""
 
 
 class Stage(Protocol):
@@ -58,6 +67,9 @@ class Stage(Protocol):
     max_processes: int
     book: Book
     agents: dict[SessionId, Anybody]
+    carriers: dict[SessionId, Carrier]
+    deaths: "Deaths"
+    mishaps: int
     operations: dict[int, str]
     evidence: dict[PoolKey, dict[EvidenceKind, Evidence]]
     wire: "Wire"
@@ -93,6 +105,8 @@ class Wire:
         self._life = 0
         self._lag_s = LAG_S
         self._last = {True: 0.0, False: 0.0}
+        self._words = (0, 0.0)
+        """Of which connection, and until when, what a broker that died had sent arrives still."""
 
     def join(self) -> None:
         """Connect, if both ends live."""
@@ -107,6 +121,7 @@ class Wire:
     def join_again(self) -> None:
         """A second connection takes the place of the first, from which some still arrives."""
         if self.up:
+            self.world.mishaps += 1
             self.joined_at = self.world.now
             self.world.broker.awake(self._connected)
             self.flush()
@@ -125,10 +140,18 @@ class Wire:
         """From now on a frame may take so long."""
         self._lag_s = lag_s
 
+    def broker_died(self) -> None:
+        """What its supervisor had sent is lost, and of what it had sent itself the last."""
+        if self.up:
+            self._words = (self._life, self.world.now + self.world.rng.uniform(0.0, self._lag_s))
+            self.up = False
+            self._life += 1
+
     def cut(self, *, told: bool) -> None:
         """What is under way is lost. `told`: the supervisor's end learns of it too."""
         if not self.up:
             return
+        self.world.mishaps += 1
         self.up = False
         self._life += 1
         broker, supervisor = self.world.broker, self.world.supervisor
@@ -153,7 +176,8 @@ class Wire:
 
         def arrive() -> None:
             other = world.supervisor if down else world.broker
-            if self.up and self._life == life and other.alive:
+            words = down and (life, world.now) <= self._words and life == self._words[0] and not self.up
+            if (words or (self.up and self._life == life)) and other.alive:
                 other.awake(lambda: other.heard(other.peer.receive(frame, other.clock)))
 
         world.later(at - world.now, arrive)
@@ -194,6 +218,7 @@ class Side:
         if self.stopped or not self.alive:
             return
         self.stopped = True
+        self.world.mishaps += 1
         self.world.book.pauses.add(self.world.now, self.world.now + for_s)
         self.world.later(for_s, lambda: self._go_on(for_s))
 
@@ -221,11 +246,29 @@ class Side:
 class BrokerSide(Side):
     """The broker's shell, as thin as it can be."""
 
-    def __init__(self, world: Stage) -> None:
+    def __init__(self, world: Stage, before: "BrokerSide | None" = None) -> None:
+        """`before`: the one that died."""
         super().__init__(world)
         self.linked = False
-        self.secret = world.rng.randbytes(32)
-        self.core = BrokerCore(Registry(mark="m"), BOUNDS, LIST_WAIT_S, secret=self.secret)
+        self.served = Epoch("")
+        self.missed = False
+        """The configuration changed while it had no supervisor."""
+        self.unsaid = False
+        """Its supervisor has not heard of the latest configuration."""
+        self.dies_in = 0
+        """So many effects later; 0: it lives on."""
+        self.secret = world.rng.randbytes(32) if before is None else before.secret
+        self._began = world.now
+        self.mishaps = world.mishaps
+        """Before it."""
+        life = since = 0
+        if before is not None:  # as the launcher counts
+            life = before.life + 1
+            since = before.life if world.now - before._began >= BOUNDS.return_s else before._since
+        self.life, self._since = life, since
+        self.heritage = Heritage(self.secret, life, since)
+        self._return_by: float | None = None
+        self.core = BrokerCore(Registry(mark="m"), BOUNDS, LIST_WAIT_S, secret=self.secret, life=life)
         self.peer = Peer(hello(BROKER, world), "main", world.now, window_bytes=WINDOW_BYTES)
         self.journal = Journal(1_000_000) if world.journal else None
         self._queue: deque[bv.AnyEvent] = deque()
@@ -233,6 +276,9 @@ class BrokerSide(Side):
 
     def feed(self, event: bv.AnyEvent) -> None:
         """One event; what its effects cause waits its turn, as in the pump."""
+        carrier = self.world.deaths.carrier_of(getattr(event, "session", SessionId("")))
+        if carrier is not None:
+            carrier.says(event)
         if self.stopped:
             self._unread.append(lambda: self.feed(event))
             return
@@ -240,7 +286,7 @@ class BrokerSide(Side):
         if self._busy or not self.alive:
             return
         self._busy = True
-        while self._queue:
+        while self._queue and self.alive:
             event = self._queue.popleft()
             self._perform(event, self.core.handle(event, self.clock))
         self._busy = False
@@ -265,38 +311,78 @@ class BrokerSide(Side):
             self.journal.record(self.clock, event, effects)
         self.world.look(self.core, event, effects)
         for effect in effects:
+            if self.dies_in == 1:
+                self.world.deaths.now()
+                return
+            self.dies_in -= self.dies_in > 0
             if isinstance(effect, Message):
                 if self.linked:
                     if isinstance(effect, Call):
                         self.world.supervisor.sharing.sent(effect)
                     self.peer.send(effect)
-            elif not isinstance(effect, bf.Note | bf.TellServed | bf.End):
-                agent = self.world.agents.get(effect.session)
-                if agent is None:
-                    raise Violation(f"{effect} is for an agent that is gone")
-                if isinstance(agent, Party):
-                    token = agent.take(effect, self.world.now)
-                    if token is not None:
-                        self.world.wanted(agent, token)
-                    continue
-                instead = asking.ask(effect) if isinstance(effect, bf.SendAsk) else b""
-                if isinstance(instead, bv.AgentAnswered):
-                    self.feed(instead)
-                    continue
-                agent.take(effect, self.world.now)
-                if isinstance(effect, bf.SendAsk):
-                    self.world.asked(agent, effect.ask)
+            elif not isinstance(effect, bf.Note):
+                self._write(effect)
+
+    def _write(self, effect: bf.OwnEffect) -> None:
+        agent = self.world.agents.get(effect.session)  # type: ignore[union-attr]  # a note is for nobody
+        if agent is None:
+            raise Violation(f"{effect} is for an agent that is gone")
+        if isinstance(agent, Party):
+            if not isinstance(effect, bf.TellServed):
+                token = agent.take(effect, self.world.now)
+                self._written(effect)
+                if token is not None:
+                    self.world.wanted(agent, token)
+            return
+        instead = asking.ask(effect) if isinstance(effect, bf.SendAsk) else b""
+        carrier = self.world.carriers[agent.session]
+        if isinstance(instead, bv.AgentAnswered):
+            self.feed(instead)
+        elif carrier.is_silent(effect):
+            self._written(effect)
+        elif carrier.choked is not None:
+            carrier.choked.append(Line(effect, self.world.now))
+        else:
+            self.deliver(carrier, Line(effect, self.world.now))
+            self._written(effect)
+
+    def deliver(self, carrier: Carrier, line: Line) -> None:
+        """The agent reads this."""
+        effect = line.effect
+        if not isinstance(effect, bf.TellServed):
+            carrier.agent.take(effect, line.at)
+        carrier.passed(effect, self.world.mishaps)
+        if isinstance(effect, bf.SendAsk):
+            self.world.asked(carrier.agent, effect.ask)
+
+    def _written(self, effect: bf.OwnEffect) -> None:
+        """An answer is with its carrier: the record hears that some time."""
+        call: CallId = getattr(effect, "call", bf.NO_CALL)
+        if call != bf.NO_CALL:
+            told = self.served
+
+            def say() -> None:
+                if self.alive and not self.stopped and self.linked and self.served == told:
+                    self.peer.send(Written([call]))
+
+            self.world.later(self.world.rng.uniform(0.0, WRITTEN_S), lambda: self.awake(say))
+
+    def may_return(self) -> bool:
+        """Whether carriers of an earlier broker are waited for."""
+        return self._return_by is None or self.clock < self._return_by
 
     def heard(self, messages: list[LinkEvent]) -> None:
         """From the link."""
         for message in messages:
+            if not self.alive:
+                return  # one of these was its last
             match message:
                 case PeerUp():
-                    self.linked = True
+                    self.linked, self.served = True, message.hello.epoch
                     self.feed(bv.SupervisorCame(WINDOW_BYTES, message.hello.epoch))
                 case PeerDown():
                     if self.linked:
-                        self.linked = False
+                        self.linked, self.served = False, Epoch("")
                         self.feed(bv.SupervisorWent())
                 case PeerRefused():
                     raise Violation(message.text)
@@ -304,5 +390,7 @@ class BrokerSide(Side):
                     if self.world.operations.pop(message.token, None) is None:
                         raise Violation(f"operator's word {message.token} was answered twice or never said")
                 case _:
+                    if isinstance(message, Recorded) and message.last and self._return_by is None:
+                        self._return_by = self.clock + BOUNDS.return_s
                     if isinstance(message, bv.LinkEvent):
                         self.feed(message)

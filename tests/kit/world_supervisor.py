@@ -49,7 +49,9 @@ class SupervisorSide(Side):
         self.asks: AskBook = world.book.asks
         self.sharing = SharingBook(before)
         self.turns = TurnBook()
-        self.peer = Peer(hello("main", world), BROKER, world.now, window_bytes=WINDOW_BYTES)
+        greeting = hello("main", world)
+        self.epoch = greeting.epoch
+        self.peer = Peer(greeting, BROKER, world.now, window_bytes=WINDOW_BYTES)
         self._broker = Epoch("")
         self.journal = Journal(1_000_000) if world.journal else None
         self.instances: dict[InstanceId, SimInstance] = {}
@@ -209,6 +211,9 @@ class SupervisorSide(Side):
                 case Wanted():
                     new = [s.key for s in message.pools if s.key not in self._specs]
                     self._specs = {spec.key: spec for spec in message.pools}
+                    if self.world.broker.missed:
+                        self.sharing.forgive()
+                    self.world.broker.unsaid = self.world.broker.missed = False
                     self.feed(message)
                     for key in new:
                         if key in self.world.evidence:

@@ -123,7 +123,7 @@ class Storm:
             self._repeat(15.0, lambda: world.broker.stop(self.rng.uniform(0.05, 2.0)))
             self._repeat(15.0, lambda: world.supervisor.stop(self.rng.choice((0.1, 1.0, 3.0, 8.0))))
             self._repeat(25.0, self._kill_supervisor)
-            self._repeat(40.0, self._kill_broker)
+            self._repeat(12.0, self._kill_broker)
 
     def _repeat(self, every_s: float, act: object) -> None:
         assert callable(act)
@@ -150,8 +150,8 @@ class Storm:
         world = self.world
 
         def step() -> None:
-            if world.now < self.until and agent.session in world.agents:
-                if world.broker.stopped:
+            if world.now < self.until and world.deaths.has(agent):
+                if world.broker.stopped or agent.session not in world.agents:
                     pass  # nobody would be heard
                 elif isinstance(agent, SimAgent):
                     self._act(agent)
@@ -257,4 +257,8 @@ class Storm:
 
     def _kill_broker(self) -> None:
         if self.world.broker.alive:
-            self.world.kill_broker(self.rng.uniform(0.1, 1))
+            self.world.deaths.choke(0.3)
+            away_s, dies_in = self.rng.uniform(0.1, 1), self.rng.choice((1, 1, self.rng.randint(2, 12)))
+            self.world.later(
+                self.rng.uniform(0.0, 0.3), lambda: self.world.kill_broker(away_s, dies_in=dies_in)
+            )

@@ -1,0 +1,148 @@
+"""What comes between an agent of the simulated world and the broker: the shim, as far as it matters here.
+
+Owns what a carrier keeps of one agent (docs/decisions/0019): requests without an answer, what made the
+session what it is, questions shown and answered, the supervisor's epoch as told; what it reads of a broker
+that dies; and what it says to the next one. It keeps events where the real one keeps lines.
+
+Knows nothing of: when brokers die, what becomes of what it says again.
+"""
+
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from carpool_broker.core import effects as bf
+from carpool_broker.core import events as bv
+from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
+from tests.kit.world_agents import SimAgent
+from tests.kit.world_asks import Violation
+
+Fate = Literal["back", "late", "impostor", "gone"]
+"""What becomes of a carrier whose broker has died. `late`: it comes when nobody waits for it any more;
+`impostor`: with a secret that is no good; both begin anew, and their agents do not notice.
+"""
+
+LOST = (b'"link_broken"', b'"answer_overdue"')
+
+
+class Line(Struct):
+    """Something that the broker has written for this agent, and when."""
+
+    effect: bf.OwnEffect
+    at: float
+
+
+class Carrier:
+    """Of one agent of the handshake era."""
+
+    def __init__(self, agent: SimAgent, came: bv.AgentCame) -> None:
+        self.agent = agent
+        self.came = came
+        self.secret = ""
+        self.epoch = Epoch("")
+        self.fate: Fate = "back"
+        self.pipe: list[Callable[[], None]] = []
+        """What the agent has said while no broker was there."""
+        self.choked: list[Line] | None = None
+        """What lies in the broker because nobody reads it; None: all is read at once."""
+        self._greeting: bv.AgentGreeted | None = None
+        self._listing: bv.AgentListed | None = None
+        self._said: dict[RawJson, bv.AnyEvent] = {}
+        """Requests without an answer, as they were said."""
+        self._for: dict[AskId, RawJson] = {}
+        """For which request each question was asked."""
+        self._given: dict[AskId, bv.AgentAnswered] = {}
+        """Answers to questions, until the request that they are for is over."""
+        self._silent: set[RawJson] = set()
+        self._sure: dict[RawJson, int] = {}
+        """Requests that may not be lost, and how many mishaps there were when they were said again."""
+
+    # --- what passes ------------------------------------------------------------------------------------
+
+    def says(self, event: bv.AnyEvent) -> None:
+        """The agent says this, whether it arrives or not."""
+        match event:
+            case bv.AgentGreeted():
+                self._greeting = event
+                self._said.setdefault(event.id, event)
+            case bv.AgentListed() | bv.AgentCalled() | bv.AgentPinged():
+                self._said.setdefault(event.id, event)
+            case bv.AgentAnswered() if event.ask in self._for:
+                self._given.setdefault(event.ask, event)
+
+    def is_silent(self, effect: bf.OwnEffect) -> bool:
+        """Whether the agent has had this at an earlier broker."""
+        request = getattr(effect, "id", None)
+        if request not in self._silent:
+            return False
+        self._silent.discard(request)
+        return True
+
+    def crosses(self, line: Line) -> bool:
+        """Whether it is about something that the agent has given up or answered while nobody read this."""
+        match line.effect:
+            case bf.Reply() | bf.ReplyOutward():
+                return line.effect.id not in self.agent.open
+            case bf.WithdrawAsk():
+                return line.effect.ask not in self.agent.asks
+            case bf.ReportProgress():
+                return line.effect.token not in self.agent.open
+        return False
+
+    def passed(self, effect: bf.OwnEffect, mishaps: int) -> None:
+        """The agent has read this."""
+        match effect:
+            case bf.TellServed():
+                self.epoch = effect.epoch
+            case bf.SendAsk():
+                self._for[effect.ask] = effect.request
+            case bf.Reply() | bf.ReplyOutward() | bf.Greet():
+                self._answered(effect, mishaps)
+
+    def _answered(self, effect: bf.Reply | bf.ReplyOutward | bf.Greet, mishaps: int) -> None:
+        if effect.id in self.agent.open:
+            return  # it was about another of the same id
+        was = self._said.pop(effect.id, None)
+        sure = self._sure.pop(effect.id, None)
+        if isinstance(effect, bf.Reply):
+            if isinstance(was, bv.AgentListed) and not effect.is_error:
+                self._listing = was
+            if sure == mishaps and any(word in bytes(effect.body) for word in LOST):
+                raise Violation(f"{self.agent.session} lost {effect.id!r}, and only the broker had died")
+        for ask in [ask for ask, request in self._for.items() if request == effect.id]:
+            del self._for[ask]
+            self._given.pop(ask, None)
+
+    # --- between two brokers ----------------------------------------------------------------------------
+
+    def last_words(self, rng: Random) -> list[Line]:
+        """What can be read of a broker that died: all that left it, and some of what lay in it."""
+        self._silent.clear()
+        lines, self.choked = self.choked or [], None
+        return lines[: rng.randint(0, len(lines))]
+
+    def again(self, session: SessionId, epoch: Epoch) -> Iterator[bv.AnyEvent]:
+        """All that is said to the next broker, in order. `epoch`: empty where it begins anew."""
+        agent = self.agent
+        greeted = [self._greeting] if self._greeting is not None and agent.greeted else []
+        made = [*greeted, *([self._listing] if self._listing is not None else [])]
+        self._silent = {each.id for each in made}
+        for ask in [ask for ask, request in self._for.items() if request and request not in agent.open]:
+            del self._for[ask]
+            self._given.pop(ask, None)
+        self._said = {id_: each for id_, each in self._said.items() if id_ in agent.open}
+        calls = tuple(each for each in self._said.values() if isinstance(each, bv.AgentCalled))
+        rest = [each for each in self._said.values() if not isinstance(each, bv.AgentCalled)]
+        yield self.came
+        yield from made
+        ours = tuple(replace(each, session=session) for each in calls)
+        yield bv.AgentResumed(session, epoch, ours, tuple(agent.asks))
+        yield from rest
+        yield from self._given.values()
+
+    def is_sure(self, mishaps: int) -> None:
+        """Nothing that is open may be lost, unless there is another mishap."""
+        self._sure = dict.fromkeys(self._said, mishaps)

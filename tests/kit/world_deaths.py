@@ -1,0 +1,138 @@
+"""Deaths of the simulated world's broker, and how agents come to the next one.
+
+Owns when exactly it dies: at once, or in the middle of what one event causes; and who comes back when, as
+what. Knows nothing of: what carriers keep (`world_carriers`), what brokers do about it.
+"""
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from carpool_protocol.ids import Epoch, SessionId
+from tests.kit.world_carriers import Carrier, Fate
+from tests.kit.world_parties import Anybody, Party
+from tests.kit.world_sides import BrokerSide
+
+if TYPE_CHECKING:
+    from tests.kit.world import World
+
+
+class Deaths:
+    """Of one world."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self._next: tuple[float, Fate | None] = (0.0, None)
+        """In how long the next broker comes, and what becomes of carriers."""
+
+    def kill(self, away_s: float, *, fate: Fate | None = None, dies_in: int = 1) -> None:
+        """The broker dies, after so many effects or half a second; a new one comes. Agents of the handshake
+        era have carriers that come back, or any `fate`; to others it is the end.
+        """
+        self._next = (away_s, fate)
+        self.world.broker.dies_in = dies_in
+        broker = self.world.broker
+        self.world.later(
+            0.0 if dies_in == 1 else 0.5, lambda: self.now() if self.world.broker is broker else None
+        )
+
+    def now(self) -> None:
+        """Now."""
+        if not self.world.broker.alive:
+            return
+        away_s, fate = self._next
+        if self.world.rng.random() < 0.5:
+            self.world.wire.flush()
+        if self.world.broker.unsaid:
+            self.world.supervisor.sharing.forgive()
+        self.world.wire.broker_died()
+        self.world.broker.alive = False
+        agents, self.world.agents = list(self.world.agents.values()), {}
+        carriers, self.world.carriers = self.world.carriers, {}
+        self.world.operations.clear()
+        for agent in agents:
+            if isinstance(agent, Party):
+                self.world.spend(agent)
+            else:
+                self._lose_broker(carriers[agent.session], fate)
+        before = self.world.broker
+
+        def again() -> None:
+            self.world.broker = BrokerSide(self.world, before)
+            self.world.read_config()
+            self.world.wire.join()
+
+        self.world.later(away_s, again)
+
+    def _lose_broker(self, carrier: Carrier, fate: Fate | None) -> None:
+        roll = self.world.rng.random()
+        common: Fate = (
+            "gone" if roll < 0.1 else "late" if roll < 0.2 else "impostor" if roll < 0.3 else "back"
+        )
+        carrier.fate = fate or common
+        if carrier.fate != "gone":
+            self.world.away.append(carrier)
+        for line in carrier.last_words(self.world.rng):
+            if not carrier.crosses(line):
+                self.world.broker.deliver(carrier, line)
+        carrier.agent.doubles.clear()
+        self.forgive(carrier.agent)
+        self.world.later(self.world.rng.uniform(0.01, 2.0), lambda: self._come_back(carrier))
+
+    def forgive(self, agent: Anybody) -> None:
+        """What it has given up nobody can tell its servers before it is back, or given up itself."""
+        first = self.world.book.asks.first_of(agent.session)
+        for number in [each for each in self.world.book.cancelled if self.world.book.owners[each] == first]:
+            del self.world.book.cancelled[number]
+
+    def _come_back(self, carrier: Carrier) -> None:
+        broker = self.world.broker
+        if carrier not in self.world.away:
+            return
+        if not broker.alive or broker.stopped or (carrier.fate == "late" and broker.may_return()):
+            self.world.later(self.world.rng.uniform(0.05, 0.5), lambda: self._come_back(carrier))
+            return
+        self.world.away.remove(carrier)
+        agent = carrier.agent
+        agent.doubles.clear()
+        secret = "0.0" if carrier.fate == "impostor" else carrier.secret
+        knows = broker.may_return() and broker.heritage.claim(agent.session, secret)
+        if not knows:
+            self.world.sessions += 1
+            new = SessionId(f"a{self.world.sessions}")
+            self.world.book.asks.aliases[new] = agent.session
+            agent.session, carrier.epoch = new, Epoch("")
+            carrier.came = replace(carrier.came, session=new)
+        for request in agent.open.values():
+            request.at = self.world.now
+        self.world.agents[agent.session] = agent
+        self.world.carriers[agent.session] = carrier
+        carrier.secret = broker.heritage.secret_of(agent.session)
+        carrier.fate = "back"
+        again = [replace(each, session=agent.session) for each in carrier.again(agent.session, carrier.epoch)]
+        unharmed = self.world.supervisor.alive and self.world.mishaps == broker.mishaps
+        if carrier.epoch == self.world.supervisor.epoch and unharmed:
+            carrier.is_sure(self.world.mishaps)
+        pipe, carrier.pipe = carrier.pipe, []
+        for event in again:
+            broker.feed(event)
+        for act in pipe:
+            act()
+
+    def choke(self, share: float) -> None:
+        """So many agents stop reading: what they are told lies in the broker until it dies."""
+        for carrier in self.world.carriers.values():
+            if self.world.rng.random() < share and carrier.agent.greeted:
+                carrier.agent.careless = False
+                carrier.choked = []
+
+    def has(self, agent: Anybody) -> bool:
+        """Whether this agent is there, or waits for a broker."""
+        return agent.session in self.world.agents or any(
+            carrier.agent is agent for carrier in self.world.away
+        )
+
+    def carrier_of(self, session: SessionId) -> Carrier | None:
+        """Where this agent's lines go first, whether a broker is there or not."""
+        away = (each for each in self.world.away if each.agent.session == session)
+        return self.world.carriers.get(session) or next(away, None)

@@ -1,0 +1,96 @@
+"""A broker that dies is a pause, in the simulated world (rule 4, docs/decisions/0019)."""
+
+import pytest
+
+from tests.behaviours import behaviour
+from tests.kit.world import SimServer, World
+from tests.kit.world_agents import CAPABILITIES, SimAgent
+from tests.kit.world_calm import calm_down
+from tests.kit.world_traits import Traits
+
+ALL = CAPABILITIES[2]
+
+
+def begun(traits: Traits) -> tuple[World, SimAgent]:
+    """A world with one server that is up, and an agent that can be asked."""
+    world = World(1, [SimServer(name="s", traits=traits)])
+    agent = world.agent(capabilities=ALL)
+    world.run(3)
+    return world, agent
+
+
+@behaviour("death:broker-pause", "record:nothing-runs-twice")
+@pytest.mark.parametrize("dies_in", range(1, 9))
+def test_calls_in_flight_complete_and_none_runs_twice_wherever_the_broker_dies(dies_in: int) -> None:
+    world, agent = begun(Traits(answer_s=1.0))
+    for _ in range(6):
+        world.call(agent, "s__t0")
+    world.run(0.3)
+    world.kill_broker(0.2, fate="back", dies_in=dies_in)
+    world.run(6)
+    assert world.book.outcomes == {"ok": 6}
+    assert set(world.book.ran.values()) == {1}
+    calm_down(world)
+
+
+@behaviour("death:broker-pause")
+def test_two_brokers_that_die_one_after_the_other_are_one_pause() -> None:
+    world, agent = begun(Traits(answer_s=1.0))
+    for _ in range(6):
+        world.call(agent, "s__t0")
+    for _ in range(2):
+        world.run(0.1)
+        world.kill_broker(0.1, fate="back")
+        world.run(0.3)
+    world.run(6)
+    assert world.book.outcomes == {"ok": 6}
+
+
+@behaviour("death:broker-pause")
+def test_a_question_is_shown_once_and_its_answer_arrives_at_the_next_broker() -> None:
+    world, agent = begun(Traits(asks=1.0, waits=True, answer_s=0.1))
+    agent.silent = True
+    world.call(agent, "s__t0")
+    while not agent.asks:
+        world.run(0.01)
+    shown, ask = next(iter(agent.asks.items()))
+    world.kill_broker(0.1, fate="back")
+    world.run(2.3)
+    assert shown in agent.asks, "it is open still"
+    agent.silent = False
+    for each, open_ask in list(agent.asks.items()):
+        world.broker.feed(agent.answer(each, open_ask))
+    world.run(8)
+    assert ask.answered
+    assert not agent.open
+
+
+@behaviour("calls:honest-delivery")
+@pytest.mark.parametrize("fate", ["late", "impostor"])
+def test_what_an_agent_had_open_that_nobody_knows_any_more_is_lost_and_not_run_again(fate: str) -> None:
+    world, agent = begun(Traits(answer_s=1.0))
+    for _ in range(3):
+        world.call(agent, "s__t0")
+    world.run(0.02)
+    world.kill_broker(0.2, fate=fate)  # type: ignore[arg-type]
+    world.run(20)
+    assert world.book.outcomes == {"link_broken": 3}
+    world.call(agent, "s__t0")
+    world.run(3)
+    assert world.book.outcomes == {"link_broken": 3, "ok": 1}
+
+
+@behaviour("calls:honest-delivery")
+@pytest.mark.parametrize("first", ["broker", "supervisor"])
+def test_when_both_die_open_calls_are_lost_and_the_agent_works_on(first: str) -> None:
+    world, agent = begun(Traits(answer_s=1.0))
+    world.call(agent, "s__t0")
+    world.run(0.02)
+    for part in ("broker", "supervisor") if first == "broker" else ("supervisor", "broker"):
+        world.kill_broker(0.2, fate="back") if part == "broker" else world.kill_supervisor(0.2)
+        world.run(0.05)
+    world.run(5)
+    assert world.book.outcomes == {"link_broken": 1}
+    world.call(agent, "s__t0")
+    world.run(5)
+    assert world.book.outcomes == {"link_broken": 1, "ok": 1}

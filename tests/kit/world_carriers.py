@@ -90,7 +90,8 @@ class Carrier:
                 return line.effect.ask not in self.agent.asks
             case bf.ReportProgress():
                 return line.effect.token not in self.agent.open
-        return False
+            case _:
+                return False
 
     def passed(self, effect: bf.OwnEffect, mishaps: int) -> None:
         """The agent has read this."""
@@ -101,6 +102,8 @@ class Carrier:
                 self._for[effect.ask] = effect.request
             case bf.Reply() | bf.ReplyOutward() | bf.Greet():
                 self._answered(effect, mishaps)
+            case _:
+                pass
 
     def _answered(self, effect: bf.Reply | bf.ReplyOutward | bf.Greet, mishaps: int) -> None:
         if effect.id in self.agent.open:
@@ -127,8 +130,11 @@ class Carrier:
     def again(self, session: SessionId, epoch: Epoch) -> Iterator[bv.AnyEvent]:
         """All that is said to the next broker, in order. `epoch`: empty where it begins anew."""
         agent = self.agent
-        greeted = [self._greeting] if self._greeting is not None and agent.greeted else []
-        made = [*greeted, *([self._listing] if self._listing is not None else [])]
+        made: list[bv.AgentGreeted | bv.AgentListed] = []
+        if self._greeting is not None and agent.greeted:
+            made.append(self._greeting)
+        if self._listing is not None:
+            made.append(self._listing)
         self._silent = {each.id for each in made}
         for ask in [ask for ask, request in self._for.items() if request and request not in agent.open]:
             del self._for[ask]

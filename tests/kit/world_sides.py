@@ -257,7 +257,7 @@ class BrokerSide(Side):
         """Its supervisor has not heard of the latest configuration."""
         self.dies_in = 0
         """So many effects later; 0: it lives on."""
-        self.secret = world.rng.randbytes(32) if before is None else before.secret
+        self.secret: bytes = world.rng.randbytes(32) if before is None else before.secret
         self._began = world.now
         self.mishaps = world.mishaps
         """Before it."""
@@ -265,7 +265,8 @@ class BrokerSide(Side):
         if before is not None:  # as the launcher counts
             life = before.life + 1
             since = before.life if world.now - before._began >= BOUNDS.return_s else before._since
-        self.life, self._since = life, since
+        self.life: int = life
+        self._since: int = since
         self.heritage = Heritage(self.secret, life, since)
         self._return_by: float | None = None
         self.core = BrokerCore(Registry(mark="m"), BOUNDS, LIST_WAIT_S, secret=self.secret, life=life)

@@ -136,6 +136,7 @@ class Carrier:
         if self._listing is not None:
             made.append(self._listing)
         self._silent = {each.id for each in made}
+        self._sure.clear()
         for ask in [ask for ask, request in self._for.items() if request and request not in agent.open]:
             del self._for[ask]
             self._given.pop(ask, None)

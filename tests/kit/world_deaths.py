@@ -50,6 +50,7 @@ class Deaths:
         agents, self.world.agents = list(self.world.agents.values()), {}
         carriers, self.world.carriers = self.world.carriers, {}
         self.world.operations.clear()
+        self.world.book.cancelled.clear()  # nobody can tell the servers before the next one
         for agent in agents:
             if isinstance(agent, Party):
                 self.world.spend(agent)
@@ -76,7 +77,6 @@ class Deaths:
             if not carrier.crosses(line):
                 self.world.broker.deliver(carrier, line)
         carrier.agent.doubles.clear()
-        self.forgive(carrier.agent)
         self.world.later(self.world.rng.uniform(0.01, 2.0), lambda: self._come_back(carrier))
 
     def forgive(self, agent: Anybody) -> None:

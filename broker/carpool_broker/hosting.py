@@ -119,15 +119,7 @@ class Hosting(Host):
         """See `host.Host`. `within`: the lines came in one, as a batch."""
         burst: list[events.AnyEvent] = []
         for line in lines:
-            if isinstance(line, bytes):
-                if not line:  # only where they are counted
-                    meaning = None
-                else:
-                    meaning = handshake.read(session, line, key=self._digest_key)
-                    if len(line) > handshake.MAX_KEPT_BYTES:
-                        meaning = handshake.bounded(meaning)
-            else:
-                meaning = handshake.read_overlong(session, line, LINE_CAP_BYTES)
+            meaning = self._read(session, line)
             if passage is not None:
                 if within:
                     passage.came_within(meaning)
@@ -140,6 +132,16 @@ class Hosting(Host):
                 burst = []
                 self._aside(session, meaning, passage)
         self._pump.feed_all(burst)
+
+    def _read(
+        self, session: SessionId, line: bytes | OverlongLine, *, shared: bool = False
+    ) -> handshake.Meaning:
+        if not isinstance(line, bytes):
+            return handshake.read_overlong(session, line, LINE_CAP_BYTES)
+        if not line:  # only where they are counted
+            return None
+        meaning = handshake.read(session, line, shared=shared, key=self._digest_key)
+        return handshake.bounded(meaning) if len(line) > handshake.MAX_KEPT_BYTES else meaning
 
     def may_return(self) -> bool:
         """See `host.Host`."""
@@ -156,12 +158,7 @@ class Hosting(Host):
         for place, line in enumerate(lines):
             if returning.is_over:
                 return lines[place:]
-            if isinstance(line, bytes):
-                meaning = handshake.read(session, line, key=self._digest_key) if line else None
-                if len(line) > handshake.MAX_KEPT_BYTES:
-                    meaning = handshake.bounded(meaning)
-            else:
-                meaning = handshake.read_overlong(session, line, LINE_CAP_BYTES)
+            meaning = self._read(session, line)
             passage.came(meaning, len(line) if isinstance(line, bytes) else 0)
             if not returning.replays():
                 returning.take(meaning)
@@ -208,11 +205,7 @@ class Hosting(Host):
             self._aside(stream.id, meaning)
 
     def _meaning(self, stream: Stream, message: bytes, exchange: int) -> handshake.Meaning:
-        shared = stream.exchanges.shared
-        said = handshake.read(stream.id, message, shared=shared, key=self._digest_key)
-        if len(message) > handshake.MAX_KEPT_BYTES:
-            said = handshake.bounded(said)
-        return placed(stream, said, exchange)
+        return placed(stream, self._read(stream.id, message, shared=stream.exchanges.shared), exchange)
 
     def take_back_message(self, stream: Stream, message: bytes, exchange: int, returning: Returning) -> None:
         """See `carrier.StreamHost`."""

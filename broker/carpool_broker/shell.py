@@ -262,7 +262,7 @@ class BrokerShell:
         log.warning("supervisor went: %s", why)
         self._supervisor = None
         self._door.serve_by(Epoch(""))
-        self._door.written.clear()  # the record is gone as well
+        self._door.written.clear()  # the record is gone as well, or is gone through anew
         self._control.supervisor_went()
         self._pump.feed(events.SupervisorWent())
 

@@ -18,7 +18,7 @@ from carpool_protocol.ids import CallId, PoolKey, RawJson, SessionId, whole_of
 from carpool_protocol.messages import Answered, Call, Failed, Recorded, RecordedCall, RecordedSession
 
 MAX_KEPT_BYTES: Final = 96 * 1024 * 1024
-"""Of answers. While no broker is there the shell stops reading from servers long before that."""
+"""Of answers. While no broker is there the shell stops reading from servers before that."""
 CALLS_PER_MESSAGE: Final = 2048
 
 MAX_GONE: Final = 4096
@@ -82,23 +82,20 @@ class Record:
 
     def _make_room(self) -> None:
         while self.kept_bytes > MAX_KEPT_BYTES and self._ended:
-            call = next(iter(self._ended))
-            entry = self._bare[call] = self._ended.pop(call)
-            self._strip(call, entry, _TOO_LARGE)
-
-    def _strip(self, call: CallId, entry: Entry, text: str) -> None:
-        assert entry.end is not None
-        self.kept_bytes -= _size(entry.end)
-        entry.end = Failed(call, "lost", "maybe", text)
+            self._strip(next(iter(self._ended)), _TOO_LARGE)
 
     def answered(self, call: CallId) -> None:
         """The broker has ended it by itself, and its answer is on its way."""
-        entry = self._open.pop(call, None) or self._ended.get(call)
+        if call in self._open or call in self._ended:
+            self._strip(call, _UNKNOWN)
+
+    def _strip(self, call: CallId, text: str) -> None:
+        """Forget how it ended, or will end, but not that it was there."""
+        entry = self._open.pop(call, None)
         if entry is None:
-            return
-        if self._ended.pop(call, None) is not None:
+            entry = self._ended.pop(call)
             self.kept_bytes -= _size(entry.end)
-        entry.end = Failed(call, "lost", "maybe", _UNKNOWN)
+        entry.end = Failed(call, "lost", "maybe", text)
         self._bare[call] = entry
 
     def forget(self, calls: Iterable[CallId]) -> None:
@@ -122,10 +119,8 @@ class Record:
 
     def cut_off(self) -> None:
         """All that is open is cancelled now. Nobody may take such a call for one that no server saw."""
-        for call, entry in self._open.items():
-            entry.end = Failed(call, "lost", "maybe", _LINK)
-        self._bare |= self._open
-        self._open.clear()
+        for call in list(self._open):
+            self._strip(call, _LINK)
 
     # --- a broker that begins ----------------------------------------------------------------------------
 
@@ -137,8 +132,7 @@ class Record:
         """
         for call, entry in list(self._ended.items()):
             if isinstance(entry.end, Answered) and entry.end.task:  # it was cancelled with its broker
-                self._bare[call] = self._ended.pop(call)
-                self._strip(call, entry, _NO_TASK)
+                self._strip(call, _NO_TASK)
         calls = [
             RecordedCall(call, whole_of(e.session), e.request, e.key, e.target, parked=asked(call))
             for call, e in self._open.items()

@@ -34,6 +34,7 @@ from carpool_protocol.messages import (
     RecordedSession,
     ToolOffer,
 )
+from tests.broker.clocked import Clocked
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 A, B = PoolKey("a:1"), PoolKey("b:1")
@@ -53,30 +54,13 @@ def recorded(number: int, session: SessionId = ONE, request: str = "1", **more: 
 RETURN_S = Bounds().return_s
 
 
-class Rig:
+class Rig(Clocked):
     """Servers `a` (tool `x`) and `b` (tool `y`), and a clock. No supervisor is there yet."""
 
     def __init__(self, *, life: int = 1, now: float = 100.0) -> None:
         self.core = BrokerCore(Registry(mark="m"), Bounds(), 10.0, secret=SECRET, life=life)
         self.now = now
         self.read(DAEMON, A, B)
-
-    def feed(self, event: ev.AnyEvent) -> list[Any]:
-        """One event, with every invariant checked."""
-        effects = self.core.handle(event, self.now)
-        self.core.check()
-        return effects
-
-    def wait(self, duration_s: float) -> list[Any]:
-        """Time passes, to each deadline in turn."""
-        effects: list[Any] = []
-        until = self.now + duration_s
-        while (due := self.core.next_deadline()) is not None and due <= until:
-            self.now = max(self.now, due)
-            effects += self.core.tick(self.now)
-            self.core.check()
-        self.now = until
-        return effects
 
     def read(
         self, source: SourceId, *keys: PoolKey, twins: dict[PoolKey, PoolKey] | None = None

@@ -25,6 +25,7 @@ from carpool_protocol.messages import (
     ResourceOffer,
     ToolOffer,
 )
+from tests.broker.clocked import Clocked
 from tests.broker.supervisors import supervisor_comes
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
@@ -45,7 +46,7 @@ FEATURES: Final[list[Feature]] = [
 SECRET: Final = b"of the tests"
 
 
-class Rig:
+class Rig(Clocked):
     """Servers `a` (tool `x`, resource `file:///a`) and `b` (tool `y`), a supervisor, a clock."""
 
     def __init__(self, *, told: bool = True, park_s: float = 300.0, **bounds: int) -> None:
@@ -69,23 +70,6 @@ class Rig:
             self.catalog(A, "x")
             self.catalog(B, "y")
         self.come(ONE)
-
-    def feed(self, event: ev.AnyEvent) -> list[Any]:
-        """One event, with every invariant checked."""
-        effects = self.core.handle(event, self.now)
-        self.core.check()
-        return effects
-
-    def wait(self, duration_s: float) -> list[Any]:
-        """Time passes, to each deadline in turn."""
-        effects: list[Any] = []
-        until = self.now + duration_s
-        while (due := self.core.next_deadline()) is not None and due <= until:
-            self.now = max(self.now, due)
-            effects += self.core.tick(self.now)
-            self.core.check()
-        self.now = until
-        return effects
 
     def catalog(
         self,

@@ -236,6 +236,12 @@ class Side:
     def _jumped(self) -> None:
         """Time was left out."""
 
+    def _earliest(self, *due: float | None) -> float | None:
+        """In the world's time; None while it does nothing."""
+        if not self.alive or self.stopped:
+            return None
+        return self._in_world(min((at for at in due if at is not None), default=None))
+
     def _in_world(self, at: float | None) -> float | None:
         if at is None or not self._left_out_s:
             return at
@@ -294,10 +300,7 @@ class BrokerSide(Side):
 
     def next_deadline(self) -> float | None:
         """Of the core and of the link."""
-        if not self.alive or self.stopped:
-            return None
-        due = (self.core.next_deadline(), self.peer.next_deadline())
-        return self._in_world(min((at for at in due if at is not None), default=None))
+        return self._earliest(self.core.next_deadline(), self.peer.next_deadline())
 
     def tick(self) -> None:
         """Time has passed."""

@@ -75,10 +75,7 @@ class SupervisorSide(Side):
 
     def next_deadline(self) -> float | None:
         """Of the core and of the link."""
-        if not self.alive or self.stopped:
-            return None
-        due = (self.core.next_deadline(), self.peer.next_deadline())
-        return self._in_world(min((at for at in due if at is not None), default=None))
+        return self._earliest(self.core.next_deadline(), self.peer.next_deadline())
 
     def tick(self) -> None:
         """Time has passed."""

@@ -737,6 +737,31 @@ _FAULTS: Final = {
     ),
 }
 
+_CONFIG: Final = {
+    "config:shapes": Behaviour(
+        "design 10, issue 6",
+        "Other programs' files are read as they are, each by a written table of its keys.",
+    ),
+    "config:name-used-once": Behaviour("issue 6", "A name used twice is an error that names both places."),
+    "config:numbers-from-variables": Behaviour(
+        "issue 6", "A text from a variable is read as the number or switch that is wanted there."
+    ),
+    "config:included": Behaviour(
+        "issue 6", "Files that are included come, change and go, and their servers with them."
+    ),
+}
+
 BEHAVIOURS: Final[dict[str, Behaviour]] = (
-    _RUNS | _CALLS | _FEATURES | _ASKS | _SHARING | _TASKS | _STREAMS | _DOOR | _PRIVATE | _INPUT | _FAULTS
+    _CONFIG
+    | _RUNS
+    | _CALLS
+    | _FEATURES
+    | _ASKS
+    | _SHARING
+    | _TASKS
+    | _STREAMS
+    | _DOOR
+    | _PRIVATE
+    | _INPUT
+    | _FAULTS
 )

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from carpool_protocol.config import shapes_page
 from carpool_protocol.config.page import page
 from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS
 
@@ -17,3 +18,9 @@ def test_the_page_of_settings_is_current() -> None:
 def test_the_page_has_a_row_for_every_setting() -> None:
     for setting in (*FILE_SETTINGS, *SERVER_SETTINGS):
         assert f"| `{setting.key}` |" in page()
+
+
+def test_the_page_of_other_programs_files_is_current() -> None:
+    assert (PAGE.parent / "shapes.md").read_text(encoding="utf-8") == shapes_page.page(), (
+        "run `python -m carpool_protocol.config.shapes_page > docs/shapes.md`"
+    )

@@ -22,7 +22,7 @@ from carpool_broker.core.scopes import Resolution, only, resolve, resolve_run
 from carpool_protocol.attach import Attach, RunCommand
 from carpool_protocol.config.environment import scrub
 from carpool_protocol.config.expand import references
-from carpool_protocol.config.load import ConfigFile, env_file_path, home_of, load_config, load_env_file
+from carpool_protocol.config.load import ConfigFile, home_of, load_layer
 from carpool_protocol.config.model import Config, variables
 from carpool_protocol.ids import ServerName, SessionId
 from carpool_protocol.streams import Refused
@@ -88,27 +88,26 @@ class Configuration:
         self.problem = ""
         """Why the file as it is now is not in force; empty when it is."""
         self._env_file: dict[str, str] = {}
-        self._stamps: tuple[Stamp, Stamp] = (None, None)
+        self._watched: tuple[str, ...] = ()
+        self._stamps: list[Stamp] = []
+        self.warnings: list[str] = []
+        """What was passed over in files of other programs."""
         self.config = self._read()
 
     def _read(self) -> Config:
-        stamp = _stamp(self._file.path)
-        loaded = load_config(self._file)
+        layer = load_layer(self._file, self._home)
+        self._watched = (*layer.files, *layer.directories)
+        self._stamps = _stamps(self._watched)
+        loaded = layer.loaded
         if loaded.config is None:
-            self._stamps = (stamp, self._stamps[1])
             raise BrokenConfigError("\n".join(problem.render() for problem in loaded.problems))
-        env_file, problems = load_env_file(loaded.config, self._home)
-        path = env_file_path(loaded.config, self._home)
-        self._stamps = (stamp, _stamp(path) if path else None)
-        if problems:
-            raise BrokenConfigError("\n".join(problem.render() for problem in problems))
-        self._env_file = env_file
+        self._env_file = layer.env
+        self.warnings = [each.render() for each in loaded.warnings]
         return loaded.config
 
     def changed(self) -> bool:
-        """Whether the file, or its `env_file`, is another one than was last read."""
-        path = env_file_path(self.config, self._home)
-        return self._stamps != (_stamp(self._file.path), _stamp(path) if path else None)
+        """Whether the file, or one that belongs to it, is another one than was last read."""
+        return self._stamps != _stamps(self._watched)
 
     def reload(self) -> list[Followed] | None:
         """Read again. None when the file is broken: `problem` says why and the last good one stays. A session
@@ -256,6 +255,10 @@ class Configuration:
             own_roots=found.own_roots,
             stateless=found.stateless,
         )
+
+
+def _stamps(paths: tuple[str, ...]) -> list[Stamp]:
+    return [_stamp(path) for path in paths]
 
 
 def _stamp(path: str) -> Stamp:

@@ -143,6 +143,7 @@ class BrokerShell:
                 self._lifeline.ready()
                 nursery.start_soon(self._lifeline.run, self.stop, self._supervisor_gone)
             servers = len(self._configuration.config.servers)
+            self._say_warnings()
             log.info("broker serves (pid %d, %d servers configured)", os.getpid(), servers)
             await self._stopped.wait()
             # Whoever loses us because the launcher has died is not told to stay away.
@@ -290,6 +291,7 @@ class BrokerShell:
             log.error("the configuration is broken, the last good one stays:\n%s", problem)
             return problem.splitlines()
         log.info("configuration read again")
+        self._say_warnings()
         config = self._configuration.config
         self._door.slow_reader_s = config.session.slow_reader_s
         self._door.budget.size_bytes = config.receive_budget_bytes
@@ -297,6 +299,10 @@ class BrokerShell:
         for reading in readings:
             self._pump.feed(reading)
         return []
+
+    def _say_warnings(self) -> None:
+        for text in self._configuration.warnings:
+            log.warning("%s", text)
 
     def _jumped(self) -> None:
         log.warning("the clock jumped: this process stood still, or the machine slept")

@@ -7,7 +7,7 @@ Exit codes: 0 the probe came to a conclusion, whichever; 1 it did not; 2 it coul
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import click
@@ -21,6 +21,7 @@ from carpool.probe_config import arranged
 from carpool.probe_judge import Outcome, Result, Said, judge, result_of
 from carpool.probe_run import Bench, ProbeError, Tool, Try
 from carpool.up import Place
+from carpool_protocol.config.jsonc import JsonValue
 from carpool_protocol.config.load import ConfigFile, env_file_path, find_config_file, home_of, load_config
 from carpool_protocol.config.model import Config
 from carpool_protocol.config.problems import did_you_mean
@@ -34,6 +35,10 @@ MEANS: dict[Outcome, str] = {
 HOW = "name calls with `--call TOOL --args JSON` (each is made several times, so none that does harm)"
 
 
+Entry = Mapping[str, JsonValue]
+"""A server as it is written, in our keys."""
+
+
 class Experiment(Protocol):
     """What `Bench` can do, once it is open."""
 
@@ -45,8 +50,8 @@ class Experiment(Protocol):
 def probe(server: str, wished: Sequence[Try], file: str | None, *, as_json: bool) -> None:
     """The whole of it. Ends the verb."""
     place = the_place()
-    where, config, text = _configured(place, server, file)
-    found = _tried(server, wished, config, text, as_json=as_json)
+    where, config, entry = _configured(place, server, file)
+    found = _tried(server, wished, config, entry, as_json=as_json)
     result: Result = found["result"]
     found["recorded"], found["note"] = record(place, where.path, server, found)
     if as_json:
@@ -103,21 +108,23 @@ def conclusion(server: str, found: dict[str, Any]) -> str:
 # --- before, and the experiment -------------------------------------------------------------------------
 
 
-def _configured(place: Place, server: str, file: str | None) -> tuple[ConfigFile, Config, str]:
-    """Which file (the named one, else that of the running carpool, else the user's), read; and its text."""
+def _configured(place: Place, server: str, file: str | None) -> tuple[ConfigFile, Config, Entry]:
+    """Which file (the named one, else that of the running carpool, else the user's), read; and the server."""
     held = lock.holder(place.directory)
     named = os.path.expanduser(file) if file else (held.config if held else "")
     where = find_config_file(os.environ, named or None)
     loaded = load_config(where)
     if loaded.config is None:
         fail("\n".join(problem.render() for problem in loaded.problems), EXIT_USAGE)
-    if server not in loaded.config.servers:
-        fail(f"{unknown(server, loaded.config.servers)} (in {where.path})", EXIT_USAGE)
-    with open(where.path, encoding="utf-8") as opened:
-        return where, loaded.config, opened.read()
+    servers = {str(name): each for name, each in loaded.config.servers.items()}
+    if server not in servers:
+        fail(f"{unknown(server, servers)} (in {where.path})", EXIT_USAGE)
+    return where, loaded.config, loaded.written[servers[server].name]
 
 
-def _tried(server: str, wished: Sequence[Try], config: Config, text: str, *, as_json: bool) -> dict[str, Any]:
+def _tried(
+    server: str, wished: Sequence[Try], config: Config, entry: Entry, *, as_json: bool
+) -> dict[str, Any]:
     """Run the experiment to its end, and end what it started, however it went."""
     end_signals.interrupt()
     bench = Bench()
@@ -126,7 +133,7 @@ def _tried(server: str, wished: Sequence[Try], config: Config, text: str, *, as_
     tries: list[Try] = []
     try:
         _step(f"starting a private carpool with {server} in it", as_json)
-        tools = bench.open(arranged(text, server, env_file_path(config, home_of(os.environ))))
+        tools = bench.open(arranged(entry, env_file_path(config, home_of(os.environ))))
         tries = choose(server, tools, wished)
         _say_calls(tries, unasked=not wished, as_json=as_json)
         outcomes = experiment(bench, tries)

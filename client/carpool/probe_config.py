@@ -6,8 +6,9 @@ Knows nothing of: files, what is done with it.
 """
 
 import json
+from collections.abc import Mapping
 
-from carpool_protocol.config.jsonc import parse
+from carpool_protocol.config.jsonc import JsonValue
 from carpool_protocol.config.shape import SERVERS
 
 ALONE, SHARED = "alone", "shared"
@@ -20,16 +21,8 @@ _REPLACED = frozenset(
 )
 
 
-def arranged(text: str, server: str, env_file: str | None) -> str:
-    """The private configuration. `text`: the user's, which has been read and found right; `server`: one of
-    it; `env_file`: absolute.
-    """
-    value = parse(text, "").value
-    assert isinstance(value, dict)
-    servers = value[SERVERS]
-    assert isinstance(servers, dict)
-    entry = servers[server]
-    assert isinstance(entry, dict)
+def arranged(entry: Mapping[str, JsonValue], env_file: str | None) -> str:
+    """The private configuration. `entry`: the server as it is written, in our keys; `env_file`: absolute."""
     kept = {key: inner for key, inner in entry.items() if key not in _REPLACED}
     config = {
         SERVERS: {

@@ -161,3 +161,46 @@ def test_what_a_session_cannot_be_confined_to_is_said(tmp_path: Path) -> None:
     assert (why(), why(server="a")) == ("", "")
     assert (why(server="b"), why(server="off")) == ("unknown_server", "unknown_server")
     assert why(profile="reader") == "unknown_profile"
+
+
+@behaviour("config:included")
+def test_a_file_that_is_included_comes_changes_and_goes(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.file.write_text('{"include": ["servers.d/*.json"]}', encoding="utf-8")
+    assert house.configuration.changed()
+    assert house.configuration.reload() is not None
+    part = tmp_path / "servers.d" / "one.json"
+    part.parent.mkdir()
+    assert house.configuration.changed()
+
+    def listed() -> list[str]:
+        (read, *_) = house.configuration.reload() or []
+        assert isinstance(read, SourceRead)
+        assert not house.configuration.changed()
+        return [spec.argv[0] for spec in read.specs]
+
+    assert listed() == []
+    for command in ("x", "y"):
+        part.write_text(json.dumps({"mcpServers": {"a": {"command": command * 3}}}), encoding="utf-8")
+        assert house.configuration.changed()
+        assert listed() == [command * 3]
+        part.unlink()
+        assert house.configuration.changed()
+        assert listed() == []
+
+
+def test_a_number_that_a_variable_decides_is_resolved_for_each_session(tmp_path: Path) -> None:
+    house = House(tmp_path, a={"command": "x", "disabled": "${OFF:-false}", "timeout_s": "${LIMIT}"})
+    attach = Attach(version=ATTACH_VERSION, carrier="shim")
+    assert house.configuration.wanted_variables(attach) == ["LIMIT", "OFF"]
+    readings = []
+    for session, values in ((ONE, {"LIMIT": "7"}), (TWO, {"LIMIT": "7", "OFF": "true"})):
+        _, (read,) = house.configuration.enter(session, attach, values)
+        assert isinstance(read, SourceRead)
+        readings.append([(spec.policy.timeout_s, read.misconfigured) for spec in read.specs])
+    assert readings == [[(7.0, {})], []]
+    _, (read,) = house.configuration.enter(SessionId("s3"), attach, {"LIMIT": "soon"})
+    assert isinstance(read, SourceRead)
+    (why,) = read.misconfigured.values()
+    assert "carpool.json:1: mcpServers.a.timeout_s: once its variables are filled in: must be a number" in why
+    assert "soon" not in why

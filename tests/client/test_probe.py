@@ -1,7 +1,6 @@
 """The divergence probe: it blames the other session only where nothing else can be to blame."""
 
 import itertools
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -212,7 +211,7 @@ def test_arguments_belong_to_the_call_before_them() -> None:
 
 
 def test_the_private_configuration_is_right_and_keeps_what_decides_how_the_server_runs() -> None:
-    written = {
+    written: dict[str, Any] = {
         "command": "npx",
         "args": ["-y", "${X:-y}"],
         "env": {"TOKEN": "${TOKEN}"},
@@ -225,10 +224,7 @@ def test_the_private_configuration_is_right_and_keeps_what_decides_how_the_serve
         "disabled": True,
         "tools_prefix": "",
     }
-    text = (
-        f"// mine\n{json.dumps({'mcpServers': {'s': written, 'other': {'command': 'x'}}, 'separator': '.'})}"
-    )
-    loaded = read_config(arranged(text, "s", "/home/e/.env"), "probe")
+    loaded = read_config(arranged(written, "/home/e/.env"), "probe")
     assert loaded.problems == []
     assert loaded.config is not None
     assert loaded.config.env_file == "/home/e/.env"

@@ -1,5 +1,6 @@
 """Which file is the configuration, and that no file makes reading it raise or wait."""
 
+import json
 import os
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from carpool_protocol.config.load import (
     find_config_file,
     load_config,
     load_env_file,
+    load_layer,
 )
 from carpool_protocol.config.shape import Loaded
+from carpool_protocol.ids import ServerName
 from tests.behaviours import behaviour
 
 
@@ -132,3 +135,81 @@ def test_the_env_file_lies_beside_the_configuration(tmp_path: Path) -> None:
     config = asked(file).config
     assert config is not None
     assert env_file_path(config, "/h") == "/h/s.env"
+
+
+# --- files that are included -------------------------------------------------------------------------------
+
+
+def servers(*names: str) -> str:
+    return json.dumps({"mcpServers": {name: {"command": name} for name in names}})
+
+
+@behaviour("config:included")
+def test_the_servers_of_included_files_belong_to_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "carpool.json"
+    (tmp_path / "servers.d").mkdir()
+    file.write_text('{"include": ["servers.d/*.json", "one.json"], "mcpServers": {"a": {"command": "a"}}}')
+    (tmp_path / "servers.d" / "2.json").write_text(servers("d"))
+    (tmp_path / "servers.d" / "1.json").write_text('[{"name": "b", "command": "b"}]')
+    (tmp_path / "one.json").write_text(servers("c"))
+    layer = load_layer(ConfigFile(str(file), asked_for=True), "/h")
+    assert layer.loaded.config is not None
+    found = layer.loaded.config.servers
+    assert list(found) == ["a", "b", "d", "c"]
+    assert found[ServerName("b")].file == str(tmp_path / "servers.d" / "1.json")
+    assert layer.directories == (str(tmp_path / "servers.d"), str(tmp_path))
+    assert [Path(each).name for each in layer.files] == ["carpool.json", "1.json", "2.json", "one.json"]
+    assert load_layer(ConfigFile(str(file), asked_for=True), "/h").digest == layer.digest
+    (tmp_path / "servers.d" / "2.json").unlink()
+    fewer = load_layer(ConfigFile(str(file), asked_for=True), "/h")
+    assert fewer.loaded.config is not None
+    assert list(fewer.loaded.config.servers) == ["a", "b", "c"]
+    assert fewer.digest != layer.digest
+
+
+@behaviour("config:name-used-once")
+def test_a_name_in_two_included_files_is_an_error_that_names_both(tmp_path: Path) -> None:
+    file = tmp_path / "carpool.json"
+    file.write_text('{"include": ["*.part"]}')
+    (tmp_path / "1.part").write_text(servers("a"))
+    (tmp_path / "2.part").write_text(servers("a"))
+    assert [each.render() for each in asked(file).problems] == [
+        f"{tmp_path}/2.part:1: a: the name is used twice, also in {tmp_path}/1.part; give one another name"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "part", "problem"),
+    [
+        ("../x.json", "", "include[0]: must be a pattern below the directory of this file"),
+        ("/etc/*.json", "", "include[0]: must be a pattern below the directory of this file"),
+        ("none.json", "", "none.json:1: there is no such file, and it is included"),
+        ("part.json", "{", "part.json:1: this { is not closed"),
+        ("part.json", '{"max_instances": 3}', "part.json:1: a file that is included holds servers only"),
+    ],
+)
+def test_what_cannot_be_included_is_told(tmp_path: Path, pattern: str, part: str, problem: str) -> None:
+    file = tmp_path / "carpool.json"
+    file.write_text(json.dumps({"include": [pattern]}))
+    if part:
+        (tmp_path / "part.json").write_text(part)
+    (found,) = asked(file).problems
+    assert problem in found.render()
+
+
+def test_a_pattern_that_matches_nothing_is_fine(tmp_path: Path) -> None:
+    file = tmp_path / "carpool.json"
+    file.write_text('{"include": ["servers.d/*.json"]}')
+    assert asked(file).problems == []
+
+
+def test_the_variables_of_the_env_file_come_with_the_layer_and_count_in_its_digest(tmp_path: Path) -> None:
+    file = tmp_path / "carpool.json"
+    file.write_text('{"env_file": "e.env"}')
+    missing = load_layer(ConfigFile(str(file), asked_for=True), "/h")
+    assert missing.loaded.config is None
+    (tmp_path / "e.env").write_text("A=1\n")
+    layer = load_layer(ConfigFile(str(file), asked_for=True), "/h")
+    assert layer.env == {"A": "1"}
+    (tmp_path / "e.env").write_text("A=2\n")
+    assert load_layer(ConfigFile(str(file), asked_for=True), "/h").digest != layer.digest

@@ -98,7 +98,7 @@ def valid(setting: Setting) -> st.SearchStrategy[Any]:
     if setting.key in KEEPING_ORDER:
         return KEEPING_ORDER[setting.key]
     if setting.check is not None:
-        return WORD
+        return st.lists(WORD, max_size=2) if setting.kind == "texts" else WORD
     match setting.kind:
         case "switch":
             return st.booleans()

@@ -279,6 +279,8 @@ def test_a_file_full_of_nonsense_gives_a_bounded_answer() -> None:
     assert loaded.problems[-1].text == f"and {5000 - MAX_PROBLEMS} more problems"
 
 
-@pytest.mark.parametrize("text", ["[]", "3", '"x"', "null", '{"mcpServers": []}', '{"mcpServers": {"a": 3}}'])
+@pytest.mark.parametrize(
+    "text", ["[3]", "3", '"x"', "null", '{"mcpServers": []}', '{"mcpServers": {"a": 3}}']
+)
 def test_a_file_of_another_shape_is_refused(text: str) -> None:
     assert "must be an object" in bad(text)[0]

@@ -26,9 +26,9 @@ from carpool_broker.core.scope import ScopeEntry
 from carpool_protocol.attach import RunCommand
 from carpool_protocol.config.environment import is_volatile, of_caller
 from carpool_protocol.config.expand import Missing, expand, is_usable
+from carpool_protocol.config.late import fill
 from carpool_protocol.config.model import Config, ServerConfig
-from carpool_protocol.config.problems import ConfigProblem, render_path
-from carpool_protocol.config.shape import SERVERS
+from carpool_protocol.config.problems import ConfigProblem, KeyPath, render_path
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.messages import EraWish, Policy, PoolSpec
 
@@ -86,15 +86,19 @@ def resolve(
     )
     specs: list[PoolSpec] = []
     entries: list[ScopeEntry] = []
-    misconfigured: dict[ServerName, str] = {}
+    misconfigured: dict[ServerName, str] = dict(config.unusable)
     disabled: list[ServerName] = []
     twins: dict[PoolKey, PoolSpec] = {}
     stateless: dict[PoolKey, PoolSpec] = {}
-    for server in config.servers.values():
+    for written in config.servers.values():
+        server = _settled(written, scope)
+        if isinstance(server, str):
+            misconfigured[written.name] = server
+            continue
         if server.disabled:
             disabled.append(server.name)
             continue
-        launch = _launch(config.file, server, scope)
+        launch = _launch(server, scope)
         if isinstance(launch, str):
             misconfigured[server.name] = launch
             continue
@@ -248,14 +252,34 @@ class _Launch(Struct, frozen=True, kw_only=True):
         )
 
 
-def _launch(file: str, server: ServerConfig, scope: _Scope) -> _Launch | str:
+def _settled(server: ServerConfig, scope: _Scope) -> ServerConfig | str:
+    """With the numbers and switches that variables decide; a text where one of them cannot be read."""
+    if not server.late:
+        return server
+    filled: dict[KeyPath, str] = {}
+    for path, text in server.late.items():
+        value = expand(text, scope.known, scope.places)
+        if isinstance(value, Missing):
+            return _problem(server, path, value.render())
+        filled[path] = value
+    found = fill(server, filled)
+    if isinstance(found, list):
+        return "; ".join(_problem(server, path, text) for path, text in found)
+    return found
+
+
+def _problem(server: ServerConfig, path: KeyPath, text: str) -> str:
+    where = render_path((*server.under, *path))
+    return ConfigProblem(server.file, server.lines.get(path, server.lines[()]), where, text).render()
+
+
+def _launch(server: ServerConfig, scope: _Scope) -> _Launch | str:
     """What to run, or why it cannot be."""
-    filled: dict[tuple[str | int, ...], str] = {}
+    filled: dict[KeyPath, str] = {}
     problems: list[str] = []
 
-    def problem(path: tuple[str | int, ...], text: str) -> None:
-        where = render_path((SERVERS, server.name, *path))
-        problems.append(ConfigProblem(file, server.lines.get(path, server.lines[()]), where, text).render())
+    def problem(path: KeyPath, text: str) -> None:
+        problems.append(_problem(server, path, text))
 
     for path, text in server.templates():
         value = expand(text, scope.known, scope.places)

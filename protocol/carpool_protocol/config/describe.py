@@ -40,9 +40,9 @@ def describe(config: Config) -> list[Row]:
         path: KeyPath = (SERVERS, name)
         for setting in SERVER_SETTINGS:
             if setting.kind == "template map" and value_of(server, setting):
-                rows.extend(_masked(server, path, setting, config.file))
+                rows.extend(_masked(server, path, setting))
             else:
-                rows.append(_row(server, server.lines, path, setting, config.file))
+                rows.append(_row(server, server.lines, path, setting, server.file))
     return rows
 
 
@@ -57,7 +57,8 @@ def value_of(owner: Config | ServerConfig, setting: Setting) -> Any:
 def _row(
     owner: Config | ServerConfig, lines: dict[KeyPath, int], path: KeyPath, setting: Setting, file: str
 ) -> Row:
-    value = value_of(owner, setting)
+    late = owner.late.get(tuple(setting.key.split("."))) if isinstance(owner, ServerConfig) else None
+    value = value_of(owner, setting) if late is None else late
     if setting.kind == "templates":
         value = [word if _TELLS_NOTHING.fullmatch(word) else MASK for word in value]
     shown = "—" if value is None else json.dumps(value, ensure_ascii=False)
@@ -68,14 +69,14 @@ def _row(
     return Row(render_path((*path, *setting.key.split("."))), shown, setting.unit, origin)
 
 
-def _masked(server: ServerConfig, path: KeyPath, setting: Setting, file: str) -> list[Row]:
+def _masked(server: ServerConfig, path: KeyPath, setting: Setting) -> list[Row]:
     names: list[str] = list(value_of(server, setting))
     return [
         Row(
             render_path((*path, setting.key, name)),
             MASK,
             setting.unit,
-            f"{file}:{server.lines[setting.key, name]}",
+            f"{server.file}:{server.lines[setting.key, name]}",
         )
         for name in names
     ]

@@ -25,6 +25,7 @@ PLACES: Final = frozenset({"workspace", "cwd"})
 
 _OPENING = re.compile(r"\$\$\{|\$\{")
 _INSIDE = re.compile(r"([^}:]*+)(:-((?:(?!\$\{)[^}])*+))?\}")
+_FOREIGN = re.compile(r"(env|input):")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHOWN_CHARACTERS = 64
 
@@ -76,7 +77,8 @@ def read_template(text: str) -> Parts | BadTemplate:
             continue
         inside = _INSIDE.match(text, at)
         if inside is None or _NAME.fullmatch(inside[1]) is None:
-            return BadTemplate(_why_bad(inside[1] if inside else ""))
+            foreign = _FOREIGN.match(text, at)
+            return BadTemplate(_why_bad(foreign[1] if foreign else inside[1] if inside else ""))
         if inside[1] in PLACES and inside[2] is not None:
             return BadTemplate(f"${{{inside[1]}}} takes no default")
         parts.append(Reference(inside[1], inside[3]))

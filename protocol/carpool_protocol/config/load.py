@@ -1,18 +1,21 @@
-"""Where the configuration file is, and its bytes.
+"""Where the configuration file is, its bytes, and those of the files it includes.
 
-Owns all file access of configuration. Raises nothing: a file that cannot be read is a problem like any
-other. Reads regular files only that not everybody may write (they say what is run), and never waits for one
-(a FIFO in its place is refused).
+Owns all file access of configuration but the search for a project's (`project`). Raises nothing: a file that
+cannot be read is a problem like any other. Reads regular files only that not everybody may write (they say
+what is run), and never waits for one (a FIFO in its place is refused).
 
 Knows nothing of: what the text means, when to read again.
 """
 
+import glob
+import hashlib
 import os
 import stat
 from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from carpool_protocol.config.environment import read_env_file
 from carpool_protocol.config.model import Config
@@ -43,14 +46,116 @@ def find_config_file(environ: Mapping[str, str], option: str | None = None) -> C
     return ConfigFile(os.path.join(base, "carpool", "carpool.json"), asked_for=False)
 
 
+class Layer(Struct, frozen=True):
+    """One file of configuration with everything that belongs to it."""
+
+    loaded: Loaded
+    files: tuple[str, ...]
+    """All that were read, or would have been: the file itself, what it includes, its `env_file`."""
+    directories: tuple[str, ...]
+    """Where files that are included may come and go."""
+    env: dict[str, str]
+    """The variables of the `env_file`. Secrets: memory only."""
+    digest: str
+    """Of the very bytes of `files` (rule 19); another one when any of them is another."""
+
+
 def load_config(file: ConfigFile) -> Loaded:
-    """Read it. A file nobody named may be missing: then there are no servers."""
-    text = _read(file.path)
-    if isinstance(text, str):
-        return read_config(text, file.path)
-    if text is None and not file.asked_for:
-        return Loaded(empty_config(file.path), [])
-    return Loaded(None, [text or ConfigProblem(file.path, 1, "", "there is no such file")])
+    """Read it and what it includes. A file nobody named may be missing: then there are no servers."""
+    return load_layer(file, "").loaded
+
+
+def load_layer(file: ConfigFile, home: str, *, project: bool = False) -> Layer:
+    """Read a file, what it includes and its `env_file`. Without `home` the last is left out."""
+    reading = _Layer(project=project)
+    text = reading.text(file.path)
+    if text is None:
+        loaded = Loaded(None, [ConfigProblem(file.path, 1, "", "there is no such file")])
+        if not file.asked_for:
+            loaded = Loaded(empty_config(file.path), [])
+    elif isinstance(text, ConfigProblem):
+        loaded = Loaded(None, [text])
+    else:
+        loaded = reading.with_included(read_config(text, file.path, project=project))
+    env: dict[str, str] = {}
+    path = env_file_path(loaded.config, home) if loaded.config is not None and home else None
+    if loaded.config is not None and path is not None:
+        env, problems = _env_of(loaded.config, path, reading.text(path))
+        if problems:
+            loaded = replace(loaded, config=None, problems=problems)
+    return Layer(loaded, tuple(reading.files), tuple(reading.directories), env, reading.digest.hexdigest())
+
+
+class _Layer:
+    """The files of one layer as they are read."""
+
+    def __init__(self, *, project: bool) -> None:
+        self.project = project
+        self.files: list[str] = []
+        self.directories: list[str] = []
+        self.digest = hashlib.sha256()
+
+    def text(self, path: str) -> str | ConfigProblem | None:
+        """See `_read`; what was read counts in the digest."""
+        found = _read(path)
+        self.files.append(path)
+        data = found.encode() if isinstance(found, str) else b""
+        self.digest.update(f"{os.fsencode(path).hex()} {len(data)} {isinstance(found, str)}\n".encode())
+        self.digest.update(data)
+        return found
+
+    def with_included(self, loaded: Loaded) -> Loaded:
+        """The servers of all included files, too. One file with a problem is a problem of the whole."""
+        config = loaded.config
+        if config is None:
+            return loaded
+        problems: list[ConfigProblem] = []
+        warnings = list(loaded.warnings)
+        written = dict(loaded.written)
+        servers, unusable = dict(config.servers), dict(config.unusable)
+        for path in self.included(config):
+            inner = self.one(path)
+            problems += inner.problems
+            warnings += inner.warnings
+            written |= inner.written
+            if inner.config is None:
+                continue
+            for name in (*inner.config.servers, *inner.config.unusable):
+                if name in servers or name in unusable:
+                    first = servers[name].file if name in servers else config.file
+                    line = inner.config.servers[name].lines[()] if name in inner.config.servers else 1
+                    why = f"the name is used twice, also in {first}; give one another name"
+                    problems.append(ConfigProblem(path, line, name, why))
+            servers |= inner.config.servers
+            unusable |= inner.config.unusable
+        if problems:
+            return Loaded(None, problems, warnings)
+        return Loaded(replace(config, servers=servers, unusable=unusable), [], warnings, written)
+
+    def included(self, config: Config) -> list[str]:
+        """The files that the patterns of `include` name, in order of their names."""
+        base = os.path.dirname(config.file)
+        found: dict[str, None] = {}
+        for pattern in config.include:
+            whole = os.path.join(glob.escape(base), pattern)
+            self.directories += sorted({os.path.dirname(whole), *glob.glob(os.path.dirname(whole))})
+            matched = sorted(glob.glob(whole, recursive=False))
+            if not matched and not glob.has_magic(pattern):
+                matched = [os.path.join(base, pattern)]  # a file that is named must exist
+            found |= dict.fromkeys(matched)
+        return list(found)
+
+    def one(self, path: str) -> Loaded:
+        text = self.text(path)
+        if text is None:
+            return Loaded(None, [ConfigProblem(path, 1, "", "there is no such file, and it is included")])
+        if isinstance(text, ConfigProblem):
+            return Loaded(None, [text])
+        loaded = read_config(text, path, project=self.project)
+        if loaded.config is not None and len(loaded.config.lines) > 1:
+            at = min(line for key, line in loaded.config.lines.items() if key)
+            return Loaded(None, [ConfigProblem(path, at, "", "a file that is included holds servers only")])
+        return loaded
 
 
 def load_env_file(config: Config, home: str) -> tuple[dict[str, str], list[ConfigProblem]]:
@@ -58,7 +163,12 @@ def load_env_file(config: Config, home: str) -> tuple[dict[str, str], list[Confi
     path = env_file_path(config, home)
     if path is None:
         return {}, []
-    text = _read(path)
+    return _env_of(config, path, _read(path))
+
+
+def _env_of(
+    config: Config, path: str, text: str | ConfigProblem | None
+) -> tuple[dict[str, str], list[ConfigProblem]]:
     if isinstance(text, str):
         return read_env_file(text, path)
     if text is not None:

@@ -55,6 +55,12 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     """One server as written, before expansion."""
 
     name: ServerName
+    file: str
+    """Where it is written; as shown to people."""
+    under: KeyPath
+    """Its place in that file."""
+    project: bool
+    """The file is a project's own: its servers run in the workspace (rule 13), once trusted (rule 19)."""
     command: str
     args: tuple[str, ...]
     env: dict[str, str]
@@ -73,6 +79,9 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     """`None`: that of the file."""
     tags: tuple[str, ...]
     policy: Policy
+    late: dict[KeyPath, str]
+    """Numbers and switches that are written as `${VAR}`, by path below the server; `late.fill` reads them.
+    Until then they are at their defaults."""
     lines: dict[KeyPath, int]
     """Lines in the file, by path below the server; `()` is the server's name."""
 
@@ -87,6 +96,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
             *((("args", at), text) for at, text in enumerate(self.args)),
             *((("env", name), text) for name, text in self.env.items()),
             (("cwd",), self.cwd),
+            *self.late.items(),
         ]
 
 
@@ -97,6 +107,10 @@ class Config(Struct, frozen=True, kw_only=True):
     """As shown to people."""
     servers: dict[ServerName, ServerConfig]
     """In the order of the file."""
+    unusable: dict[ServerName, str]
+    """Servers that are written in a way that cannot be run, and why, with file and line."""
+    include: tuple[str, ...]
+    """Patterns of files whose servers belong to this file, too; relative to it."""
     separator: str
     description_prefix: bool
     env_file: str | None

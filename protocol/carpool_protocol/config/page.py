@@ -27,8 +27,9 @@ _HEAD = """\
 <!-- Made by `python -m carpool_protocol.config.page`; change `config/settings.py` instead. -->
 
 One file holds them: the one named with `--config`, else `$CARPOOL_CONFIG`, else `carpool/carpool.json` in
-`$XDG_CONFIG_HOME` (`~/.config`). It is JSON; `//` and `/* */` comments and trailing commas are fine.
-An unknown key is an error. `carpool check` shows the value of every setting and where it comes from.
+`$XDG_CONFIG_HOME` (`~/.config`). It is JSON; `//` and `/* */` comments and trailing commas are fine. An
+unknown key is an error. Other programs' files and shapes are read, too: [shapes.md](shapes.md). `carpool
+check` shows the value of every setting and where it comes from.
 
 ```jsonc
 {
@@ -56,9 +57,10 @@ _TEMPLATES = """\
 | `${cwd}` | the directory the agent runs in |
 | `$${` | `${` itself |
 
-Variables are those of the agent's own environment, else of the
-`env_file`. Only the names that the configuration uses are asked for, and their values stay in memory. Two
-agents with different values never share an instance.
+Where a number or a switch is wanted, `"${VAR}"` is read as one (not for `pool.min` and settings of the file
+as a whole). Variables are those of the agent's own environment, else of the `env_file`. Only the names that
+the configuration uses are asked for, and their values stay in memory. Two agents with different values
+never share an instance.
 """
 
 _ENVIRONMENT = """\

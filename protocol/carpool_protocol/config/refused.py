@@ -8,12 +8,11 @@ Knows nothing of: settings, values.
 
 from typing import Final
 
-_OTHER_SHAPE: Final = 'write the servers as "mcpServers": { NAME: { … } }; other shapes are not read yet'
+_OTHER_SHAPE: Final = "a file holds its servers in one place: move these under `mcpServers`"
 _REMOTE: Final = "remote servers are not there yet in this version; a server needs a `command`"
 
 FILE_LATER: Final[dict[str, str]] = {
     "profiles": "profiles are not there yet in this version; take them out",
-    "include": "including other files is not there yet in this version; write the servers here",
     "workspaces": "settings per workspace are not there yet in this version; take them out",
     "servers": _OTHER_SHAPE,
     "mcp": _OTHER_SHAPE,

@@ -52,7 +52,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     later: tuple[str, ...] = ()
     """Choices that are known and refused: this version cannot do them yet."""
     check: Callable[[str], str | None] | None = None
-    """What is wrong with a `text`, as a sentence."""
+    """What is wrong with a `text` or one of the `texts`, as a sentence."""
     text: str
 
 
@@ -71,3 +71,10 @@ def count(
 def size(key: str, field: str, default: int, text: str) -> Setting:
     """At least 64 KiB: below that ordinary calls would already not fit."""
     return count(key, field, default, "bytes", text, low=64 * 1024, high=1024 * 1024 * MiB)
+
+
+def check_pattern(pattern: str) -> str | None:
+    """What is wrong with a pattern of `include`; None when it may be used."""
+    if not pattern or pattern[0] in "/~" or ".." in pattern.split("/"):
+        return "must be a pattern below the directory of this file, like servers.d/*.json"
+    return None

@@ -11,7 +11,16 @@ from typing import Final
 
 from msgspec import UNSET
 
-from carpool_protocol.config.setting import Default, Kind, MiB, Setting, count, seconds, size
+from carpool_protocol.config.setting import (
+    Default,
+    Kind,
+    MiB,
+    Setting,
+    check_pattern,
+    count,
+    seconds,
+    size,
+)
 from carpool_protocol.config.settings_http import HTTP_SETTINGS
 from carpool_protocol.messages import Policy
 from carpool_protocol.names import SEPARATOR, check_separator, check_tools_prefix
@@ -43,6 +52,15 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         kind="text",
         text="File of `NAME=value` lines for variables that an agent's own environment does not have. "
         "Relative to the configuration file; `~/` is the home directory.",
+    ),
+    Setting(
+        key="include",
+        field="include",
+        kind="texts",
+        default=(),
+        check=check_pattern,
+        text="Patterns of further files with servers, as `servers.d/*.json`: relative to the configuration "
+        "file, which they may not leave. Files that come, change or go do so at once.",
     ),
     count(
         "max_instances",

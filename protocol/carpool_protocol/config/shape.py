@@ -1,32 +1,43 @@
-"""The `mcpServers` shape, from text to `model.Config`.
+"""From text to `model.Config`.
 
 Owns the structure of the file (which object holds which settings) and the rules between settings. Collects
 every problem of a file, up to `MAX_PROBLEMS`; a file with one is refused as a whole. Unknown keys are
-problems: a misspelt `disabled` that is ignored would start a server.
+problems: a misspelt `disabled` that is ignored would start a server. A file that is another program's (by its
+path) is judged server by server: one that we cannot run is `unusable`, and the others run.
 
-Knows nothing of: where the text came from, environments, other programs' shapes.
+Knows nothing of: where the text came from, environments, how other shapes become ours (`translate`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from msgspec import UNSET, Struct
 
-from carpool_protocol.config.jsonc import JsonValue, parse
+from carpool_protocol.config.expand import BadTemplate, read_template
+from carpool_protocol.config.foreign import MCP_SERVERS, Program, program_of, shape_of
+from carpool_protocol.config.jsonc import JsonValue, Parsed, parse
 from carpool_protocol.config.kinds import Refusal, kind_of, read_value
 from carpool_protocol.config.model import Config, HttpConfig, ServerConfig, SessionBounds
 from carpool_protocol.config.problems import ConfigProblem, KeyPath, did_you_mean, render_path
 from carpool_protocol.config.refused import FILE_LATER, IGNORED_KEYS, SERVER_LATER
 from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, Setting
+from carpool_protocol.config.translate import SERVERS, Translated, translate
 from carpool_protocol.ids import ServerName
 from carpool_protocol.messages import Policy
 from carpool_protocol.names import check_server_name
 
+__all__ = ["SERVERS", "Loaded", "empty_config", "order_problem", "read_config"]
+
 MAX_PROBLEMS: Final = 100
-SERVERS: Final = "mcpServers"
 
 _FILE_KEYS: Final = {spelling: each for each in FILE_SETTINGS for spelling in (each.key, *each.also)}
 _SERVER_KEYS: Final = {spelling: each for each in SERVER_SETTINGS for spelling in (each.key, *each.also)}
+_PROJECT_KEYS: Final = frozenset({"env_file", "include"})
+"""What a project's file may set beside its servers: the rest concerns all projects."""
+_OURS: Final = frozenset({key.split(".")[0] for key in (*_SERVER_KEYS, *SERVER_LATER)})
+_LATE: Final = frozenset({"switch", "count", "seconds"})
+_CHECKED_AT_ONCE: Final = frozenset({"pool.min"})
+"""Numbers that other rules of the file count with."""
 
 
 class Loaded(Struct, frozen=True):
@@ -35,18 +46,26 @@ class Loaded(Struct, frozen=True):
     config: Config | None
     """`None` where there are problems."""
     problems: list[ConfigProblem]
+    warnings: list[ConfigProblem] = []
+    """What was passed over, in files of other programs."""
+    written: dict[ServerName, dict[str, JsonValue]] = {}
+    """Each server as it is written, in our keys."""
 
 
-def read_config(text: str, file: str) -> Loaded:
-    """Read a configuration. `file` is the name shown in problems. Never raises, whatever the text."""
+def read_config(text: str, file: str, *, project: bool = False) -> Loaded:
+    """Read a configuration. `file` is the name shown in problems, and says whose file it is. `project`: it
+    belongs to a project. Never raises, whatever the text.
+    """
     parsed = parse(text, file)
     if not parsed.complete:
         return Loaded(None, parsed.problems)
-    reading = _Reading(file, parsed.lines)
-    config = reading.file_shape(parsed.value)
-    problems = sorted([*parsed.problems, *reading.problems], key=lambda problem: problem.line)
+    program = program_of(file)
+    ours = _in_our_form(parsed, file, program)
+    reading = _Reading(file, ours, lenient=program is not None, project=project)
+    config = reading.file_shape(ours.value if isinstance(parsed.value, dict | list) else parsed.value)
+    problems = sorted([*parsed.problems, *ours.problems, *reading.problems], key=lambda problem: problem.line)
     if not problems:
-        return Loaded(config, [])
+        return Loaded(config, [], [*ours.warnings, *reading.warnings], reading.written)
     if len(problems) > MAX_PROBLEMS:
         more = ConfigProblem(
             file, problems[MAX_PROBLEMS].line, "", f"and {len(problems) - MAX_PROBLEMS} more problems"
@@ -62,13 +81,37 @@ def empty_config(file: str) -> Config:
     return loaded.config
 
 
+def _in_our_form(parsed: Parsed, file: str, program: Program | None) -> Translated:
+    """A file in our shape is taken as it is; ours may hold other shapes, and is strict all the same."""
+    value = parsed.value
+    shape = shape_of(value)
+    if shape is None and program is not None and isinstance(value, dict):
+        # No servers: fine in a program's settings. Elsewhere each key gets its warning.
+        held = {} if program.holds_more else value
+        value, shape = {SERVERS: {}, **held}, MCP_SERVERS
+    if shape is None or (program is None and shape is MCP_SERVERS):
+        same = value if isinstance(value, dict) else {}
+        return Translated(same, parsed.lines, {}, [], [], {})
+    return translate(value, parsed.lines, file, shape, program=program, ours=_OURS)
+
+
 class _Reading:
     """One file on its way from JSON to `Config`: the lines of its keys, and the problems so far."""
 
-    def __init__(self, file: str, lines: Mapping[KeyPath, int]) -> None:
+    def __init__(self, file: str, ours: Translated, *, lenient: bool, project: bool) -> None:
+        lines = ours.lines
         self.file = file
         self.lines = lines
+        self.spelled = ours.spelled
+        self.lenient = lenient
+        self.project = project
+        self.cannot = ours.unusable
+        self.unusable: dict[ServerName, str] = {}
+        self.written: dict[ServerName, dict[str, JsonValue]] = {}
+        self.late: dict[KeyPath, str] = {}
+        """Numbers and switches of the server being read that a variable decides, by path below it."""
         self.problems: list[ConfigProblem] = []
+        self.warnings: list[ConfigProblem] = []
         self.below: dict[str | int, dict[KeyPath, int]] = {}
         """The lines of each server, by path below its name. One pass: a file may hold many servers."""
         for path, line in lines.items():
@@ -80,14 +123,24 @@ class _Reading:
         at = path
         while at not in self.lines:
             at = at[:-1]
-        self.problems.append(ConfigProblem(self.file, self.lines[at], render_path(path), text))
+        self.problems.append(
+            ConfigProblem(self.file, self.lines[at], render_path(self.as_spelled(path)), text)
+        )
+
+    def as_spelled(self, path: KeyPath) -> KeyPath:
+        """A path of ours as the file spells it."""
+        at = path
+        while at not in self.spelled and at:
+            at = at[:-1]
+        return (*self.spelled.get(at, at), *path[len(at) :])
 
     def file_shape(self, value: JsonValue) -> Config | None:
         if not isinstance(value, dict):
             self.problem((), f'must be an object like {{ "{SERVERS}": {{ … }} }}, found {kind_of(value)}')
             return None
         rest = {key: inner for key, inner in value.items() if key != SERVERS and key not in IGNORED_KEYS}
-        found = self.section((), rest, _FILE_KEYS, FILE_LATER, others=(SERVERS,))
+        known = {key: each for key, each in _FILE_KEYS.items() if not self.project or key in _PROJECT_KEYS}
+        found = self.section((), rest, known, FILE_LATER, others=(SERVERS,))
         servers = self.servers(value.get(SERVERS, {}))
         fields = _with_defaults(FILE_SETTINGS, found)
         self.check_cap(fields["max_instances"], servers)
@@ -97,7 +150,13 @@ class _Reading:
         bounds = SessionBounds(**_under("session", fields))
         http = HttpConfig(**_under("http", fields))
         return Config(
-            file=self.file, servers=servers, session=bounds, http=http, lines=lines, **_under("", fields)
+            file=self.file,
+            servers=servers,
+            unusable=self.unusable,
+            session=bounds,
+            http=http,
+            lines=lines,
+            **_under("", fields),
         )
 
     def servers(self, value: JsonValue) -> dict[ServerName, ServerConfig]:
@@ -108,6 +167,20 @@ class _Reading:
         return {server.name: server for server in read if server is not None}
 
     def server(self, name: ServerName, value: JsonValue) -> ServerConfig | None:
+        """One server. In a file that is not ours, one that cannot be read is put aside with the reason."""
+        before = len(self.problems)
+        read = self.strict_server(name, value)
+        if not self.lenient or len(self.problems) == before:
+            return read
+        found = self.problems[before:]
+        del self.problems[before:]
+        if check_server_name(name) is None:
+            self.unusable[name] = "; ".join(each.render() for each in found[:3])
+        else:  # what cannot be named cannot be called; nor is it repeated to agents
+            self.warnings += found[:1]
+        return None
+
+    def strict_server(self, name: ServerName, value: JsonValue) -> ServerConfig | None:
         path: KeyPath = (SERVERS, name)
         before = len(self.problems)
         if (why := check_server_name(name)) is not None:
@@ -115,15 +188,31 @@ class _Reading:
         if not isinstance(value, dict):
             self.problem(path, f'must be an object like {{ "command": "…" }}, found {kind_of(value)}')
             return None
+        self.late = {}
         found = self.section(path, value, _SERVER_KEYS, SERVER_LATER)
-        if "command" not in value and not SERVER_LATER.keys() & value.keys():
+        off = found.get("disabled") is True
+        if name in self.cannot and not off:
+            self.problem(*self.cannot[name])
+        elif "command" not in value and not off and not SERVER_LATER.keys() & value.keys():
             self.problem(path, 'has no command: write "command": "…", the program to run')
         if len(self.problems) > before:
             return None
-        fields = _with_defaults(SERVER_SETTINGS, found)
+        fields = {"command": "", **_with_defaults(SERVER_SETTINGS, found)}
+        if self.project and "cwd" not in found:
+            fields["cwd"] = "${workspace}"
         self.check_server(path, fields)
+        self.written[name] = value
         policy = Policy(**_under("policy", fields))
-        return ServerConfig(name=name, policy=policy, lines=self.below[name], **_under("", fields))
+        return ServerConfig(
+            name=name,
+            file=self.file,
+            under=self.as_spelled(path),
+            project=self.project,
+            policy=policy,
+            late=self.late,
+            lines=self.below[name],
+            **_under("", fields),
+        )
 
     def section(
         self,
@@ -150,6 +239,8 @@ class _Reading:
                     self.problem(at, f"must be an object, found {kind_of(inner)}")
             elif dotted in later:
                 self.problem(at, later[dotted])
+            elif not prefix and at[:1] != (SERVERS,) and dotted in _FILE_KEYS:
+                self.problem(at, "concerns every project: it belongs into the user's own file")
             elif setting is not None:
                 group, _, name = key.partition(".")
                 self.problem(at, f'write it as "{group}": {{ "{name}": … }}')
@@ -163,24 +254,19 @@ class _Reading:
         def refuse(refusal: Refusal) -> None:
             self.problem((*path, *refusal.inner), refusal.text)
 
+        late = setting.kind in _LATE and path[:1] == (SERVERS,) and setting.key not in _CHECKED_AT_ONCE
+        if late and isinstance(value, str) and "${" in value:
+            if isinstance(bad := read_template(value), BadTemplate):
+                self.problem(path, bad.text)
+            self.late[path[2:]] = value
+            return setting.default
         return read_value(setting, value, refuse)
 
     def check_server(self, path: KeyPath, fields: Mapping[str, Any]) -> None:
-        """The rules between settings of one server: each pair must be in order."""
-        for low, high in _ORDERED:
-            least, most = fields[_SERVER_KEYS[low].field], fields[_SERVER_KEYS[high].field]
-            if least > most and (high, most) != ("pool.max", 0):  # 0: as many as are needed
-                # Only one of the two may be written; the problem belongs there.
-                keys = [tuple(key.split(".")) for key in (low, high)]
-                at = next((each for key in keys if (each := (*path, *key)) in self.lines), path)
-                self.problem(
-                    at, f"{low} ({least:g}) is above {high} ({most:g}); lower one or raise the other"
-                )
-        limit = fields["policy.max_total_s"]
-        for tool, timeout_s in fields["policy.tool_timeouts_s"].items():
-            if timeout_s > limit:
-                why = f"is above max_total_s ({limit:g}), which would end the call first; raise that too"
-                self.problem((*path, "tool_timeouts_s", tool), why)
+        """The rules between settings of one server."""
+        late = {_SERVER_KEYS[".".join(map(str, each))].field for each in self.late}
+        for at, why in order_problem(fields, lambda key: (*path, *key) in self.lines, late):
+            self.problem((*path, *at), why)
 
     def check_cap(self, cap: int, servers: Mapping[ServerName, ServerConfig]) -> None:
         """Rule 14: what must always run has to fit."""
@@ -191,6 +277,35 @@ class _Reading:
                 f"the servers' pool.min add up to {least} instances, but max_instances is {cap}; "
                 "raise max_instances or lower a pool.min",
             )
+
+
+def order_problem(
+    fields: Mapping[str, Any],
+    is_written: Callable[[KeyPath], bool],
+    without: frozenset[str] | set[str] = frozenset(),
+) -> list[tuple[KeyPath, str]]:
+    """What is wrong between settings of one server, each with its place: each pair must be in order.
+
+    `fields`: values by their field in `model`; `without`: fields that are not known yet.
+    """
+    found: list[tuple[KeyPath, str]] = []
+    for low, high in _ORDERED:
+        if {_SERVER_KEYS[low].field, _SERVER_KEYS[high].field} & without:
+            continue
+        least, most = fields[_SERVER_KEYS[low].field], fields[_SERVER_KEYS[high].field]
+        if least > most and (high, most) != ("pool.max", 0):  # 0: as many as are needed
+            # Only one of the two may be written; the problem belongs there.
+            keys: list[KeyPath] = [tuple(key.split(".")) for key in (low, high)]
+            at = next((key for key in keys if is_written(key)), ())
+            found.append((at, f"{low} ({least:g}) is above {high} ({most:g}); lower one or raise the other"))
+    if "policy.max_total_s" in without:
+        return found
+    limit = fields["policy.max_total_s"]
+    for tool, timeout_s in fields["policy.tool_timeouts_s"].items():
+        if timeout_s > limit:
+            why = f"is above max_total_s ({limit:g}), which would end the call first; raise that too"
+            found.append((("tool_timeouts_s", tool), why))
+    return found
 
 
 _ORDERED: Final = (

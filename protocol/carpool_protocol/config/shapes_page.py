@@ -1,0 +1,94 @@
+"""`python -m carpool_protocol.config.shapes_page` prints `docs/shapes.md`. A test holds the two together."""
+
+import sys
+
+from carpool_protocol.config.foreign import PROGRAMS, SHAPES, Shape, Turn, Way
+
+_EXAMPLES = {
+    "mcpServers": '{"mcpServers": {NAME: {…}}}',
+    "VS Code": '{"servers": {NAME: {…}}}',
+    "VS Code settings": '{"mcp": {"servers": {NAME: {…}}}}',
+    "list with names": '[{"name": NAME, …}]',
+    "servers as a list": '{"servers": [{"name": NAME, …}]}',
+    "opencode": '{"mcp": {NAME: {…}}}',
+}
+
+_HEAD = """\
+# Other programs' files
+
+<!-- Made by `python -m carpool_protocol.config.shapes_page`; change `config/foreign.py` instead. -->
+
+What other MCP programs have written is read as it is. The shape is told from the file's content, whose file
+it is from its path. Our own files (any path that is not in the second table) may use every shape, and are
+strict: a key that nobody knows is an error. In another program's file it gets one warning, our own keys
+([settings.md](settings.md)) work beside the program's, and a server that cannot be read or run is
+`misconfigured` while the others run.
+"""
+
+_AFTER = """\
+A server without a command (`url`, `serverUrl`, `httpUrl`, or a `type` such as `http` or `sse`) is known and
+shown as `misconfigured`: remote servers are not there yet.
+
+`${env:VAR}` becomes `${VAR}`, `${workspaceFolder}` becomes `${workspace}`, `${userHome}` becomes `${HOME}`.
+In files of opencode `{env:VAR}` becomes `${VAR}`, and `${` is text. `${input:…}` has no equal here: that
+server is `misconfigured`.
+"""
+
+_TURNS: dict[Turn, str] = {
+    "same": "as it is",
+    "texts": "as it is; numbers become texts, `null` is left out",
+    "opposite": "the opposite",
+    "time": "in seconds; a longer one than `max_total_s` raises that, too",
+    "command": "a `command` that is a list holds the first arguments, too",
+    "attempts": "one more than that many failures; below 0: without end",
+    "reconnect": "`false`: 1",
+    "remote": "says that the server is not a command",
+    "transport": "`stdio` and `local` are commands",
+    "unread": "passed over: the program's own business",
+}
+
+
+def page() -> str:
+    """The whole page, in Markdown."""
+    parts = [
+        _HEAD,
+        "## Shapes\n\n| shape | written as | unit of `timeout` | beside it |\n|---|---|---|---|\n"
+        + "".join(map(_shape, SHAPES)),
+        "## Whose file it is\n\n| path ends in | program | unit of `timeout` |\n|---|---|---|\n"
+        + "".join(f"| `{each.path}` | {each.name} | {_unit(each.unit, '')} |\n" for each in PROGRAMS),
+        "## Keys of a server\n\n| theirs | ours | how |\n|---|---|---|\n" + _keys(),
+        _AFTER,
+    ]
+    return "\n".join(parts)
+
+
+def _shape(shape: Shape) -> str:
+    beside = "anything" if shape.beside is None else ", ".join(f"`{each}`" for each in sorted(shape.beside))
+    unit = _unit(shape.unit, "by the path")
+    return f"| {shape.name} | `{_EXAMPLES[shape.name]}` | {unit} | {beside or '—'} |\n"
+
+
+def _unit(unit: str | None, other: str) -> str:
+    return unit or other or "not documented: passed over with a warning"
+
+
+def _keys() -> str:
+    """One row for all keys that go the same way."""
+    rows: dict[Way, list[str]] = {}
+    for shape in SHAPES:
+        for key, way in shape.ways.items():
+            keys = rows.setdefault(way, [])
+            if key not in keys:
+                keys.append(key)
+    return "".join(
+        f"| {', '.join(f'`{key}`' for key in keys)} | {_ours(way)} | {_TURNS[way.turn]} |\n"
+        for way, keys in rows.items()
+    )
+
+
+def _ours(way: Way) -> str:
+    return f"`{way.key}`" if way.key else "—"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

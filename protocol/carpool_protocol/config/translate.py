@@ -1,0 +1,350 @@
+"""Another program's file, rewritten in our keys, with every line kept.
+
+Owns the application of the tables in `foreign`. What comes out has the form of our own file and is read by
+`shape` like one; `spelled` says how the file itself spells a path, for problems. Invariants: any value gives
+a result, never an exception; no warning quotes a value.
+
+Pure. Knows nothing of: what our settings accept.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from carpool_protocol.config.foreign import COMMAND_TRANSPORTS, REMOTE_TRANSPORTS, Program, Shape, Way
+from carpool_protocol.config.jsonc import JsonValue
+from carpool_protocol.config.problems import ConfigProblem, KeyPath, render_path, shorten
+
+SERVERS: Final = "mcpServers"
+_UNLIMITED: Final = 1_000_000
+"""The most failures that `restart.give_up_after` takes."""
+_MILLISECONDS: Final = 1000
+
+_ENV = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+_BRACES = re.compile(r"\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+_PLACES: Final = {
+    "${workspaceFolder}": "${workspace}",
+    "${workspaceRoot}": "${workspace}",
+    "${userHome}": "${HOME}",
+    "${pathSeparator}": "/",
+    "${/}": "/",
+}
+"""Predefined variables of VS Code and its kin."""
+
+NO_REMOTE: Final = "is a server that is not a command; remote servers are not there yet in this version"
+
+
+class Translated(Struct, frozen=True):
+    """A file in our form."""
+
+    value: dict[str, JsonValue]
+    lines: dict[KeyPath, int]
+    spelled: dict[KeyPath, KeyPath]
+    """Our path: the one in the file. A path that is not here is spelled as the nearest one around it."""
+    problems: list[ConfigProblem]
+    warnings: list[ConfigProblem]
+    unusable: dict[str, tuple[KeyPath, str]]
+    """Servers that cannot be run as they are written: where in our form, and why."""
+
+
+def translate(
+    value: JsonValue,
+    lines: dict[KeyPath, int],
+    file: str,
+    shape: Shape,
+    *,
+    program: Program | None,
+    ours: frozenset[str],
+) -> Translated:
+    """Rewrite. `ours`: our own keys of a server, undotted at the top. `program`: None where the file is ours,
+    so that its unknown keys stay for `shape` to refuse.
+    """
+    return _Translation(lines, file, shape, program, ours).run(value)
+
+
+class _Translation:
+    def __init__(
+        self,
+        lines: dict[KeyPath, int],
+        file: str,
+        shape: Shape,
+        program: Program | None,
+        ours: frozenset[str],
+    ) -> None:
+        self.before = lines
+        self.file = file
+        self.shape = shape
+        self.program = program
+        self.ours = ours
+        self.unit = shape.unit if shape.unit or program is None else program.unit
+        self.out: dict[str, JsonValue] = {}
+        self.lines: dict[KeyPath, int] = {(): lines[()]}
+        self.spelled: dict[KeyPath, KeyPath] = {}
+        self.problems: list[ConfigProblem] = []
+        self.warnings: list[ConfigProblem] = []
+        self.warned: set[str] = set()
+        self.unusable: dict[str, tuple[KeyPath, str]] = {}
+        self.below: dict[KeyPath, list[KeyPath]] = {}
+        depth = len(shape.holders) + 2
+        for path in lines:
+            if len(path) >= depth:
+                self.below.setdefault(path[:depth], []).append(path)
+
+    def run(self, value: JsonValue) -> Translated:
+        held: JsonValue = value
+        path: KeyPath = ()
+        for key in self.shape.holders:
+            assert isinstance(held, dict)  # `shape_of` looked
+            self.beside(path, held, key)
+            path = (*path, key)
+            held = held[key]
+        self.spell((SERVERS,), path)
+        servers: dict[str, JsonValue] = {}
+        for name, at, entry in self.entries(held, path):
+            ours: KeyPath = (SERVERS, name)
+            if name in servers:
+                why = f"the name is used twice, also on line {self.lines[ours]}; give one another name"
+                self.problem(at, why)
+                continue
+            self.spell(ours, at)
+            servers[name] = _Entry(self, name, at, entry).run() if isinstance(entry, dict) else entry
+        if isinstance(held, dict | list):
+            self.out[SERVERS] = servers
+        return Translated(self.out, self.lines, self.spelled, self.problems, self.warnings, self.unusable)
+
+    def beside(self, path: KeyPath, held: dict[str, JsonValue], holder: str) -> None:
+        """Keys next to the servers: settings of the program, ours in a file of ours, or nobody's."""
+        known = self.shape.beside
+        if path or known is None or (self.program is not None and self.program.holds_more):
+            return
+        for key, inner in held.items():
+            if key == holder or key in known or key == "$schema":
+                continue
+            if self.program is None:
+                self.out[key] = inner
+                for each in self.before:
+                    if each[:1] == (key,):
+                        self.spell(each, each)
+            else:
+                self.warn((key,), key)
+
+    def entries(self, held: JsonValue, path: KeyPath) -> Iterator[tuple[str, KeyPath, JsonValue]]:
+        """Every server: its name, its path in the file, what is written."""
+        if isinstance(held, dict):
+            for key, inner in held.items():
+                yield key, (*path, key), inner
+        elif isinstance(held, list):
+            for at, entry in enumerate(held):
+                name = entry.get("name") if isinstance(entry, dict) else None
+                if isinstance(name, str):
+                    yield name, (*path, at), entry
+                else:
+                    self.problem((*path, at), 'must be an object with a "name"')
+        else:
+            self.problem(path, "must be an object of names and servers, or a list of servers with names")
+
+    # --- where things stand ----------------------------------------------------------------------------
+
+    def copy(self, ours: KeyPath, there: KeyPath) -> None:
+        """Take over the lines of a path and of everything inside it."""
+        self.spell(ours, there)
+        depth = len(there)
+        for path in self.below.get(there[: len(self.shape.holders) + 2], ()):
+            if len(path) > depth and path[:depth] == there:
+                self.spell((*ours, *path[depth:]), path)
+
+    def spell(self, ours: KeyPath, there: KeyPath) -> None:
+        at = there
+        while at not in self.before:
+            at = at[:-1]
+        self.lines[ours] = self.before[at]
+        self.spelled[ours] = there
+
+    def problem(self, there: KeyPath, text: str) -> None:
+        self.problems.append(ConfigProblem(self.file, self.before[there], render_path(there), text))
+
+    def warn(self, there: KeyPath, key: str, text: str = "") -> None:
+        """Once for each key, however many servers have it."""
+        if key in self.warned:
+            return
+        self.warned.add(key)
+        why = text or f"carpool does not know the key {shorten(key)}; it is passed over"
+        self.warnings.append(ConfigProblem(self.file, self.before[there], render_path(there), why))
+
+
+class _Entry:
+    """One server on its way into our keys."""
+
+    def __init__(self, file: _Translation, name: str, at: KeyPath, entry: dict[str, JsonValue]) -> None:
+        self.file = file
+        self.ways = file.shape.ways
+        self.name = name
+        self.base: KeyPath = (SERVERS, name)
+        self.at = at
+        self.entry = entry
+        self.found: dict[str, JsonValue] = {}
+
+    def run(self) -> dict[str, JsonValue]:
+        """The server in our keys."""
+        for key, value in self.entry.items():
+            way = self.ways.get(key)
+            if way is not None:
+                self.turn(key, way, value)
+            elif key in self.file.ours or self.file.program is None:  # a file of ours is strict
+                self.found[key] = value
+                self.file.copy((*self.base, key), (*self.at, key))
+            else:
+                self.file.warn((*self.at, key), key)
+        self.transport()
+        self.command_line()
+        return self.found
+
+    def turn(self, key: str, way: Way, value: JsonValue) -> None:
+        there: KeyPath = (*self.at, key)
+        match way.turn:
+            case "same":
+                self.put(way.key, self.rewritten(value), there)
+            case "texts":
+                self.put(way.key, self.rewritten(_texts(value)), there)
+            case "opposite":
+                if isinstance(value, bool):
+                    self.put(way.key, not value, there)
+                else:
+                    self.refuse(there, f"`{key}` must be true or false")
+            case "time":
+                self.time(there, value)
+            case "reconnect":
+                if value is False:
+                    self.put(way.key, 1, there)
+                elif value is not True:
+                    self.refuse(there, f"`{key}` must be true or false")
+            case "attempts":
+                if isinstance(value, int) and not isinstance(value, bool):
+                    failures = _UNLIMITED if value < 0 else min(value + 1, _UNLIMITED)
+                    self.put(way.key, failures, there, keep=True)
+                else:
+                    self.refuse(there, f"`{key}` must be a whole number")
+            case "command" | "transport" | "remote" | "unread":
+                pass  # the first three in `command_line` and `transport`
+
+    def time(self, there: KeyPath, value: JsonValue) -> None:
+        """`timeout`: a call ends after this long without progress."""
+        if self.file.unit is None:
+            self.file.warn(
+                there, "timeout", "is passed over: its unit is not known here; write `timeout_s`, in seconds"
+            )
+            return
+        seconds = value
+        if self.file.unit == "ms" and isinstance(value, int | float) and not isinstance(value, bool):
+            seconds = value / _MILLISECONDS
+        elif self.file.unit == "ms" and isinstance(value, str):
+            self.refuse(there, "`timeout` is milliseconds and must be a number; or write `timeout_s`")
+            return
+        self.put("timeout_s", seconds, there)
+        if isinstance(seconds, int | float) and seconds > _TOTAL_S:
+            self.put("max_total_s", seconds, there, keep=True)
+
+    def transport(self) -> None:
+        """A server that is not a command is known, and cannot be run."""
+        for key, value in self.entry.items():
+            way = self.ways.get(key)
+            if way is None or way.turn != "transport" or not isinstance(value, str):
+                continue
+            if value in REMOTE_TRANSPORTS:
+                self.refuse((*self.at, key), NO_REMOTE)
+            elif value not in COMMAND_TRANSPORTS:
+                self.put("transport", value, (*self.at, key))
+            return
+        remote = next(
+            (key for key in self.entry if key in self.ways and self.ways[key].turn == "remote"), None
+        )
+        if remote is not None and "command" not in self.entry:
+            self.refuse((*self.at, remote), NO_REMOTE)
+
+    def command_line(self) -> None:
+        """`command` as a list holds the first arguments, too."""
+        if "command" in self.entry:
+            command = self.entry["command"]
+            first: list[JsonValue] = []
+            if isinstance(command, list) and command:
+                first = command[1:]
+                command = command[0]
+            elif isinstance(command, str) and self.file.shape.words and "args" not in self.entry:
+                command, first = _words(command)
+            self.put("command", self.rewritten(command), (*self.at, "command"))
+            if first or "args" in self.entry:
+                rest = self.entry.get("args", [])
+                whole: JsonValue = [*first, *rest] if isinstance(rest, list) else rest
+                there = "args" if "args" in self.entry else "command"
+                self.put("args", self.rewritten(whole), (*self.at, there))
+        elif "args" in self.entry:
+            self.put("args", self.rewritten(self.entry["args"]), (*self.at, "args"))
+
+    def rewritten(self, value: JsonValue) -> JsonValue:
+        """With the program's spelling of variables in ours."""
+        match value:
+            case str() if self.file.shape.braces:
+                return _BRACES.sub(r"${\1}", value.replace("${", "$${"))
+            case str():
+                for theirs, ours in _PLACES.items():
+                    value = value.replace(theirs, ours)
+                return _ENV.sub(r"${\1}", value)
+            case list():
+                return [self.rewritten(each) for each in value]
+            case dict():
+                return {key: self.rewritten(inner) for key, inner in value.items()}
+            case _:
+                return value
+
+    def put(self, key: str, value: JsonValue, there: KeyPath, *, keep: bool = False) -> None:
+        """Set one of our keys. `keep`: unless it is set already."""
+        group, _, name = key.rpartition(".")
+        holder = self.found
+        path = self.base
+        if group:
+            path = (*self.base, group)
+            inner = self.found.setdefault(group, {})
+            if not isinstance(inner, dict):
+                return  # `shape` refuses it
+            holder = inner
+            if path not in self.file.lines:
+                self.file.spell(path, there)
+        if keep and name in holder:
+            return
+        holder[name] = value
+        self.file.copy((*path, name), there)
+
+    def refuse(self, there: KeyPath, text: str) -> None:
+        """The server cannot be run as it is written; the first reason counts."""
+        ours: KeyPath = (*self.base, *there[len(self.file.shape.holders) + 1 :])
+        if ours not in self.file.lines:
+            self.file.spell(ours, there)
+        self.file.unusable.setdefault(self.name, (ours, text))
+
+
+def _texts(value: JsonValue) -> JsonValue:
+    """An environment as VS Code takes it: numbers are texts, null is nothing."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: json.dumps(inner) if isinstance(inner, int | float) else inner
+        for key, inner in value.items()
+        if inner is not None
+    }
+
+
+def _words(command: str) -> tuple[JsonValue, list[JsonValue]]:
+    """A command line as one text. One that cannot be split is left to be looked up as it is."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return command, []
+    return (words[0], [*words[1:]]) if words else (command, [])
+
+
+_TOTAL_S: Final = 1800
+"""The default of `max_total_s`, below which a longer `timeout` would be refused."""

@@ -1,0 +1,357 @@
+"""Other programs' files: each shape as its users write it, and that nothing in one makes reading it raise."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from carpool_protocol.config.foreign import PROGRAMS, SHAPES, program_of, shape_of
+from carpool_protocol.config.model import Config, ServerConfig, variables
+from carpool_protocol.config.settings import SERVER_SETTINGS
+from carpool_protocol.config.shape import Loaded, read_config
+from carpool_protocol.ids import ServerName
+from tests.behaviours import behaviour
+
+
+def load(text: str | object, file: str) -> Loaded:
+    return read_config(text if isinstance(text, str) else json.dumps(text, indent=1), file)
+
+
+def good(text: str | object, file: str) -> Config:
+    loaded = load(text, file)
+    assert [each.render() for each in loaded.problems] == []
+    assert loaded.config is not None
+    return loaded.config
+
+
+def only(config: Config) -> ServerConfig:
+    (server,) = config.servers.values()
+    return server
+
+
+def told(server: ServerConfig) -> tuple[str, tuple[str, ...], dict[str, str]]:
+    return server.command, server.args, server.env
+
+
+CLAUDE_CODE = """{
+  "mcpServers": {
+    "github": {
+      "type": "stdio",
+      "command": "npx",
+      "args": ["-y", "@modelcontextprotocol/server-github"],
+      "env": { "GITHUB_TOKEN": "${GITHUB_TOKEN}" },
+      "timeout": 120000
+    },
+    "docs": { "type": "http", "url": "https://docs.example/mcp", "headers": { "X-Key": "${DOCS_KEY}" } }
+  }
+}"""
+
+CURSOR = """{
+  "mcpServers": {
+    "fs": {
+      "command": "${workspaceFolder}/bin/fs",
+      "args": ["${userHome}/notes", "${env:FS_ROOT}"],
+      "envFile": ".env"
+    }
+  }
+}"""
+
+WINDSURF = """{
+  "mcpServers": {
+    "jira": { "command": "uvx", "args": ["jira"], "disabled": true, "disabledTools": ["delete_issue"] },
+    "remote": { "serverUrl": "https://mcp.example/sse" }
+  }
+}"""
+
+CLINE = """{
+  "mcpServers": {
+    "weather": {
+      "command": "node", "args": ["/opt/weather.js"], "timeout": 30,
+      "alwaysAllow": ["forecast"], "autoApprove": [], "disabled": false
+    }
+  }
+}"""
+
+VS_CODE = """{
+  // as VS Code writes it
+  "inputs": [ { "type": "promptString", "id": "key", "description": "API key", "password": true } ],
+  "servers": {
+    "memory": { "type": "stdio", "command": "npx", "args": ["-y", "server-memory"],
+                "cwd": "${workspaceFolder}", "env": { "PORT": 8080, "GONE": null }, "dev": {} },
+    "asks": { "type": "stdio", "command": "npx", "env": { "API_KEY": "${input:key}" } }
+  }
+}"""
+
+NAMED_LIST = """[
+  { "name": "search", "transport": "stdio", "command": "python", "args": ["-m", "search"], "enabled": true,
+    "timeout": 45, "tools_prefix": "s", "auto_connect": true, "reconnect": true, "max_reconnect_attempts": 3,
+    "tags": ["web"] },
+  { "name": "old", "command": "old", "enabled": false, "reconnect": false }
+]"""
+
+SERVERS_LIST = """{
+  "servers": [
+    { "name": "a", "transport": "stdio", "command": "a-server", "auto_connect": false },
+    { "name": "b", "transport": "sse", "url": "http://127.0.0.1:9/sse", "auto_connect": true }
+  ]
+}"""
+
+OPENCODE = """{
+  "$schema": "https://opencode.example/config.json",
+  "theme": "dark",
+  "mcp": {
+    "list": { "type": "local", "command": ["bun", "x", "my-server"], "environment": { "KEY": "{env:MY_KEY}" },
+              "enabled": true, "timeout": 5000 },
+    "line": { "type": "local", "command": "npx -y 'my server'", "enabled": false },
+    "far": { "type": "remote", "url": "https://mcp.example", "enabled": true },
+    "text": { "type": "local", "command": ["sh", "-c", "echo ${HOME}"] }
+  }
+}"""
+
+
+@behaviour("config:shapes")
+def test_a_file_of_claude_code_is_read() -> None:
+    config = good(CLAUDE_CODE, "/p/.mcp.json")
+    github = only(config)
+    assert told(github) == (
+        "npx",
+        ("-y", "@modelcontextprotocol/server-github"),
+        {"GITHUB_TOKEN": "${GITHUB_TOKEN}"},
+    )
+    assert github.policy.timeout_s == 120.0
+    assert config.unusable == {
+        "docs": "/p/.mcp.json:10: mcpServers.docs.type: is a server that is not a command; "
+        "remote servers are not there yet in this version"
+    }
+
+
+@behaviour("config:shapes")
+def test_a_file_of_cursor_is_read_with_its_spelling_of_variables() -> None:
+    loaded = load(CURSOR, "/p/.cursor/mcp.json")
+    assert loaded.config is not None
+    fs = only(loaded.config)
+    assert told(fs) == ("${workspace}/bin/fs", ("${HOME}/notes", "${FS_ROOT}"), {})
+    assert variables(loaded.config) == {"HOME", "FS_ROOT"}
+    assert [each.render() for each in loaded.warnings] == [
+        '/p/.cursor/mcp.json:6: mcpServers.fs.envFile: carpool does not know the key "envFile"; '
+        "it is passed over"
+    ]
+
+
+@behaviour("config:shapes")
+def test_a_file_of_windsurf_is_read() -> None:
+    config = good(WINDSURF, "/h/.codeium/windsurf/mcp_config.json")
+    jira = only(config)
+    assert (jira.disabled, jira.tools_deny) == (True, ("delete_issue",))
+    assert list(config.unusable) == ["remote"]
+    assert ":4: mcpServers.remote.serverUrl:" in config.unusable[ServerName("remote")]
+
+
+@behaviour("config:shapes")
+def test_the_timeout_of_cline_is_seconds_and_its_approvals_are_its_own_business() -> None:
+    loaded = load(CLINE, "/h/settings/cline_mcp_settings.json")
+    assert loaded.config is not None
+    assert only(loaded.config).policy.timeout_s == 30.0
+    assert loaded.warnings == []
+
+
+@behaviour("config:shapes")
+def test_a_file_of_vs_code_is_read_and_a_question_to_the_user_is_not_asked() -> None:
+    config = good(VS_CODE, "/p/.vscode/mcp.json")
+    memory = only(config)
+    assert told(memory) == ("npx", ("-y", "server-memory"), {"PORT": "8080"})
+    assert memory.cwd == "${workspace}"
+    (why,) = config.unusable.values()
+    assert why == (
+        "/p/.vscode/mcp.json:7: servers.asks.env.API_KEY: "
+        "${input:…} is another program's spelling; write ${VAR}"
+    )
+
+
+@behaviour("config:shapes")
+def test_a_list_with_names_is_read() -> None:
+    config = good(NAMED_LIST, "/p/mcp_servers.json")
+    search, old = config.servers.values()
+    policy = search.policy
+    assert told(search) == ("python", ("-m", "search"), {})
+    assert (search.tools_prefix, search.tags, search.disabled) == ("s", ("web",), False)
+    assert (policy.timeout_s, policy.auto_connect, policy.give_up_after) == (45.0, True, 4)
+    assert (old.disabled, old.policy.give_up_after) == (True, 1)
+
+
+@behaviour("config:shapes")
+def test_servers_as_a_list_are_read() -> None:
+    config = good(SERVERS_LIST, "/p/mcp/servers.json")
+    assert only(config).name == "a"
+    assert ":4: servers[1].transport:" in config.unusable[ServerName("b")]
+
+
+@behaviour("config:shapes")
+def test_a_file_of_opencode_is_read_with_commands_as_lists_and_as_lines() -> None:
+    loaded = load(OPENCODE, "/p/opencode.json")
+    config = loaded.config
+    assert config is not None
+    listed, line, text = config.servers.values()
+    assert told(listed) == ("bun", ("x", "my-server"), {"KEY": "${MY_KEY}"})
+    assert listed.policy.timeout_s == 5.0
+    assert (told(line), line.disabled) == (("npx", ("-y", "my server"), {}), True)
+    assert text.args == ("-c", "echo $${HOME}"), "there `${` is text"
+    assert list(config.unusable) == ["far"]
+    assert loaded.warnings == [], "the rest of the file is opencode's own"
+
+
+@behaviour("config:name-used-once")
+@pytest.mark.parametrize(
+    ("file", "text", "problem"),
+    [
+        (
+            "mcp_servers.json",
+            '[{"name": "a", "command": "x"},\n {"name": "a", "command": "y"}]',
+            "mcp_servers.json:2: [1]: the name is used twice, also on line 1; give one another name",
+        ),
+        (
+            ".mcp.json",
+            '{"mcpServers": {"a": {"command": "x"},\n "a": {"command": "y"}}}',
+            ".mcp.json:2: mcpServers.a: written twice, also on line 1; keep one",
+        ),
+    ],
+)
+def test_a_name_used_twice_is_an_error(file: str, text: str, problem: str) -> None:
+    loaded = load(text, file)
+    assert loaded.config is None
+    assert [each.render() for each in loaded.problems] == [problem]
+
+
+def test_a_key_nobody_knows_gets_one_warning_for_all_servers() -> None:
+    servers = {name: {"command": "x", "sparkle": 1} for name in ("a", "b")}
+    loaded = load({"mcpServers": servers, "glitter": True}, ".mcp.json")
+    assert loaded.config is not None
+    assert len(loaded.config.servers) == 2
+    assert [each.where for each in loaded.warnings] == ["glitter", "mcpServers.a.sparkle"]
+
+
+def test_our_own_keys_work_in_another_programs_file() -> None:
+    server = only(
+        good({"mcpServers": {"a": {"command": "x", "sharing": "serial", "pool": {"max": 2}}}}, ".mcp.json")
+    )
+    assert (server.policy.sharing, server.policy.max_instances) == ("serial", 2)
+
+
+@pytest.mark.parametrize(
+    ("entry", "where", "what"),
+    [
+        ({"command": 5}, "mcpServers.bad.command", "must be text"),
+        ({}, "mcpServers.bad", "has no command"),
+        ({"command": "x", "timeout": "${T}"}, "mcpServers.bad.timeout", "milliseconds"),
+        ({"command": "x", "enabled": "yes"}, "mcpServers.bad.enabled", "`enabled` must be true or false"),
+        ({"command": "x", "args": "--x"}, "mcpServers.bad.args", "must be a list"),
+        ({"command": "x", "max_reconnect_attempts": "3"}, "max_reconnect_attempts", "a whole number"),
+        ({"type": "quantum", "command": "x"}, "mcpServers.bad.type", 'must be "stdio"'),
+        ("npx", "mcpServers.bad", "must be an object"),
+    ],
+)
+def test_a_server_that_cannot_be_read_harms_no_other(entry: Any, where: str, what: str) -> None:
+    config = good({"mcpServers": {"good": {"command": "x"}, "bad": entry}}, ".mcp.json")
+    assert list(config.servers) == ["good"]
+    why = config.unusable[ServerName("bad")]
+    assert where in why
+    assert what in why
+
+
+def test_a_name_that_cannot_be_one_is_passed_over_with_a_warning() -> None:
+    loaded = load({"mcpServers": {"my server": {"command": "x"}, "ok": {"command": "x"}}}, ".mcp.json")
+    assert loaded.config is not None
+    assert (list(loaded.config.servers), loaded.config.unusable) == (["ok"], {})
+    assert "may hold only" in loaded.warnings[0].text
+
+
+def test_a_disabled_server_need_not_be_one_that_we_can_run() -> None:
+    config = good({"mcpServers": {"far": {"url": "https://x", "disabled": True}}}, ".mcp.json")
+    assert only(config).disabled
+    assert config.unusable == {}
+
+
+def test_a_file_of_ours_is_strict_whatever_its_shape() -> None:
+    loaded = load(
+        '{"servers": {\n"a": {"command": "x",\n"sparkle": 1}},\n"max_instances": 9}', "carpool.json"
+    )
+    assert [each.render() for each in loaded.problems] == [
+        "carpool.json:3: servers.a.sparkle: unknown key; did you mean `pool.spares`?"
+    ]
+    config = good({"mcp": {"a": {"command": ["x", "y"]}}}, "carpool.json")
+    assert told(only(config)) == ("x", ("y",), {})
+    assert good({"servers": {}, "max_instances": 9}, "carpool.json").max_instances == 9
+
+
+def test_servers_in_two_places_of_a_file_of_ours_are_refused() -> None:
+    loaded = load({"mcpServers": {}, "servers": {}}, "carpool.json")
+    assert [each.where for each in loaded.problems] == ["servers"]
+
+
+@pytest.mark.parametrize(
+    ("timeout", "timeout_s", "max_total_s"), [(500, 0.5, 1800.0), (7_200_000, 7200.0, 7200.0)]
+)
+def test_a_timeout_longer_than_any_call_may_take_raises_that_too(
+    timeout: int, timeout_s: float, max_total_s: float
+) -> None:
+    policy = only(good({"mcpServers": {"a": {"command": "x", "timeout": timeout}}}, ".mcp.json")).policy
+    assert (policy.timeout_s, policy.max_total_s) == (timeout_s, max_total_s)
+
+
+def test_a_timeout_whose_unit_nobody_documents_is_not_guessed() -> None:
+    loaded = load({"mcpServers": {"a": {"command": "x", "timeout": 60}}}, ".cursor/mcp.json")
+    assert loaded.config is not None
+    assert only(loaded.config).policy.timeout_s == 60.0
+    assert "its unit is not known" in loaded.warnings[0].text
+
+
+def test_settings_of_a_program_without_servers_are_no_problem() -> None:
+    assert good({"theme": "dark"}, "opencode.json").servers == {}
+    assert good({}, ".mcp.json").servers == {}
+
+
+def test_every_program_has_its_own_path_and_every_way_leads_to_a_setting() -> None:
+    assert len({each.path for each in PROGRAMS}) == len(PROGRAMS)
+    assert program_of("/h/.carpool/mcp.json") is None
+    keys = {each.key for each in SERVER_SETTINGS}
+    assert {way.key for shape in SHAPES for way in shape.ways.values()} - {""} <= keys
+
+
+WORDS = st.sampled_from(
+    [
+        *("mcpServers", "servers", "mcp", "name", "a", "b", "local", "stdio", "remote", "${X}", "{env:X}"),
+        *{key for shape in SHAPES for key in shape.ways},
+        *{step for each in SERVER_SETTINGS for step in each.key.split(".")},
+    ]
+)
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | WORDS,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(WORDS | st.text(max_size=5), inner, max_size=5)
+    ),
+    max_leaves=30,
+)
+ENTRY = st.dictionaries(WORDS, ANYTHING, max_size=6)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    ANYTHING
+    | st.lists(ENTRY, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(["mcpServers", "servers", "mcp"]),
+        st.dictionaries(WORDS, ENTRY, max_size=3) | st.lists(ENTRY, max_size=3),
+        max_size=2,
+    ),
+    st.sampled_from(["carpool.json", *(each.path for each in PROGRAMS)]),
+    st.booleans(),
+)
+def test_no_json_value_in_any_file_makes_the_reader_raise(value: Any, file: str, project: bool) -> None:
+    loaded = read_config(json.dumps(value), file, project=project)
+    assert (loaded.config is None) == bool(loaded.problems)
+    assert shape_of(value) is None or shape_of(value) in SHAPES
+    if loaded.config is not None:
+        assert not loaded.config.servers.keys() & loaded.config.unusable.keys()
+        assert all(server.lines[()] >= 1 for server in loaded.config.servers.values())

@@ -746,6 +746,25 @@ _CONFIG: Final = {
     "config:numbers-from-variables": Behaviour(
         "issue 6", "A text from a variable is read as the number or switch that is wanted there."
     ),
+    "workspaces:found-upward": Behaviour(
+        "rule 19",
+        "The workspace is the nearest parent with a project file, else the git root, else the directory.",
+    ),
+    "workspaces:shadow": Behaviour(
+        "design 10", "Of several project files in a directory the first counts, and the others are named."
+    ),
+    "workspaces:override": Behaviour(
+        "design 10, issue 6",
+        "A trusted project's server takes the place of the user's for its sessions only.",
+    ),
+    "workspaces:one-instance": Behaviour(
+        "issue 6", "Servers of two workspaces that launch alike share an instance; otherwise they do not."
+    ),
+    "trust:asked": Behaviour("rule 19", "Nothing of a project runs before its very bytes are trusted."),
+    "trust:asked-again": Behaviour("rule 19", "After any change of a project's files trust is asked again."),
+    "trust:no-takeover": Behaviour(
+        "rule 19", "While a project waits for trust the user's own server of the same name stays in force."
+    ),
     "config:included": Behaviour(
         "issue 6", "Files that are included come, change and go, and their servers with them."
     ),

@@ -7,6 +7,7 @@ import sys
 from carpool_broker.configuration import BrokenConfigError, Configuration
 from carpool_broker.heritage import Heritage, read_heir
 from carpool_broker.shell import BrokerShell
+from carpool_protocol import paths
 from carpool_protocol.config.load import find_config_file
 from carpool_protocol.runtime.daemon_log import log_to_stderr
 from carpool_protocol.runtime.lifeline import Lifeline, first_line
@@ -34,7 +35,8 @@ def main() -> int:
         return EXIT_FAILED
     try:
         file = find_config_file(os.environ, arguments.config)
-        configuration = Configuration(file, os.environ, heritage.key("pools"))
+        trust = paths.trust_file(paths.state_dir(os.environ, arguments.runtime_dir))
+        configuration = Configuration(file, os.environ, trust, heritage.key("pools"))
     except BrokenConfigError as error:
         print(error, file=sys.stderr)  # noqa: T201 - the launcher shows it to whoever started it
         return EXIT_CONFIG

@@ -1,36 +1,42 @@
 """The configuration in force, and what it means for each session.
 
-Owns the file being watched, the last good reading of it, the sources (one per distinct environment,
-directory and set of roots that sessions bring), and which session uses which.
-A broken file is refused at start and later leaves the last good one in force. What follows for the core comes
-back as events, to be fed in order.
+Owns the user's file being watched, the last good reading of it, the sources (one per distinct environment,
+directory, project and set of roots that sessions bring), and which session uses which. A broken file is
+refused at start and later leaves the last good one in force. What follows for the core comes back as events,
+to be fed in order.
 
-Knows nothing of: sockets, calls, how scopes come into force (`core.sources`).
+The servers of a project that is not trusted are named to its sessions and never run; the user's own server of
+the same name stays in force meanwhile, so that a repository takes no name over by being visited (rule 19).
+
+Knows nothing of: sockets, calls, how scopes come into force (`core.sources`), where project files are
+(`workspaces`).
 """
 
 import hashlib
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.events import SessionMoved, SourceDropped, SourceId, SourceRead
 from carpool_broker.core.scope import Scope
 from carpool_broker.core.scopes import Resolution, only, resolve, resolve_run
+from carpool_broker.workspaces import Project, Workspaces
 from carpool_protocol.attach import Attach, RunCommand
 from carpool_protocol.config.environment import scrub
 from carpool_protocol.config.expand import references
 from carpool_protocol.config.load import ConfigFile, home_of, load_layer
-from carpool_protocol.config.model import Config, variables
+from carpool_protocol.config.merge import cap_problem, merge, shadowed
+from carpool_protocol.config.model import Config, ServerConfig, variables
+from carpool_protocol.config.stamps import Stamp, is_current
 from carpool_protocol.ids import ServerName, SessionId
 from carpool_protocol.streams import Refused
 
 DAEMON = SourceId("daemon")
 """The source without any session: what `auto_connect` and `min` hold up."""
 
-Stamp = tuple[int, int, int] | None
 Followed = SourceRead | SessionMoved | SourceDropped
 
 
@@ -46,9 +52,10 @@ class _Held:
         environment: dict[str, str],
         workspace: str,
         cwd: str,
-        run: RunCommand | None,
-        roots: tuple[str, ...] | None,
         *,
+        run: RunCommand | None = None,
+        roots: tuple[str, ...] | None = None,
+        project: str = "",
         server: str = "",
     ) -> None:
         self.environment = environment
@@ -56,6 +63,8 @@ class _Held:
         self.cwd = cwd
         self.run = run
         self.roots = roots
+        self.project = project
+        """The project file whose servers count; empty: none does."""
         self.server = server
         """The only one that is seen; empty: all are."""
         self.sessions = 0
@@ -75,29 +84,30 @@ class _Guest:
 class Configuration:
     """The file, its last good reading, and the sources in use."""
 
-    def __init__(self, file: ConfigFile, environ: Mapping[str, str], secret: bytes = b"") -> None:
-        """Raises `BrokenConfigError`. `secret` keys the hashes in pool keys: with an earlier broker's its
-        pools are ours.
+    def __init__(
+        self, file: ConfigFile, environ: Mapping[str, str], trust: str = "", secret: bytes = b""
+    ) -> None:
+        """`trust`: the file of trusted projects; empty: none is. `secret` keys the hashes in pool keys: with
+        an earlier broker's its pools are ours. Raises `BrokenConfigError`.
         """
         self._file = file
         self._base_environment = scrub(environ)
         self._home = home_of(environ)
         self._secret = secret or os.urandom(32)
-        self._sources: dict[SourceId, _Held] = {DAEMON: _Held({}, "", "", None, None)}
+        self._sources: dict[SourceId, _Held] = {DAEMON: _Held({}, "", "")}
         self._guests: dict[SessionId, _Guest] = {}
+        self.workspaces = Workspaces(self._home, trust)
         self.problem = ""
         """Why the file as it is now is not in force; empty when it is."""
         self._env_file: dict[str, str] = {}
-        self._watched: tuple[str, ...] = ()
-        self._stamps: list[Stamp] = []
+        self._seen: dict[str, Stamp] = {}
         self.warnings: list[str] = []
         """What was passed over in files of other programs."""
         self.config = self._read()
 
     def _read(self) -> Config:
         layer = load_layer(self._file, self._home)
-        self._watched = (*layer.files, *layer.directories)
-        self._stamps = _stamps(self._watched)
+        self._seen = layer.seen
         loaded = layer.loaded
         if loaded.config is None:
             raise BrokenConfigError("\n".join(problem.render() for problem in loaded.problems))
@@ -107,18 +117,18 @@ class Configuration:
 
     def changed(self) -> bool:
         """Whether the file, or one that belongs to it, is another one than was last read."""
-        return self._stamps != _stamps(self._watched)
+        return not is_current(self._seen) or self.workspaces.changed()
 
-    def reload(self) -> list[Followed] | None:
-        """Read again. None when the file is broken: `problem` says why and the last good one stays. A session
-        whose directory or roots matter only now moves to another source.
+    def reload(self) -> list[Followed]:
+        """Read everything again. When the user's file is broken, `problem` says why and the last good one
+        stays. A session whose directory, project or roots matter only now moves to another source.
         """
         try:
             self.config = self._read()
+            self.problem = ""
         except BrokenConfigError as error:
             self.problem = str(error)
-            return None
-        self.problem = ""
+        self.workspaces.reload()
         found: list[Followed] = [self.resolve(source) for source in self._sources]
         for session in self._guests:
             found += self._place(session)
@@ -139,7 +149,14 @@ class Configuration:
 
     def wanted_variables(self, attach: Attach) -> list[str]:
         """What the carrier is asked for: exactly the names that the configuration uses."""
-        return [] if attach.run is not None else sorted(variables(self.config))
+        if attach.run is not None:
+            return []
+        project = self.workspaces.project(attach.cwd)
+        names = variables(self.config)
+        if project is not None and project.config is not None:
+            # Also before it is trusted: a session cannot be asked again. Nothing uses them until then.
+            names |= variables(project.config)
+        return sorted(names)
 
     def objection(self, attach: Attach) -> Refused | None:
         """Why a session that is to see only a part of the configuration cannot be; None: it can."""
@@ -147,8 +164,12 @@ class Configuration:
             return Refused(
                 "this version of carpool has no profiles yet: leave the profile out", "unknown_profile"
             )
-        server = self.config.servers.get(ServerName(attach.server))
-        if attach.server and (server is None or server.disabled):
+        if not attach.server:
+            return None
+        project = self.workspaces.project(attach.cwd)
+        config, name = self._merged(project), ServerName(attach.server)
+        on = {each.name for each in config.servers.values() if not each.disabled}
+        if name not in {*on, *config.unusable, *self._kept_out(project)[0]}:
             return Refused(
                 "the configuration has no server of that name, or it is disabled: see `carpool status`",
                 "unknown_server",
@@ -174,7 +195,9 @@ class Configuration:
 
     def leave(self, session: SessionId) -> list[Followed]:
         """A session is gone, and its source with the last one."""
-        return self._release(self._guests.pop(session).source)
+        followed = self._release(self._guests.pop(session).source)
+        self.workspaces.keep({guest.attach.cwd for guest in self._guests.values()})
+        return followed
 
     def _place(self, session: SessionId) -> list[Followed]:
         """Find the source that goes with what the session brings."""
@@ -199,48 +222,131 @@ class Configuration:
         return [SourceDropped(source)]
 
     def _source_of(self, guest: _Guest) -> tuple[SourceId, _Held]:
-        servers = [each for each in self.config.servers.values() if not each.disabled]
-        places = {name for each in servers for _, text in each.templates() for name in references(text)}
-        told = {each.roots for each in servers}
-        attach, environment = guest.attach, guest.environment
-        workspace = attach.cwd if "workspace" in places or told - {None} else ""
-        cwd = attach.cwd if "cwd" in places else ""
-        roots = guest.roots if "agent" in told else None
+        attach = guest.attach
         if attach.run is not None:  # what it brings itself is all that counts
-            workspace, cwd, roots = "", "", None
-        held = _Held(environment, workspace, cwd, attach.run, roots, server=attach.server)
-        if not (environment or workspace or cwd or attach.run or attach.server or roots is not None):
+            held = _Held(guest.environment, "", "", run=attach.run, server=attach.server)
+        else:
+            project = self.workspaces.project(attach.cwd)
+            config = self._merged(project)
+            servers = [each for each in config.servers.values() if not each.disabled]
+            places = {name for each in servers for _, text in each.templates() for name in references(text)}
+            told = {each.roots for each in servers}
+            placed = "workspace" in places or bool(told - {None})
+            names = variables(config)
+            held = _Held(
+                {name: value for name, value in guest.environment.items() if name in names},
+                self._root_of(attach.cwd) if placed or config is not self.config else "",
+                attach.cwd if "cwd" in places else "",
+                roots=guest.roots if "agent" in told else None,
+                project=project.workspace.file if project is not None else "",
+                server=attach.server,
+            )
+        if not (
+            held.environment
+            or held.workspace
+            or held.cwd
+            or held.run
+            or held.project
+            or held.server
+            or held.roots is not None
+        ):
             return DAEMON, held
         run = [] if attach.run is None else [attach.run.argv, sorted(attach.run.env.items()), attach.run.cwd]
         what = msgspec.msgpack.encode(
-            [sorted(environment.items()), workspace, cwd, run, roots, attach.server]
+            [
+                sorted(held.environment.items()),
+                held.workspace,
+                held.cwd,
+                run,
+                held.roots,
+                held.project,
+                held.server,
+            ]
         )
         return SourceId(hashlib.blake2b(what, key=self._secret, digest_size=8).hexdigest()), held
+
+    def _root_of(self, cwd: str) -> str:
+        return self.workspaces.at(cwd).root if cwd else ""
+
+    def _merged(self, project: Project | None) -> Config:
+        """The user's configuration, with that of a project over it if it may be."""
+        if project is None or project.config is None or project.awaits():
+            return self.config
+        merged = merge(self.config, project.config)
+        return merged if cap_problem(merged, project.workspace.file) is None else self.config
+
+    def _kept_out(self, project: Project | None) -> tuple[dict[ServerName, str], frozenset[ServerName]]:
+        """Servers of a project that may not run, each with why; and those that wait for trust."""
+        if project is None or project.config is None:
+            return {}, frozenset()
+        config = project.config
+        on = (name for name, server in config.servers.items() if not server.disabled)
+        names = frozenset((*on, *config.unusable)) - {*self.config.servers, *self.config.unusable}
+        if why := project.awaits():
+            return dict.fromkeys(names, why), names
+        too_many = cap_problem(merge(self.config, config), project.workspace.file)
+        return (
+            ({}, frozenset()) if too_many is None else (dict.fromkeys(names, too_many.render()), frozenset())
+        )
 
     def resolve(self, source: SourceId) -> SourceRead:
         """What this source comes to now."""
         held = self._sources[source]
-        config = self.config
         if held.run is not None:
-            found = resolve_run(held.run, secret=self._secret)
-        else:
-            found = resolve(
-                config,
-                environment=held.environment,
-                base_environment=self._base_environment,
-                env_file=self._env_file,
-                workspace=held.workspace,
-                cwd=held.cwd,
-                home=self._home,
-                secret=self._secret,
-                roots=held.roots,
+            return self._reading(source, held, self.config, resolve_run(held.run, secret=self._secret))
+        project = self.workspaces.projects.get(held.project)
+        config = self._merged(project)
+        found = resolve(
+            config,
+            environment=held.environment,
+            base_environment=self._base_environment,
+            env_file=self._env_file,
+            project_env_file=project.env if project is not None else {},
+            workspace=held.workspace,
+            cwd=held.cwd,
+            home=self._home,
+            secret=self._secret,
+            roots=held.roots,
+        )
+        kept_out, untrusted = self._kept_out(project)
+        found = replace(found, misconfigured={**found.misconfigured, **kept_out}, untrusted=untrusted)
+        return self._reading(source, held, config, found)
+
+    # --- what operators see ----------------------------------------------------------------------------
+
+    def known(self) -> dict[ServerName, ServerConfig]:
+        """Every server that is configured here, also in projects that are not trusted."""
+        servers: dict[ServerName, ServerConfig] = {}
+        for project in self.workspaces.projects.values():
+            if project.config is not None:
+                servers |= project.config.servers
+        return {**servers, **self.config.servers}
+
+    def places(self) -> list[dict[str, object]]:
+        """The workspaces that have a project file, for `status`."""
+        found: list[dict[str, object]] = []
+        for file, project in sorted(self.workspaces.projects.items()):
+            servers = project.config.servers if project.config is not None else {}
+            shadows = shadowed(self.config, project.config) if project.config is not None else []
+            too_many = cap_problem(self._over(project), file)
+            found.append(
+                {
+                    "root": project.workspace.root,
+                    "file": file,
+                    "trust": project.trust if project.holds_servers() else "nothing",
+                    "servers": [*servers, *(project.config.unusable if project.config is not None else ())],
+                    "problems": [*project.problems, *([too_many.render()] if too_many is not None else [])],
+                    "warnings": [*project.notes(), *(each.render() for each in shadows)],
+                }
             )
+        return found
+
+    def _over(self, project: Project) -> Config:
+        return self.config if project.config is None else merge(self.config, project.config)
+
+    def _reading(self, source: SourceId, held: _Held, config: Config, found: Resolution) -> SourceRead:
         if held.server:
             found = only(found, ServerName(held.server))
-        return self._reading(source, found)
-
-    def _reading(self, source: SourceId, found: Resolution) -> SourceRead:
-        config = self.config
         return SourceRead(
             source=source,
             scope=Scope(tuple(found.entries), config.separator),
@@ -254,17 +360,5 @@ class Configuration:
             twins=found.twins,
             own_roots=found.own_roots,
             stateless=found.stateless,
+            untrusted=found.untrusted,
         )
-
-
-def _stamps(paths: tuple[str, ...]) -> list[Stamp]:
-    return [_stamp(path) for path in paths]
-
-
-def _stamp(path: str) -> Stamp:
-    """What changes when the file does; None when there is none."""
-    try:
-        found = Path(path).stat()
-    except OSError:
-        return None
-    return (found.st_ino, found.st_mtime_ns, found.st_size)

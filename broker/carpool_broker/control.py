@@ -162,10 +162,13 @@ class Control:
             for owed in session.waiting:
                 waiting[owed.key] = waiting.get(owed.key, 0) + 1
         config = self._configuration.config
-        servers = {name: "disabled" if server.disabled else "" for name, server in config.servers.items()}
+        known = self._configuration.known()
+        servers = {name: "disabled" if server.disabled else "" for name, server in known.items()}
+        untrusted: set[ServerName] = set()
         for source in core.sources.sources.values():
             for name, why in source.goal.misconfigured.items():
                 servers[name] = servers.get(name) or why
+            untrusted |= source.goal.untrusted
         catalogs = {spec.key: core.registry.catalog(spec.key) for spec in core.sources.wanted().pools}
         return page(
             Facts(
@@ -180,7 +183,9 @@ class Control:
                 calls=core.ledger.opened,
                 tools={key: len(catalog.tools) for key, catalog in catalogs.items() if catalog is not None},
                 servers=servers,
-                sharing={name: server.policy.sharing for name, server in config.servers.items()},
+                sharing={name: server.policy.sharing for name, server in known.items()},
+                untrusted=frozenset(untrusted),
+                workspaces=self._configuration.places(),
                 config_file=config.file,
                 config_problem=self._configuration.problem,
                 waiting=waiting,
@@ -284,7 +289,7 @@ class Control:
         name = ServerName(server)
         if name in pools:
             return pools[name]
-        known = sorted({*pools, *self._configuration.config.servers})
+        known = sorted({*pools, *self._configuration.known()})
         if name in known or self._misconfigured(name):
             slug = "misconfigured" if self._misconfigured(name) else "stopped"
             raise ControlError(slug, f"The server {server} has no pool: {self._why_not(name)}.")
@@ -309,11 +314,14 @@ class Control:
                 return source.goal.misconfigured[name]
         return ""
 
+    def _untrusted(self, name: ServerName) -> bool:
+        return any(name in source.goal.untrusted for source in self._core.sources.sources.values())
+
     def _why_not(self, name: ServerName) -> str:
         why = self._misconfigured(name)
         if why:
-            return f"misconfigured: {why}"
-        server = self._configuration.config.servers.get(name)
+            return f"{'awaits trust' if self._untrusted(name) else 'misconfigured'}: {why}"
+        server = self._configuration.known().get(name)
         if server is not None and server.disabled:
             return "disabled in the configuration"
         return "no such server in the configuration"

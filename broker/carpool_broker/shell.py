@@ -286,19 +286,19 @@ class BrokerShell:
     def _reload(self) -> list[str]:
         """Read the configuration again. The problems, if it is broken; then the last good one stays."""
         readings = self._configuration.reload()
-        if readings is None:
-            problem = self._configuration.problem
+        problem = self._configuration.problem
+        if problem:
             log.error("the configuration is broken, the last good one stays:\n%s", problem)
-            return problem.splitlines()
-        log.info("configuration read again")
-        self._say_warnings()
+        else:
+            log.info("configuration read again")
+            self._say_warnings()
         config = self._configuration.config
         self._door.slow_reader_s = config.session.slow_reader_s
         self._door.budget.size_bytes = config.receive_budget_bytes
         self._pump.feed(events.LimitsRead(self._configuration.bounds(), config.list_wait_s))
         for reading in readings:
             self._pump.feed(reading)
-        return []
+        return problem.splitlines()
 
     def _say_warnings(self) -> None:
         for text in self._configuration.warnings:

@@ -39,6 +39,10 @@ class Facts(Struct, frozen=True, kw_only=True):
     """As configured: for servers that have no pool."""
     config_file: str
     config_problem: str
+    untrusted: frozenset[ServerName] = frozenset()
+    """Servers of projects that only wait for the user's trust."""
+    workspaces: list[dict[str, Any]] = []
+    """Those of the sessions that are here and have a project file."""
     waiting: Mapping[PoolKey, int]
     """Calls that wait in the broker's own lines."""
 
@@ -76,6 +80,7 @@ def page(facts: Facts) -> dict[str, Any]:
         "totals": _totals(facts, pools),
         "processes": _processes(facts),
         "config": {"file": facts.config_file, "problem": facts.config_problem},
+        "workspaces": facts.workspaces,
     }
 
 
@@ -97,7 +102,9 @@ def _servers(facts: Facts, pools: list[PoolReport]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, why in facts.servers.items():
         state = "cold" if not why else "disabled" if why == "disabled" else "misconfigured"
-        error = why if state == "misconfigured" else ""
+        if why and name in facts.untrusted:
+            state = "untrusted"
+        error = why if state in ("misconfigured", "untrusted") else ""
         sharing = facts.sharing.get(name, "auto")
         found[name] = _server(state, sharing, verified=sharing != "auto", last_error=error)
     by_server: dict[ServerName, list[PoolReport]] = {}

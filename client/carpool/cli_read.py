@@ -4,6 +4,7 @@ Owns how the broker's facts are laid out for people; programs get them as they a
 Refuses to know where the facts come from.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -32,6 +33,7 @@ NOTHING: Facts = {
     },
     "processes": [],
     "config": None,
+    "workspaces": [],
 }
 """`status --json` of a carpool that does not run: the same keys, so that programs need no second shape."""
 
@@ -130,6 +132,18 @@ def processes(facts: Facts) -> list[Facts]:
     return rows
 
 
+def _of_workspaces(workspaces: list[Facts]) -> Iterator[str]:
+    """What the author or the user of a project should know."""
+    for each in workspaces:
+        file, root = display.printable(each["file"]), display.printable(each["root"])
+        servers = ", ".join(map(display.printable, each["servers"]))
+        if each["trust"] in ("untrusted", "changed"):
+            why = "has changed since it was trusted" if each["trust"] == "changed" else "is not trusted"
+            yield f"{file} {why}: {servers} wait for `carpool trust {root}`"
+        for text in (*each["problems"], *each["warnings"]):
+            yield display.one_line(text, 200)
+
+
 def ps_page(facts: Facts, rows: list[Facts]) -> str:
     """The whole of `carpool ps`, for people. Holders and questions have columns only while there are any."""
     holders = any(row["holder"] for row in rows)
@@ -193,6 +207,8 @@ def status_page(facts: Facts) -> str:
         parts.append(
             "\n".join(["last errors (`carpool logs SERVER` has more):", *(f"  {e}" for e in errors)])
         )
+    if notes := list(_of_workspaces(facts.get("workspaces") or [])):
+        parts.append("\n".join(notes))
     sessions = facts.get("sessions") or []
     keys = ("id", "agent", "pid", "carrier", "era", "profile", "in_flight")
     rows = [[_or_dash(session.get(key)) for key in keys] for session in sessions]

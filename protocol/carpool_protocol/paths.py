@@ -176,6 +176,11 @@ def log_dir(environ: "Mapping[str, str]", directory: str) -> str:
     return state_dir(environ, directory) + "/log"
 
 
+def trust_file(state: str) -> str:
+    """Which project files the user has trusted. `state` is what `state_dir` said."""
+    return state + "/trust.json"
+
+
 def server_log(logs: str, server: str) -> str:
     """The stderr of a server's instances. `logs` is what `log_dir` said."""
     return f"{logs}/server-{server}.log"

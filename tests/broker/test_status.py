@@ -82,6 +82,12 @@ def test_a_server_without_a_pool_is_cold_disabled_or_misconfigured() -> None:
     assert said["c"]["last_error"] == "line 3: no such variable"
 
 
+def test_a_server_that_waits_for_trust_is_untrusted_and_that_is_no_failure() -> None:
+    said = status(servers={A: "p is not trusted yet"}, untrusted=frozenset({A}))
+    assert (said["servers"]["a"]["state"], said["reason"]) == ("untrusted", "ok")
+    assert said["servers"]["a"]["last_error"] == "p is not trusted yet"
+
+
 def test_of_several_pools_of_a_server_the_liveliest_state_is_shown_and_counts_add_up() -> None:
     said = status(pool(A, "draining", instance(1, 1)), pool(A, "serving", instance(2, 1), key="2"))[
         "servers"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from carpool import cli, lock
-from carpool.cli_read import NOTHING
+from carpool.cli_read import NOTHING, status_page
 from carpool.door import DoorError
 from carpool.up import Place
 from tests.behaviours import behaviour
@@ -328,3 +328,20 @@ def test_a_reader_that_leaves_early_is_no_error(house: House, broker: FakeBroker
     shim.stdout = None
     _, err = shim.communicate(timeout=20)
     assert err == b""
+
+
+def test_status_says_which_projects_wait_for_trust_and_what_was_passed_over() -> None:
+    place = {
+        "root": "/p",
+        "file": "/p/.mcp.json",
+        "servers": ["a", "b"],
+        "problems": [],
+        "warnings": ["w\x1b"],
+    }
+    said = [
+        status_page({**NOTHING, "workspaces": [{**place, "trust": trust}]})
+        for trust in ("untrusted", "changed", "trusted")
+    ]
+    assert "/p/.mcp.json is not trusted: a, b wait for `carpool trust /p`\nw\\x1b" in said[0]
+    assert "/p/.mcp.json has changed since it was trusted: a, b wait" in said[1]
+    assert "wait" not in said[2]

@@ -134,6 +134,7 @@ STATUS: Json = {
         {"role": "broker", "pid": 11, "rss_bytes": 35 << 20, "pss_bytes": 22 << 20, "cpu_s": 0.3},
     ],
     "config": {"file": "/c.json", "problem": ""},
+    "workspaces": [],
 }
 
 

@@ -355,3 +355,9 @@ def test_no_json_value_in_any_file_makes_the_reader_raise(value: Any, file: str,
     if loaded.config is not None:
         assert not loaded.config.servers.keys() & loaded.config.unusable.keys()
         assert all(server.lines[()] >= 1 for server in loaded.config.servers.values())
+
+
+def test_the_repr_of_a_reading_shows_nothing_of_what_is_written() -> None:
+    loaded = load({"mcpServers": {"a": {"command": "x", "env": {"A": "hunter2"}}}}, "carpool.json")
+    assert loaded.written
+    assert "hunter2" not in repr(loaded)

@@ -157,7 +157,7 @@ def test_the_servers_of_included_files_belong_to_the_file(tmp_path: Path) -> Non
     found = layer.loaded.config.servers
     assert list(found) == ["a", "b", "d", "c"]
     assert found[ServerName("b")].file == str(tmp_path / "servers.d" / "1.json")
-    assert layer.directories == (str(tmp_path / "servers.d"), str(tmp_path))
+    assert layer.seen.keys() == {*layer.files, str(tmp_path / "servers.d"), str(tmp_path)}
     assert [Path(each).name for each in layer.files] == ["carpool.json", "1.json", "2.json", "one.json"]
     assert load_layer(ConfigFile(str(file), asked_for=True), "/h").digest == layer.digest
     (tmp_path / "servers.d" / "2.json").unlink()
@@ -211,5 +211,6 @@ def test_the_variables_of_the_env_file_come_with_the_layer_and_count_in_its_dige
     (tmp_path / "e.env").write_text("A=1\n")
     layer = load_layer(ConfigFile(str(file), asked_for=True), "/h")
     assert layer.env == {"A": "1"}
+    assert "'1'" not in repr(layer)
     (tmp_path / "e.env").write_text("A=2\n")
     assert load_layer(ConfigFile(str(file), asked_for=True), "/h").digest != layer.digest

@@ -103,6 +103,8 @@ class SourceRead(Event, frozen=True, kw_only=True):
     """Servers that are told the roots which the agent itself names (rule 6)."""
     stateless: dict[PoolKey, PoolSpec] = {}
     """By the key of a spec: the same launch, for agents of the stateless era (`"era": "match"`)."""
+    untrusted: frozenset[ServerName] = frozenset()
+    """Those among `misconfigured` that only wait for the user's trust (rule 19)."""
 
 
 class SourceDropped(Event, frozen=True):

@@ -29,6 +29,9 @@ FAILING: Final = frozenset({"given_up", "stopped", "backing_off", "breaker_open"
 RETRIED: Final = frozenset({"breaker_open", "half_open"})
 """States in which an instance starts if somebody needs the pool: now, or when that may be (rule 8)."""
 
+NAMED_UNTRUSTED: Final = 10
+"""Servers that wait for trust, by name; the others are counted."""
+
 NONE: Final[frozenset[ServerName]] = frozenset()
 
 
@@ -104,7 +107,16 @@ class Outlook:
             for entry in view.scope.servers
             if entry.key in self.states and self.states[entry.key].state in FAILING
         ]
-        missing += [f"{server} (misconfigured)" for server in self.sources.misconfigured(session.source)]
+        untrusted = sorted(self.sources.untrusted(session.source))
+        missing += [
+            f"{server} (misconfigured)"
+            for server in self.sources.misconfigured(session.source)
+            if server not in untrusted
+        ]
+        # A stranger's file has no say in how long this is.
+        missing += [f"{server} (awaits trust: `carpool trust`)" for server in untrusted[:NAMED_UNTRUSTED]]
+        if len(untrusted) > NAMED_UNTRUSTED:
+            missing.append(f"{len(untrusted) - NAMED_UNTRUSTED} more that await trust")
         if missing:
             parts.append(f"Not available now: {', '.join(missing)}. The user can run `carpool status`.")
         return "\n\n".join(parts)

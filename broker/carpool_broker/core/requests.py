@@ -203,7 +203,8 @@ class Requests:
         detail = found.detail
         for server, why in self._outlook.sources.misconfigured(owed.session.source).items():
             if asked.name.startswith(server):
-                detail = f"The server {server} is misconfigured: {why}."
+                untrusted = server in self._outlook.sources.untrusted(owed.session.source)
+                detail = f"The server {server} {'awaits trust' if untrusted else 'is misconfigured'}: {why}."
         self._ledger.fail(owed, found.fault, detail)
 
     def _resolved(self, owed: Owed) -> None:

@@ -56,6 +56,8 @@ class Resolution(Struct, frozen=True, kw_only=True):
     """Servers with `roots: agent` that are not disabled."""
     stateless: dict[PoolKey, PoolSpec] = {}
     """By the key of a spec: the same launch, for agents of the stateless era."""
+    untrusted: frozenset[ServerName] = frozenset()
+    """Those among `misconfigured` that only wait for the user's trust; `resolve` knows of none."""
 
 
 def resolve(
@@ -64,6 +66,7 @@ def resolve(
     environment: Mapping[str, str],
     base_environment: Mapping[str, str],
     env_file: Mapping[str, str],
+    project_env_file: Mapping[str, str] | None = None,
     workspace: str,
     cwd: str,
     home: str,
@@ -72,13 +75,15 @@ def resolve(
 ) -> Resolution:
     """Expand a configuration for one session.
 
-    `environment`: the session's values of `model.variables(config)`; `env_file`: for names not in that.
+    `environment`: the session's values of `model.variables(config)`; `env_file`: for names not in that;
+    `project_env_file`: the same for a project's own servers, before `env_file`.
     `base_environment`: the daemon's own, scrubbed; all servers get it. `workspace` and `cwd` are absolute, or
     empty where the agent did not say them. `secret` keys the hash in pool keys: one per daemon. `roots`: the
     file URIs that the agent names, for servers with `roots: agent`; None where it names none.
     """
     scope = _Scope(
         known={**env_file, **environment},
+        project_known={**env_file, **(project_env_file or {}), **environment},
         places={"workspace": workspace, "cwd": cwd},
         base_environment=base_environment,
         home=home or "/",
@@ -172,6 +177,7 @@ def only(found: Resolution, server: ServerName) -> Resolution:
         twins={key: twin for key, twin in found.twins.items() if twin.server == server},
         stateless={key: spec for key, spec in found.stateless.items() if spec.server == server},
         own_roots=found.own_roots & {server},
+        untrusted=found.untrusted & {server},
     )
 
 
@@ -204,10 +210,15 @@ class _Scope(Struct, frozen=True, kw_only=True):
     """What a session brings to its configuration."""
 
     known: Mapping[str, str]
+    project_known: Mapping[str, str]
+    """For servers of a project: its own `env_file` is none of the user's."""
     places: Mapping[str, str]
     base_environment: Mapping[str, str]
     home: str
     roots: Sequence[str] | None
+
+    def expand(self, server: ServerConfig, text: str) -> str | Missing:
+        return expand(text, self.project_known if server.project else self.known, self.places)
 
 
 class _Launch(Struct, frozen=True, kw_only=True):
@@ -258,7 +269,7 @@ def _settled(server: ServerConfig, scope: _Scope) -> ServerConfig | str:
         return server
     filled: dict[KeyPath, str] = {}
     for path, text in server.late.items():
-        value = expand(text, scope.known, scope.places)
+        value = scope.expand(server, text)
         if isinstance(value, Missing):
             return _problem(server, path, value.render())
         filled[path] = value
@@ -282,7 +293,7 @@ def _launch(server: ServerConfig, scope: _Scope) -> _Launch | str:
         problems.append(_problem(server, path, text))
 
     for path, text in server.templates():
-        value = expand(text, scope.known, scope.places)
+        value = scope.expand(server, text)
         if isinstance(value, Missing):
             problem(path, value.render())
         else:
@@ -300,7 +311,9 @@ def _launch(server: ServerConfig, scope: _Scope) -> _Launch | str:
         server=server.name,
         argv=[command, *(filled["args", at] for at in range(len(server.args)))],
         env={**scope.base_environment, **{name: filled["env", name] for name in server.env}},
-        cwd=_directory(filled["cwd",], scope.home),
+        cwd=_directory(
+            filled["cwd",], scope.places["workspace"] if server.project else scope.home, scope.home
+        ),
         policy=server.policy,
         stop_first=server.replace == "stop_first",
         roots=roots,
@@ -319,7 +332,7 @@ def _roots(server: ServerConfig, scope: _Scope) -> list[str] | Missing | None:
         return Missing("workspace")
     if not is_usable(workspace):
         return Missing("workspace", "unusable")
-    return [f"file://{quote(_directory(workspace, scope.home))}"]
+    return [f"file://{quote(_directory(workspace, scope.home, scope.home))}"]
 
 
 def _entry(config: Config, server: ServerConfig, key: PoolKey) -> ScopeEntry:
@@ -342,10 +355,10 @@ def _from_home(path: str, home: str) -> str:
     return posixpath.join(home, path[2:]) if path.startswith("~/") else path
 
 
-def _directory(path: str, home: str) -> str:
-    """An absolute directory in one spelling, so that `/a/b/` and `/a/b` share.
+def _directory(path: str, base: str, home: str) -> str:
+    """An absolute directory in one spelling, so that `/a/b/` and `/a/b` share. `base`: of a relative one.
 
     `..` stays: through a symbolic link it is not what it looks like.
     """
-    whole = posixpath.join(home, _from_home(path, home))
+    whole = posixpath.join(base or home, _from_home(path, home))
     return whole if ".." in whole.split("/") else posixpath.normpath(whole)

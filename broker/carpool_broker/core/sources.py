@@ -204,6 +204,10 @@ class Sources:
         """Servers that cannot be run, and why."""
         return self.sources[source].goal.misconfigured
 
+    def untrusted(self, source: SourceId) -> frozenset[ServerName]:
+        """Those among them that only wait for the user's trust."""
+        return self.sources[source].goal.untrusted
+
     def own_roots(self, source: SourceId) -> frozenset[ServerName]:
         """Servers that are told the roots which the agent itself names."""
         return self.sources[source].goal.own_roots

@@ -21,6 +21,7 @@ from carpool_protocol.config.environment import read_env_file
 from carpool_protocol.config.model import Config
 from carpool_protocol.config.problems import ConfigProblem
 from carpool_protocol.config.shape import Loaded, empty_config, read_config
+from carpool_protocol.config.stamps import Stamp, stamp
 
 CONFIG_VARIABLE: Final = "CARPOOL_CONFIG"
 MAX_FILE_BYTES: Final = 1024 * 1024
@@ -52,12 +53,16 @@ class Layer(Struct, frozen=True):
     loaded: Loaded
     files: tuple[str, ...]
     """All that were read, or would have been: the file itself, what it includes, its `env_file`."""
-    directories: tuple[str, ...]
-    """Where files that are included may come and go."""
+    seen: dict[str, Stamp]
+    """These files, and the directories where more may come and go: while all are so, so is the layer."""
     env: dict[str, str]
     """The variables of the `env_file`. Secrets: memory only."""
     digest: str
     """Of the very bytes of `files` (rule 19); another one when any of them is another."""
+
+    def __repr__(self) -> str:
+        """Without `env`."""
+        return f"Layer({self.files!r}, {self.digest!r})"
 
 
 def load_config(file: ConfigFile) -> Loaded:
@@ -83,7 +88,7 @@ def load_layer(file: ConfigFile, home: str, *, project: bool = False) -> Layer:
         env, problems = _env_of(loaded.config, path, reading.text(path))
         if problems:
             loaded = replace(loaded, config=None, problems=problems)
-    return Layer(loaded, tuple(reading.files), tuple(reading.directories), env, reading.digest.hexdigest())
+    return Layer(loaded, tuple(reading.files), reading.seen, env, reading.digest.hexdigest())
 
 
 class _Layer:
@@ -92,15 +97,17 @@ class _Layer:
     def __init__(self, *, project: bool) -> None:
         self.project = project
         self.files: list[str] = []
-        self.directories: list[str] = []
+        self.seen: dict[str, Stamp] = {}
         self.digest = hashlib.sha256()
 
     def text(self, path: str) -> str | ConfigProblem | None:
         """See `_read`; what was read counts in the digest."""
+        self.seen.setdefault(path, stamp(path))
         found = _read(path)
         self.files.append(path)
         data = found.encode() if isinstance(found, str) else b""
-        self.digest.update(f"{os.fsencode(path).hex()} {len(data)} {isinstance(found, str)}\n".encode())
+        name = os.path.relpath(path, os.path.dirname(self.files[0]))  # however the directory is reached
+        self.digest.update(f"{os.fsencode(name).hex()} {len(data)} {isinstance(found, str)}\n".encode())
         self.digest.update(data)
         return found
 
@@ -138,7 +145,9 @@ class _Layer:
         found: dict[str, None] = {}
         for pattern in config.include:
             whole = os.path.join(glob.escape(base), pattern)
-            self.directories += sorted({os.path.dirname(whole), *glob.glob(os.path.dirname(whole))})
+            for directory in {glob.escape(base), os.path.dirname(whole)}:
+                for each in glob.glob(directory) or [os.path.join(base, os.path.dirname(pattern))]:
+                    self.seen.setdefault(each, stamp(each))
             matched = sorted(glob.glob(whole, recursive=False))
             if not matched and not glob.has_magic(pattern):
                 matched = [os.path.join(base, pattern)]  # a file that is named must exist

@@ -34,6 +34,7 @@ _FILE_KEYS: Final = {spelling: each for each in FILE_SETTINGS for spelling in (e
 _SERVER_KEYS: Final = {spelling: each for each in SERVER_SETTINGS for spelling in (each.key, *each.also)}
 _PROJECT_KEYS: Final = frozenset({"env_file", "include"})
 """What a project's file may set beside its servers: the rest concerns all projects."""
+_USERS_OWN: Final = frozenset(key.split(".")[0] for key in _FILE_KEYS) - _PROJECT_KEYS
 _OURS: Final = frozenset({key.split(".")[0] for key in (*_SERVER_KEYS, *SERVER_LATER)})
 _LATE: Final = frozenset({"switch", "count", "seconds"})
 _CHECKED_AT_ONCE: Final = frozenset({"pool.min"})
@@ -50,6 +51,10 @@ class Loaded(Struct, frozen=True):
     """What was passed over, in files of other programs."""
     written: dict[ServerName, dict[str, JsonValue]] = {}
     """Each server as it is written, in our keys."""
+
+    def __repr__(self) -> str:
+        """Without what is written: it may hold secrets."""
+        return f"Loaded({self.config!r}, {self.problems!r})"
 
 
 def read_config(text: str, file: str, *, project: bool = False) -> Loaded:
@@ -190,7 +195,7 @@ class _Reading:
             return None
         self.late = {}
         found = self.section(path, value, _SERVER_KEYS, SERVER_LATER)
-        off = found.get("disabled") is True
+        off = found.get("disabled") is True and (self.lenient or name in self.cannot)
         if name in self.cannot and not off:
             self.problem(*self.cannot[name])
         elif "command" not in value and not off and not SERVER_LATER.keys() & value.keys():
@@ -239,7 +244,7 @@ class _Reading:
                     self.problem(at, f"must be an object, found {kind_of(inner)}")
             elif dotted in later:
                 self.problem(at, later[dotted])
-            elif not prefix and at[:1] != (SERVERS,) and dotted in _FILE_KEYS:
+            elif self.project and not prefix and at[:1] != (SERVERS,) and key in _USERS_OWN:
                 self.problem(at, "concerns every project: it belongs into the user's own file")
             elif setting is not None:
                 group, _, name = key.partition(".")

@@ -1,0 +1,130 @@
+"""The workspaces of the sessions that are here, and what their projects' own files say.
+
+Owns the readings of project files, from the first session in a workspace to the last, what is trusted of
+them, and whether anything of that has changed on disk. A file that breaks leaves its last good reading in
+force; one that changes waits for trust again.
+
+Knows nothing of: sessions, sources, the user's own file.
+"""
+
+import logging
+
+from carpool_protocol.config.load import ConfigFile, Layer, load_layer
+from carpool_protocol.config.model import Config
+from carpool_protocol.config.project import Workspace, find_workspace
+from carpool_protocol.config.stamps import Stamp, is_current, stamp
+from carpool_protocol.config.trust import Trust, read_trust, trust_of
+
+log = logging.getLogger("carpool.broker")
+
+
+class Project:
+    """One project file and its last good reading."""
+
+    def __init__(self) -> None:
+        self.workspace = Workspace("")
+        self.config: Config | None = None
+        """None: it never was good."""
+        self.env: dict[str, str] = {}
+        self.digest = ""
+        self.trust: Trust = "untrusted"
+        self.problems: list[str] = []
+        """Why the file as it is now is not in force."""
+        self.warnings: list[str] = []
+        self.seen: dict[str, Stamp] = {}
+
+    def take(self, workspace: Workspace, layer: Layer) -> None:
+        """It was read."""
+        self.workspace = workspace
+        self.seen = layer.seen
+        self.problems = [each.render() for each in layer.loaded.problems]
+        if layer.loaded.config is not None:
+            self.config, self.env, self.digest = layer.loaded.config, layer.env, layer.digest
+            self.warnings = [each.render() for each in layer.loaded.warnings]
+
+    def said(self) -> list[str]:
+        """What its author should know."""
+        return [*self.problems, *self.notes()]
+
+    def notes(self) -> list[str]:
+        """The same without what keeps the file as it is now from being in force."""
+        over = [f"{each} is not read: {self.workspace.file} shadows it" for each in self.workspace.shadowed]
+        return [*over, *self.warnings]
+
+    def holds_servers(self) -> bool:
+        """Whether there is anything in it that could be run."""
+        return self.config is not None and bool(self.config.servers or self.config.unusable)
+
+    def awaits(self) -> str:
+        """Why its servers may not run yet; empty: they may."""
+        if self.trust == "trusted":
+            return ""
+        path = self.workspace.file
+        what = "has changed since it was trusted" if self.trust == "changed" else "is not trusted yet"
+        return f"{path} {what}; look at it with `carpool trust {self.workspace.root}`"
+
+
+class Workspaces:
+    """All that sessions are in."""
+
+    def __init__(self, home: str, store: str) -> None:
+        """`store`: the file of trust; empty: nothing is trusted."""
+        self._home = home
+        self._store = store
+        self._store_seen: Stamp = stamp(store)
+        self._by_cwd: dict[str, Workspace] = {}
+        self.projects: dict[str, Project] = {}
+        """By the path of the project file."""
+
+    def at(self, cwd: str) -> Workspace:
+        """The workspace of a directory."""
+        found = self._by_cwd.get(cwd)
+        if found is None:
+            found = self._by_cwd[cwd] = find_workspace(cwd, self._home)
+            if found.file not in self.projects:
+                self._read(found)
+        return found
+
+    def project(self, cwd: str) -> Project | None:
+        """The project of a directory, if it has a file with servers."""
+        found = self.projects.get(self.at(cwd).file) if cwd else None
+        return found if found is not None and found.holds_servers() else None
+
+    def keep(self, cwds: set[str]) -> None:
+        """Forget every directory but these."""
+        for cwd in self._by_cwd.keys() - cwds:
+            del self._by_cwd[cwd]
+        for file in self.projects.keys() - {each.file for each in self._by_cwd.values()}:
+            del self.projects[file]
+
+    def changed(self) -> bool:
+        """Whether anything on disk is otherwise than when it was last read."""
+        seen: dict[str, Stamp] = {}
+        for workspace in self._by_cwd.values():
+            seen |= workspace.seen
+        for project in self.projects.values():
+            seen |= project.seen
+        if self.projects:
+            seen[self._store] = self._store_seen
+        return not is_current(seen)
+
+    def reload(self) -> None:
+        """Search and read everything again."""
+        self._store_seen = stamp(self._store)
+        self._by_cwd = {cwd: find_workspace(cwd, self._home) for cwd in self._by_cwd}
+        self.keep(set(self._by_cwd))
+        for workspace in {each.file: each for each in self._by_cwd.values()}.values():
+            self._read(workspace)
+
+    def _read(self, workspace: Workspace) -> None:
+        if not workspace.file:
+            return
+        project = self.projects.setdefault(workspace.file, Project())
+        before = project.said()
+        layer = load_layer(ConfigFile(workspace.file, asked_for=True), self._home, project=True)
+        project.take(workspace, layer)
+        trusted = read_trust(self._store) if self._store else {}
+        project.trust = trust_of(trusted, workspace, project.digest)
+        for text in project.said():
+            if text not in before:
+                log.warning("%s", text)

@@ -1,0 +1,155 @@
+"""The verb `trust`: look at what a project's own file would run, and say whether it may.
+
+Owns the question and what is shown before it. What is trusted are the bytes that were shown: a file that
+changes between the question and the answer is not. Works without a daemon; one that runs notices by itself.
+Arguments are shown as written, before expansion; of environments only the names.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from carpool import display
+from carpool.cli import EXIT_FAILED, EXIT_USAGE, fail, json_option, print_json, the_place
+from carpool_protocol import paths
+from carpool_protocol.config.load import ConfigFile, Layer, find_config_file, home_of, load_config, load_layer
+from carpool_protocol.config.merge import shadowed
+from carpool_protocol.config.model import Config
+from carpool_protocol.config.project import PROJECT_FILES, Workspace, find_workspace
+from carpool_protocol.config.trust import Trust, give_trust, read_trust, take_trust, trust_of
+
+T = TypeVar("T")
+Facts = dict[str, Any]
+
+
+@click.command()
+@click.argument("directory", required=False)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--revoke", is_flag=True, help="Trust it no longer: its servers end.")
+@click.option("--list", "listing", is_flag=True, help="Show every project file that is trusted.")
+@json_option
+def trust(directory: str | None, *, yes: bool, revoke: bool, listing: bool, as_json: bool) -> None:
+    """Let the project of DIRECTORY (default: here) run the servers of its own file.
+
+    They are commands that somebody else may have written. Trust is asked again after every change of the file
+    and of what it includes.
+    """
+    if yes + revoke + listing > 1 or (listing and directory):
+        raise click.UsageError("--yes, --revoke and --list exclude each other; --list takes no directory")
+    store = paths.trust_file(paths.state_dir(os.environ, the_place().directory))
+    if listing:
+        _list(store, as_json=as_json)
+        return
+    home = home_of(os.environ)
+    workspace = find_workspace(os.path.abspath(os.path.expanduser(directory or ".")), home)
+    if not workspace.file:
+        fail(f"no project file from {workspace.root} upwards ({', '.join(PROJECT_FILES)})", EXIT_USAGE)
+    if revoke:
+        was = _store(lambda: take_trust(store, workspace))
+        _say({"file": workspace.file, "trust": "untrusted", "was": was}, as_json, "is trusted no longer")
+        return
+    layer = load_layer(ConfigFile(workspace.file, asked_for=True), home, project=True)
+    config = layer.loaded.config
+    if config is None:
+        fail("\n".join(each.render() for each in layer.loaded.problems), EXIT_USAGE)
+    now = trust_of(read_trust(store), workspace, layer.digest)
+    facts = described(workspace, layer, config, now)
+    if now == "trusted":
+        _say(facts, as_json, "is trusted already")
+        return
+    _ask(facts, yes=yes, as_json=as_json)
+    _store(lambda: give_trust(store, workspace, layer.digest))
+    _say({**facts, "trust": "trusted"}, as_json, "is trusted")
+
+
+def described(workspace: Workspace, layer: Layer, config: Config, now: Trust) -> Facts:
+    """What the question is about."""
+    user = load_config(_users_own()).config
+    return {
+        "workspace": workspace.root,
+        "file": workspace.file,
+        "files": list(layer.files),
+        "trust": now,
+        "servers": [
+            {
+                "name": name,
+                "command": [server.command, *server.args],
+                "env": list(server.env),
+                "cwd": server.cwd,
+                "disabled": server.disabled,
+            }
+            for name, server in config.servers.items()
+        ],
+        "unusable": dict(config.unusable),
+        "replaces": [each.where for each in shadowed(user, config)] if user is not None else [],
+        "shadowed": list(workspace.shadowed),
+        "warnings": [each.render() for each in layer.loaded.warnings],
+    }
+
+
+def _users_own() -> ConfigFile:
+    return find_config_file(os.environ)
+
+
+def page(facts: Facts) -> str:
+    """The same for people."""
+    file, root = display.printable(facts["file"]), display.printable(facts["workspace"])
+    said = [f"{file} would run, in {root}:"]
+    if facts["trust"] == "changed":
+        said[0] = f"{file} has changed since you trusted it. It would run, in {root}:"
+    rows = [
+        [
+            each["name"],
+            " ".join(map(_word, each["command"])) + (" (disabled)" if each["disabled"] else ""),
+            ", ".join(each["env"]) or "-",
+        ]
+        for each in facts["servers"]
+    ]
+    said.append(display.columns(["SERVER", "COMMAND", "VARIABLES"], rows) or "nothing")
+    notes = [f"{each} belongs to it" for each in facts["files"][1:]]
+    notes += [f"{name} takes the place of your own server of this name" for name in facts["replaces"]]
+    notes += [f"{each} is not read: {facts['file']} shadows it" for each in facts["shadowed"]]
+    notes += [*facts["unusable"].values(), *facts["warnings"]]
+    said += [display.printable("\n".join(notes), lines=True)] if notes else []
+    return "\n\n".join(said)
+
+
+def _word(text: str) -> str:
+    return text if text and not set(text) & set(" \t\"'\\") else repr(text)
+
+
+def _ask(facts: Facts, *, yes: bool, as_json: bool) -> None:
+    if not as_json:
+        click.echo(page(facts))
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        fail("nobody is there to be asked: look at it and say `carpool trust --yes`", EXIT_USAGE)
+    if not click.confirm("\nMay these servers run for you?", err=True):
+        click.echo("nothing is trusted", err=True)
+        raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _list(store: str, *, as_json: bool) -> None:
+    trusted = sorted(read_trust(store))
+    if as_json:
+        print_json([{"file": file, "exists": os.path.exists(file)} for file in trusted])
+    else:
+        click.echo("\n".join(map(display.printable, trusted)) or "no project is trusted")
+
+
+def _say(facts: Facts, as_json: bool, what: str) -> None:
+    if as_json:
+        print_json(facts)
+    else:
+        click.echo(f"{display.printable(facts['file'])} {what}")
+
+
+def _store(change: Callable[[], T]) -> T:
+    try:
+        return change()
+    except OSError as error:
+        fail(f"the file of trust cannot be written: {error.strerror or error}")

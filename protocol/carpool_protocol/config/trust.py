@@ -1,0 +1,84 @@
+"""Which project files the user has trusted, and in which words.
+
+Owns the file of trust in the state directory: `{path of a project file: digest of the bytes}`. Project files
+are code (design section 10): they name commands to run. Trust is for the very bytes that were looked at, with
+those of every file they bring in (`load.Layer.digest`); another byte, and it is asked again. Written by
+`carpool trust`, read by the broker. A file that cannot be read trusts nothing.
+
+Knows nothing of: who is asked, what is in the files.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from carpool_protocol import private_files
+from carpool_protocol.config.project import Workspace
+
+Trust = Literal["trusted", "untrusted", "changed"]
+"""`changed`: it was trusted when it said something else."""
+
+
+class _Store(Struct):
+    version: int = 1
+    trusted: dict[str, str] = {}
+
+
+_decoder = msgspec.json.Decoder(_Store)
+
+
+def key_of(workspace: Workspace) -> str:
+    """Under which name a project file is trusted: one, however its directory is reached.
+
+    A file that is a link is not followed: trusted bytes that a stranger's directory links to would run that
+    directory's programs.
+    """
+    name = os.path.relpath(workspace.file, workspace.root)
+    return os.path.join(os.path.realpath(workspace.root), name)
+
+
+def read_trust(store: str) -> dict[str, str]:
+    """Digests of what is trusted, by `key_of`. Empty where there is no store or it cannot be read."""
+    try:
+        with open(store, "rb") as file:
+            return _decoder.decode(file.read()).trusted
+    except (OSError, ValueError, msgspec.MsgspecError, RecursionError):
+        return {}
+
+
+def trust_of(trusted: dict[str, str], workspace: Workspace, digest: str) -> Trust:
+    """What is to be thought of its project file, of this digest."""
+    known = trusted.get(key_of(workspace))
+    if known is None:
+        return "untrusted"
+    return "trusted" if known == digest else "changed"
+
+
+def give_trust(store: str, workspace: Workspace, digest: str) -> None:
+    """Trust these bytes. Raises `OSError`."""
+    with _changed(store) as trusted:
+        trusted[key_of(workspace)] = digest
+
+
+def take_trust(store: str, workspace: Workspace) -> bool:
+    """Trust its file no longer. Whether it was. Raises `OSError`."""
+    with _changed(store) as trusted:
+        return trusted.pop(key_of(workspace), None) is not None
+
+
+@contextmanager
+def _changed(store: str) -> Iterator[dict[str, str]]:
+    """The store, written back whole or not at all, by one at a time."""
+    os.makedirs(os.path.dirname(store), mode=0o700, exist_ok=True)
+    with open(private_files.open_to_append(store + ".lock"), "a", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        trusted = read_trust(store)
+        yield trusted
+        private_files.replace(
+            store, msgspec.json.format(msgspec.json.encode(_Store(trusted=trusted)), indent=1)
+        )

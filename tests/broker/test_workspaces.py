@@ -1,0 +1,296 @@
+"""Sessions in workspaces with project files: what is named, what runs, and when that changes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from carpool_broker.configuration import DAEMON, Configuration
+from carpool_broker.core.bounds import Bounds
+from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.effects import Greet, Reply
+from carpool_broker.core.events import (
+    AgentCalled,
+    AgentCame,
+    AgentGreeted,
+    SessionMoved,
+    SourceId,
+    SourceRead,
+)
+from carpool_broker.core.registry import Registry
+from carpool_broker.core.scope import Scope
+from carpool_protocol.attach import Attach, RunCommand
+from carpool_protocol.attach_version import ATTACH_VERSION
+from carpool_protocol.config.load import ConfigFile, load_layer
+from carpool_protocol.config.project import find_workspace
+from carpool_protocol.config.trust import give_trust, take_trust
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, ServerName, SessionId
+from tests.behaviours import behaviour
+
+ONE, TWO = SessionId("s1"), SessionId("s2")
+A, B = ServerName("a"), ServerName("b")
+
+
+class House:
+    """A home with a configuration and directories of projects."""
+
+    def __init__(self, base: Path, user: dict[str, Any], **rest: Any) -> None:
+        self.base = base
+        self.file = base / "carpool.json"
+        self.file.write_text(json.dumps({"mcpServers": user, **rest}), encoding="utf-8")
+        self.store = str(base / "state" / "trust.json")
+        self.configuration = Configuration(
+            ConfigFile(str(self.file), asked_for=True), {"HOME": str(base)}, self.store
+        )
+
+    def project(self, name: str, servers: dict[str, Any], file: str = ".mcp.json", **rest: Any) -> Path:
+        path = self.base / name / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"mcpServers": servers, **rest}), encoding="utf-8")
+        return path
+
+    def trust(self, file: Path) -> None:
+        layer = load_layer(ConfigFile(str(file), asked_for=True), str(self.base), project=True)
+        give_trust(self.store, find_workspace(str(file.parent), str(self.base)), layer.digest)
+
+    def attach(self, directory: str) -> Attach:
+        return Attach(version=ATTACH_VERSION, carrier="shim", cwd=str(self.base / directory))
+
+    def come(self, session: SessionId, directory: str, **environment: str) -> SourceRead:
+        """What the session sees."""
+        (self.base / directory).mkdir(parents=True, exist_ok=True)
+        attach = self.attach(directory)
+        wanted = self.configuration.wanted_variables(attach)
+        values = {name: value for name, value in environment.items() if name in wanted}
+        source, _ = self.configuration.enter(session, attach, values)
+        return self.configuration.resolve(source)
+
+    def look(self) -> dict[SourceId, SourceRead]:
+        """What is read again when something has changed; nothing else."""
+        if not self.configuration.changed():
+            return {}
+        events = self.configuration.reload()
+        assert not self.configuration.changed()
+        return {each.source: each for each in events if isinstance(each, SourceRead)}
+
+    def seen(self, session: SessionId) -> SourceRead:
+        """What the session sees now."""
+        return self.configuration.resolve(self.configuration._guests[session].source)
+
+
+def runs(read: SourceRead) -> dict[str, tuple[str, str]]:
+    """Command and directory of each server."""
+    return {spec.server: (spec.argv[0], spec.cwd) for spec in read.specs}
+
+
+@behaviour("trust:asked")
+def test_a_project_runs_nothing_before_it_is_trusted_and_its_servers_are_named(tmp_path: Path) -> None:
+    house = House(tmp_path, {"a": {"command": "mine"}})
+    file = house.project("p", {"b": {"command": "its"}})
+    read = house.come(ONE, "p/deep/er")
+    assert runs(read) == {"a": ("mine", str(tmp_path))}
+    assert read.untrusted == {"b"}
+    assert read.misconfigured == {
+        "b": f"{file} is not trusted yet; look at it with `carpool trust {tmp_path}/p`"
+    }
+    house.trust(file)
+    house.look()
+    now = house.seen(ONE)
+    assert runs(now) == {"a": ("mine", str(tmp_path)), "b": ("its", f"{tmp_path}/p")}
+    assert (now.misconfigured, now.untrusted) == ({}, frozenset())
+
+
+@behaviour("trust:asked-again")
+def test_after_a_change_a_project_waits_for_trust_again(tmp_path: Path) -> None:
+    house = House(tmp_path, {})
+    house.trust(house.project("p", {"b": {"command": "its"}}))
+    assert runs(house.come(ONE, "p")) == {"b": ("its", f"{tmp_path}/p")}
+    file = house.project("p", {"b": {"command": "its", "args": ["more"]}})
+    house.look()
+    now = house.seen(ONE)
+    assert runs(now) == {}
+    assert "has changed since it was trusted" in now.misconfigured[B]
+    house.trust(file)
+    house.look()
+    assert runs(house.seen(ONE)) == {"b": ("its", f"{tmp_path}/p")}
+    take_trust(house.store, find_workspace(str(file.parent), str(tmp_path)))
+    house.look()
+    assert runs(house.seen(ONE)) == {}
+
+
+@behaviour("trust:no-takeover", "workspaces:override")
+def test_a_project_takes_a_name_of_the_users_over_only_when_trusted_and_only_for_its_own_sessions(
+    tmp_path: Path,
+) -> None:
+    house = House(tmp_path, {"a": {"command": "mine"}})
+    file = house.project("p", {"a": {"command": "its"}})
+    before = house.come(ONE, "p")
+    assert (runs(before), before.misconfigured) == ({"a": ("mine", str(tmp_path))}, {})
+    elsewhere = house.come(TWO, "q")
+    assert elsewhere.source == DAEMON
+    house.trust(file)
+    house.look()
+    assert runs(house.seen(ONE)) == {"a": ("its", f"{tmp_path}/p")}
+    assert runs(house.seen(TWO)) == {"a": ("mine", str(tmp_path))}
+    (place,) = house.configuration.places()
+    assert place["trust"] == "trusted"
+    assert place["warnings"] == [f"{file}:1: a: takes the place of your server of this name in {house.file}"]
+
+
+@behaviour("workspaces:one-instance")
+def test_servers_of_two_workspaces_share_a_pool_exactly_when_they_launch_alike(tmp_path: Path) -> None:
+    house = House(tmp_path, {})
+    for name in ("p", "q"):
+        same = {"command": "x", "cwd": "/same"}
+        house.trust(house.project(name, {"a": same, "b": {"command": "x", "args": [name], "cwd": "/same"}}))
+    reads = (house.come(ONE, "p"), house.come(TWO, "q"))
+    one, two = ({spec.server: spec.key for spec in read.specs} for read in reads)
+    assert one[A] == two[A]
+    assert one[B] != two[B]
+
+
+def test_sessions_of_one_project_are_one_source_wherever_in_it_they_are(tmp_path: Path) -> None:
+    house = House(tmp_path, {"a": {"command": "x"}})
+    house.trust(house.project("p", {"b": {"command": "x"}}))
+    assert house.come(ONE, "p/x").source == house.come(TWO, "p/y/z").source != DAEMON
+    assert len(house.configuration.workspaces.projects) == 1
+    house.configuration.leave(ONE)
+    house.configuration.leave(TWO)
+    assert house.configuration.workspaces.projects == {}
+
+
+def test_a_project_file_that_comes_later_or_goes_moves_its_sessions(tmp_path: Path) -> None:
+    house = House(tmp_path, {"a": {"command": "x"}})
+    assert house.come(ONE, "p/deep").source == DAEMON
+    house.come(TWO, "q")
+    file = house.project("p", {"b": {"command": "x"}}, ".carpool/mcp.json")
+    house.trust(file)
+    events = house.configuration.reload()
+    assert [each.session for each in events if isinstance(each, SessionMoved)] == [ONE]
+    assert runs(house.seen(ONE)).keys() == {"a", "b"}
+    file.unlink()
+    house.look()
+    assert house.configuration._guests[ONE].source == DAEMON
+
+
+@behaviour("workspaces:shadow")
+def test_a_project_file_that_another_one_shadows_is_named(tmp_path: Path) -> None:
+    house = House(tmp_path, {})
+    first = house.project("p", {"b": {"command": "x"}}, ".carpool/mcp.json")
+    second = house.project("p", {"c": {"command": "x"}})
+    house.come(ONE, "p")
+    (place,) = house.configuration.places()
+    assert (place["file"], place["servers"]) == (str(first), ["b"])
+    assert place["warnings"] == [f"{second} is not read: {first} shadows it"]
+
+
+def test_a_project_file_that_breaks_leaves_what_was_good(tmp_path: Path) -> None:
+    house = House(tmp_path, {})
+    file = house.project("p", {"b": {"command": "x"}})
+    house.trust(file)
+    house.come(ONE, "p")
+    file.write_text("{", encoding="utf-8")
+    house.look()
+    assert runs(house.seen(ONE)) == {"b": ("x", f"{tmp_path}/p")}
+    (place,) = house.configuration.places()
+    assert place["problems"] == [f"{file}:1: this {{ is not closed: }} is missing"]
+    assert house.configuration.problem == "", "the user's own file is fine"
+
+
+def test_a_projects_env_file_is_for_its_own_servers_only(tmp_path: Path) -> None:
+    template = {"command": "x", "env": {"V": "${TOKEN:-none}"}}
+    house = House(tmp_path, {"a": template})
+    file = house.project("p", {"b": template}, ".carpool/mcp.json", env_file="e")
+    (file.parent / "e").write_text("TOKEN=its\n", encoding="utf-8")
+    house.trust(file)
+    assert {spec.server: spec.env["V"] for spec in house.come(ONE, "p").specs} == {"a": "none", "b": "its"}
+    mine = house.come(TWO, "p", TOKEN="mine")
+    assert {spec.server: spec.env["V"] for spec in mine.specs} == {"a": "mine", "b": "mine"}
+
+
+def test_variables_of_a_project_are_asked_for_before_trust_and_count_only_after(
+    tmp_path: Path,
+) -> None:
+    house = House(tmp_path, {})
+    file = house.project("p", {"b": {"command": "x", "env": {"V": "${TOKEN}"}}})
+    assert house.configuration.wanted_variables(house.attach("p")) == ["TOKEN"]
+    one, two = house.come(ONE, "p", TOKEN="1"), house.come(TWO, "p", TOKEN="2")
+    assert one.source == two.source
+    house.trust(file)
+    house.look()
+    assert [house.seen(each).specs[0].env["V"] for each in (ONE, TWO)] == ["1", "2"]
+    assert house.seen(ONE).specs[0].key != house.seen(TWO).specs[0].key
+
+
+def test_a_project_whose_servers_do_not_fit_is_kept_out_with_the_reason(tmp_path: Path) -> None:
+    house = House(tmp_path, {"a": {"command": "x", "pool": {"min": 2}}}, max_instances=3)
+    house.trust(house.project("p", {"b": {"command": "x", "pool": {"min": 2}}}))
+    read = house.come(ONE, "p")
+    assert runs(read).keys() == {"a"}
+    assert "add up to 4 instances" in read.misconfigured[B]
+    assert read.untrusted == frozenset()
+    (place,) = house.configuration.places()
+    assert "add up to 4 instances" in str(place["problems"])
+
+
+def test_a_relative_directory_is_meant_from_the_workspace(tmp_path: Path) -> None:
+    house = House(tmp_path, {"a": {"command": "x", "cwd": "sub"}})
+    house.trust(house.project("p", {"b": {"command": "x", "cwd": "sub"}}))
+    found = runs(house.come(ONE, "p"))
+    assert found == {"a": ("x", f"{tmp_path}/sub"), "b": ("x", f"{tmp_path}/p/sub")}
+
+
+@behaviour("streams:one-server", "trust:no-takeover")
+def test_a_session_of_one_server_sees_that_of_its_project_once_it_is_trusted(tmp_path: Path) -> None:
+    house = House(tmp_path, {"a": {"command": "mine"}})
+    file = house.project("p", {"b": {"command": "its"}, "c": {"command": "x"}})
+
+    def attach(server: str) -> Attach:
+        return structs.replace(house.attach("p"), server=server)
+
+    refused = [house.configuration.objection(attach(server)) is not None for server in ("a", "b", "c", "d")]
+    assert refused == [False, False, False, True]
+    house.configuration.enter(ONE, attach("b"), {})
+    read = house.seen(ONE)
+    assert (runs(read), set(read.misconfigured), read.untrusted) == ({}, {B}, frozenset({B}))
+    house.trust(file)
+    house.look()
+    read = house.seen(ONE)
+    assert (runs(read), read.misconfigured) == ({"b": ("its", f"{tmp_path}/p")}, {})
+    assert [entry.prefix for entry in read.scope.servers] == [""]
+
+
+def test_a_run_brings_everything_itself_also_in_a_project(tmp_path: Path) -> None:
+    house = House(tmp_path, {})
+    house.trust(house.project("p", {"b": {"command": "x"}}))
+    run = RunCommand(argv=["y"], env={}, cwd=str(tmp_path / "p"))
+    attach = Attach(version=ATTACH_VERSION, carrier="run", cwd=str(tmp_path / "p"), run=run)
+    source, _ = house.configuration.enter(ONE, attach, {})
+    assert [spec.argv for spec in house.configuration.resolve(source).specs] == [["y"]]
+
+
+@behaviour("trust:asked")
+def test_servers_that_await_trust_are_named_to_agents_and_not_without_end() -> None:
+    names = [ServerName(f"s{at:02}") for at in range(12)]
+    core = BrokerCore(Registry(mark="m"), Bounds(), list_wait_s=1.0)
+    read = SourceRead(
+        source=DAEMON,
+        scope=Scope(()),
+        specs=(),
+        misconfigured={**dict.fromkeys(names, "/p/.mcp.json is not trusted yet"), A: "no such variable"},
+        stop_first=frozenset(),
+        max_processes=8,
+        max_greeting=3,
+        untrusted=frozenset(names),
+    )
+    core.handle(read, 0.0)
+    core.handle(AgentCame(session=ONE, source=DAEMON, agent="", pid=1, carrier="shim"), 0.0)
+    effects = core.handle(AgentGreeted(ONE, RawJson(b"0"), "2025-11-25", "x"), 0.0)
+    (greet,) = [each for each in effects if isinstance(each, Greet)]
+    said = "Not available now: a (misconfigured), s00 (awaits trust: `carpool trust`), s01"
+    assert greet.instructions.startswith(said)
+    assert "s09 (awaits trust: `carpool trust`), 2 more that await trust." in greet.instructions
+    effects = core.handle(AgentCalled(ONE, RawJson(b"1"), "s11__x", EMPTY_OBJECT, ABSENT, ABSENT), 0.0)
+    (reply,) = [each for each in effects if isinstance(each, Reply)]
+    assert b"The server s11 awaits trust: /p/.mcp.json is not trusted yet" in bytes(reply.body)

@@ -1,0 +1,237 @@
+"""Which workspace a directory belongs to, what is trusted of it, and how two configurations become one."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from carpool_protocol.config.load import ConfigFile, Layer, load_layer
+from carpool_protocol.config.merge import cap_problem, merge, shadowed
+from carpool_protocol.config.model import Config
+from carpool_protocol.config.project import PROJECT_FILES, Workspace, find_workspace
+from carpool_protocol.config.shape import read_config
+from carpool_protocol.config.stamps import is_current
+from carpool_protocol.config.trust import give_trust, read_trust, take_trust, trust_of
+from carpool_protocol.ids import ServerName
+from tests.behaviours import behaviour
+
+
+def touch(path: Path, text: str = "{}") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@behaviour("workspaces:found-upward")
+def test_the_nearest_parent_with_a_project_file_is_the_workspace(tmp_path: Path) -> None:
+    deep = tmp_path / "repo" / "a" / "b" / "c"
+    deep.mkdir(parents=True)
+    home = str(tmp_path)
+    assert find_workspace(str(deep), home).root == str(deep)
+    (tmp_path / "repo" / "a" / ".git").mkdir()
+    assert find_workspace(str(deep), home).root == str(tmp_path / "repo" / "a")
+    file = touch(tmp_path / "repo" / ".mcp.json")
+    found = find_workspace(str(deep), home)
+    assert (found.root, found.file) == (str(tmp_path / "repo"), str(file))
+    nearer = touch(deep.parent / "opencode.json")
+    assert find_workspace(str(deep), home).file == str(nearer)
+
+
+@behaviour("workspaces:found-upward")
+def test_home_is_nobodys_project_and_what_is_above_it_neither(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "work").mkdir(parents=True)
+    touch(home / ".mcp.json")
+    touch(tmp_path / ".mcp.json")
+    for cwd in (home, home / "work"):
+        found = find_workspace(str(cwd), str(home))
+        assert (found.root, found.file) == (str(cwd), "")
+
+
+def test_home_is_known_by_every_path_to_it(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    touch(home / ".mcp.json")
+    (tmp_path / "link").symlink_to(home)
+    assert find_workspace(str(tmp_path / "link"), str(home)).file == ""
+
+
+@behaviour("workspaces:shadow")
+def test_each_project_file_shadows_those_after_it(tmp_path: Path) -> None:
+    files = [touch(tmp_path / "p" / name) for name in PROJECT_FILES]
+    for at, file in enumerate(files):
+        found = find_workspace(str(tmp_path / "p"), str(tmp_path))
+        assert found.file == str(file)
+        assert found.shadowed == tuple(map(str, files[at + 1 :]))
+        file.unlink()
+
+
+@pytest.mark.parametrize("cwd", ["", "relative", "/no/\0/such", "/no/such/directory"])
+def test_a_directory_that_cannot_be_searched_has_no_project(cwd: str) -> None:
+    assert find_workspace(cwd, "/h").file == ""
+
+
+@pytest.mark.parametrize("name", PROJECT_FILES)
+def test_a_project_file_that_comes_is_noticed_by_the_directories_that_were_searched(
+    tmp_path: Path, name: str
+) -> None:
+    deep = tmp_path / "a" / "b"
+    deep.mkdir(parents=True)
+    for each in (deep, deep.parent):
+        os.utime(each, (1, 1))  # the clock of a file system may tick slower than this test
+    before = find_workspace(str(deep), str(tmp_path))
+    assert is_current(before.seen)
+    touch(tmp_path / "a" / name)
+    assert not is_current(before.seen)
+
+
+# --- trust -------------------------------------------------------------------------------------------------
+
+
+@behaviour("trust:asked-again")
+def test_trust_is_for_the_very_bytes(tmp_path: Path) -> None:
+    store = str(tmp_path / "state" / "trust.json")
+    file = touch(tmp_path / "p" / ".carpool" / "mcp.json", '{"include": ["*.part"], "env_file": "e"}')
+    touch(tmp_path / "p" / ".carpool" / "e", "A=1\n")
+
+    workspace = find_workspace(str(tmp_path / "p"), str(tmp_path))
+
+    def layer() -> Layer:
+        return load_layer(ConfigFile(str(file), asked_for=True), "/h", project=True)
+
+    def now() -> str:
+        assert layer().loaded.config is not None
+        return trust_of(read_trust(store), workspace, layer().digest)
+
+    def give() -> None:
+        give_trust(store, workspace, layer().digest)
+        assert now() == "trusted"
+
+    assert now() == "untrusted"
+    give()
+    file.write_text(file.read_text() + " ")
+    assert now() == "changed"
+    give()
+    touch(tmp_path / "p" / ".carpool" / "1.part", '{"mcpServers": {"a": {"command": "x"}}}')
+    assert now() == "changed"
+    give()
+    touch(tmp_path / "p" / ".carpool" / "e", "A=2\n")
+    assert now() == "changed"
+    give()
+    assert take_trust(store, workspace)
+    assert not take_trust(store, workspace)
+    assert now() == "untrusted"
+
+
+@behaviour("private:files")
+def test_the_file_of_trust_is_private_whatever_the_umask(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        give_trust(str(tmp_path / "state" / "trust.json"), Workspace("/p", "/p/.mcp.json"), "d")
+    finally:
+        os.umask(old)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert modes == {"state": 0o700, "trust.json": 0o600, "trust.json.lock": 0o600}
+
+
+@behaviour("private:places")
+def test_a_project_file_that_anybody_may_write_is_not_read(tmp_path: Path) -> None:
+    file = touch(tmp_path / "p" / ".mcp.json", '{"mcpServers": {"a": {"command": "x"}}}')
+    file.chmod(0o666)
+    loaded = load_layer(ConfigFile(str(file), asked_for=True), "/h", project=True).loaded
+    assert loaded.config is None
+    assert "written by anybody" in loaded.problems[0].render()
+
+
+def test_a_project_is_trusted_however_its_directory_is_reached(tmp_path: Path) -> None:
+    store = str(tmp_path / "trust.json")
+    touch(tmp_path / "p" / ".mcp.json", '{"mcpServers": {}}')
+    (tmp_path / "link").symlink_to(tmp_path / "p")
+    first, other = (find_workspace(str(tmp_path / each), str(tmp_path)) for each in ("p", "link"))
+    digests = {
+        load_layer(ConfigFile(each.file, asked_for=True), "/h", project=True).digest
+        for each in (first, other)
+    }
+    (digest,) = digests
+    give_trust(store, first, digest)
+    assert trust_of(read_trust(store), other, digest) == "trusted"
+
+
+@behaviour("trust:asked")
+@pytest.mark.parametrize("linked", [".carpool", ".carpool/mcp.json"])
+def test_a_directory_that_links_to_trusted_bytes_is_not_trusted(tmp_path: Path, linked: str) -> None:
+    """They may name a program by a relative path, and there it would be another one."""
+    store = str(tmp_path / "trust.json")
+    good = touch(tmp_path / "p" / ".carpool" / "mcp.json", '{"mcpServers": {"a": {"command": "./run"}}}')
+    bad = tmp_path / "q" / linked
+    bad.parent.mkdir(parents=True)
+    bad.symlink_to(good.parent if linked == ".carpool" else good)
+    ours, theirs = (find_workspace(str(tmp_path / each), str(tmp_path)) for each in ("p", "q"))
+    digest = load_layer(ConfigFile(ours.file, asked_for=True), "/h", project=True).digest
+    assert load_layer(ConfigFile(theirs.file, asked_for=True), "/h", project=True).digest == digest
+    give_trust(store, ours, digest)
+    assert trust_of(read_trust(store), theirs, digest) == "untrusted"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"trusted": 3}', "[" * 5000, '{"trusted": {"a": 1}}'])
+def test_a_store_that_cannot_be_read_trusts_nothing(tmp_path: Path, text: str) -> None:
+    store = touch(tmp_path / "trust.json", text)
+    assert read_trust(str(store)) == {}
+    give_trust(str(store), Workspace("/p", "/p/.mcp.json"), "d")
+    assert read_trust(str(store)) == {"/p/.mcp.json": "d"}
+    assert store.stat().st_mode & 0o777 == 0o600
+
+
+# --- two configurations ------------------------------------------------------------------------------------
+
+
+def config(file: str, servers: dict[str, Any], *, project: bool = False, **rest: Any) -> Config:
+    loaded = read_config(json.dumps({"mcpServers": servers, **rest}), file, project=project)
+    assert [each.render() for each in loaded.problems] == []
+    assert loaded.config is not None
+    return loaded.config
+
+
+def test_a_projects_server_takes_the_place_of_the_users_and_says_so() -> None:
+    user = config("u", {"a": {"command": "mine"}, "b": {"command": "mine"}, "c": {"command": "mine"}})
+    project = config(
+        ".mcp.json",
+        {"b": {"command": "its"}, "d": {"command": "its"}, "c": {"url": "http://x"}},
+        project=True,
+    )
+    both = merge(user, project)
+    assert {name: server.command for name, server in both.servers.items()} == {
+        "a": "mine",
+        "b": "its",
+        "d": "its",
+    }
+    assert list(both.unusable) == ["c"]
+    assert [each.render() for each in shadowed(user, project)] == [
+        ".mcp.json:1: b: takes the place of your server of this name in u"
+    ]
+
+
+def test_a_projects_server_runs_in_the_workspace_unless_it_says_otherwise() -> None:
+    project = config("p", {"a": {"command": "x"}, "b": {"command": "x", "cwd": "/o"}}, project=True)
+    assert [each.cwd for each in project.servers.values()] == ["${workspace}", "/o"]
+    assert config("u", {"a": {"command": "x"}}).servers[ServerName("a")].cwd == "~"
+
+
+def test_a_projects_file_sets_nothing_that_concerns_other_projects() -> None:
+    text = '{"max_instances": 1, "separator": ".", "env_file": "e", "session": {"slow_reader_s": 1}}'
+    loaded = read_config(text, "p", project=True)
+    assert [each.render() for each in loaded.problems] == [
+        "p:1: max_instances: concerns every project: it belongs into the user's own file",
+        "p:1: separator: concerns every project: it belongs into the user's own file",
+        "p:1: session: concerns every project: it belongs into the user's own file",
+    ]
+
+
+def test_what_must_always_run_of_both_together_has_to_fit() -> None:
+    user = config("u", {"a": {"command": "x", "pool": {"min": 2}}}, max_instances=3)
+    project = config("p", {"b": {"command": "x", "pool": {"min": 2}}}, project=True)
+    assert cap_problem(user, "u") is None
+    problem = cap_problem(merge(user, project), "p")
+    assert problem is not None
+    assert "add up to 4 instances, more than your max_instances (3)" in problem.text

@@ -765,6 +765,12 @@ _CONFIG: Final = {
     "trust:no-takeover": Behaviour(
         "rule 19", "While a project waits for trust the user's own server of the same name stays in force."
     ),
+    "config:schema": Behaviour(
+        "issue 6", "The schema for editors takes what the reader takes and knows no other key."
+    ),
+    "config:check-merged": Behaviour(
+        "issue 6", "`carpool check` shows what is in force here and where each value came from."
+    ),
     "config:included": Behaviour(
         "issue 6", "Files that are included come, change and go, and their servers with them."
     ),

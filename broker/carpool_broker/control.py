@@ -184,6 +184,7 @@ class Control:
                 tools={key: len(catalog.tools) for key, catalog in catalogs.items() if catalog is not None},
                 servers=servers,
                 sharing={name: server.policy.sharing for name, server in known.items()},
+                tags={name: server.tags for name, server in known.items()},
                 untrusted=frozenset(untrusted),
                 workspaces=self._configuration.places(),
                 config_file=config.file,

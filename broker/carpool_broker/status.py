@@ -39,6 +39,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     """As configured: for servers that have no pool."""
     config_file: str
     config_problem: str
+    tags: Mapping[ServerName, tuple[str, ...]] = {}
+    """As configured."""
     untrusted: frozenset[ServerName] = frozenset()
     """Servers of projects that only wait for the user's trust."""
     workspaces: list[dict[str, Any]] = []
@@ -113,6 +115,8 @@ def _servers(facts: Facts, pools: list[PoolReport]) -> dict[str, Any]:
     sessions = {session.id: session for session in facts.sessions}
     for name, its_pools in by_server.items():
         found[name] = _server_of(facts, its_pools, sessions)
+    for each, server in found.items():
+        server["tags"] = list(facts.tags.get(ServerName(each), ()))
     return found
 
 

@@ -44,6 +44,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "Check the configuration; with --probe, whether a server may be shared.",
     ),
     "trust": ("carpool.cli_trust:trust", "Let a project's own file start its servers."),
+    "schema": ("carpool.cli_schema:schema", "Print the JSON Schema of the configuration, for editors."),
     "token": ("carpool.cli_token:token", "Make a token for agents that come over HTTP."),
     "connect": ("", "Attach an agent on stdin and stdout. This is what agents run."),
     "run": ("", "Attach an agent to one command's server, shared from then on."),

@@ -1,6 +1,6 @@
 """The verb `check`: what the configuration says, what is wrong with it, and what it comes to.
 
-Reads the file itself, so it works without a daemon. With `--start` it starts every
+Reads the files itself (`check_layers`), so it works without a daemon. With `--start` it starts every
 server once through the daemon that runs, and `--probe` is another errand altogether (`probe`). Values of
 `env` are never shown.
 """
@@ -12,13 +12,12 @@ from typing import Any
 import click
 
 from carpool import display
+from carpool.check_layers import Checked, read_layers, working_directory
 from carpool.cli import EXIT_FAILED, EXIT_USAGE, ask, json_option, open_door, print_json
 from carpool.cli_call import json_object
 from carpool.cli_daemon import OPERATE_S
-from carpool_protocol.config.describe import describe
-from carpool_protocol.config.expand import PLACES, Missing, expand
-from carpool_protocol.config.load import find_config_file, home_of, load_config, load_env_file
-from carpool_protocol.config.model import Config
+from carpool_protocol import paths
+from carpool_protocol.config.describe import Row, describe
 
 
 class _InOrder(click.Command):
@@ -34,7 +33,7 @@ _ORDER = "carpool.check.order"
 
 
 @click.command(cls=_InOrder)
-@click.option("--config", "file", help="This file instead of the user's carpool.json.")
+@click.option("--config", "file", help="This file alone.")
 @click.option("--start", "starts", is_flag=True, help="Also start every server once, in the running carpool.")
 @click.option("--all", "everything", is_flag=True, help="Show the settings at their defaults, too.")
 @click.option(
@@ -73,6 +72,8 @@ def check(
 ) -> None:
     """Check the configuration and show its settings and where each is from. Exit code 2: it is wrong.
 
+    Without --config that is the user's file with the project's of this directory over it, once it is trusted.
+
     With --probe: find out whether agents may share an instance of SERVER, and let the carpool that runs here
     know. Exit code 0: it was found out; 1: nothing could be told.
     """
@@ -92,13 +93,11 @@ def check(
 
 def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) -> None:
     """The check of the configuration itself."""
-    where = find_config_file(os.environ, os.path.expanduser(file) if file else None)
-    loaded = load_config(where)
-    problems = list(loaded.problems)
-    if loaded.config is not None:
-        problems += load_env_file(loaded.config, home_of(os.environ))[1]
-    rows = describe(loaded.config) if loaded.config is not None else []
-    unset = _unset(loaded.config) if loaded.config is not None else []
+    store = paths.trust_file(paths.state_dir(os.environ, paths.runtime_dir(os.environ, os.getuid())))
+    named = os.path.expanduser(file) if file else None
+    found = read_layers(os.environ, named, working_directory(), store)
+    problems, where = found.problems, found.where
+    rows = describe(found.config) if found.config is not None else []
     results: list[dict[str, Any]] = []
     if starts and not problems:
         with open_door(control=True) as door:
@@ -118,34 +117,47 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
                     {"setting": row.setting, "value": row.value, "unit": row.unit, "origin": row.origin}
                     for row in rows
                 ],
-                "unset_variables": unset,
+                "unset_variables": found.unset,
+                "warnings": found.warnings,
+                "project": found.project,
                 "started": results,
             }
         )
     else:
-        for problem in problems:
-            click.echo(display.printable(problem.render()), err=True)
-        if rows and not problems:
-            shown = [
-                [row.setting, row.value, row.unit, row.origin]
-                for row in rows
-                if everything or row.origin != "default"
-            ]
-            click.echo(display.columns(["SETTING", "VALUE", "UNIT", "FROM"], shown))
-            if len(shown) < len(rows):
-                rest = len(rows) - len(shown)
-                click.echo(f"\n{rest} settings are at their defaults: `carpool check --all` shows them")
-            for name in unset:
-                click.echo(f"note: {name} is not set here; agents or the `env_file` must bring it", err=True)
-        for each in results:
-            click.echo(display.printable(f"{each['server']}: {each['text']}"), err=not each["ok"])
-        if not problems:
-            missing = "" if os.path.exists(where.path) else " (there is no such file: no servers)"
-            click.echo(f"\n{display.printable(where.path)}{missing}: all right")
+        _tell(found, rows, results, everything=everything)
     if problems:
         raise click.exceptions.Exit(EXIT_USAGE)
     if not all(each["ok"] for each in results):
         raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _tell(found: Checked, rows: list[Row], results: list[dict[str, Any]], *, everything: bool) -> None:
+    """The same for people."""
+    problems, where = found.problems, found.where
+    for problem in problems:
+        click.echo(display.printable(problem.render()), err=True)
+    if rows and not problems:
+        shown = [
+            [row.setting, row.value, row.unit, row.origin]
+            for row in rows
+            if everything or row.origin != "default"
+        ]
+        click.echo(display.columns(["SETTING", "VALUE", "UNIT", "FROM"], shown))
+        if len(shown) < len(rows):
+            rest = len(rows) - len(shown)
+            click.echo(f"\n{rest} settings are at their defaults: `carpool check --all` shows them")
+        for name in found.unset:
+            click.echo(f"note: {name} is not set here; agents or the `env_file` must bring it", err=True)
+    for text in found.warnings:
+        click.echo(f"warning: {display.printable(text)}", err=True)
+    for each in results:
+        click.echo(display.printable(f"{each['server']}: {each['text']}"), err=not each["ok"])
+    if not problems:
+        missing = "" if os.path.exists(where.path) else " (there is no such file: no servers)"
+        over = f", with {found.project['file']} over it" if found.project and not found.waiting else ""
+        click.echo(f"\n{display.printable(where.path + missing + over)}: all right")
+        if found.waiting:
+            click.echo(display.printable(found.waiting))
 
 
 def paired(order: list[str | None], calls: Iterable[str], arguments: Iterable[str]) -> list[tuple[str, str]]:
@@ -165,17 +177,3 @@ def paired(order: list[str | None], calls: Iterable[str], arguments: Iterable[st
             pairs[-1] = (pairs[-1][0], next(texts))
         before = name
     return pairs
-
-
-def _unset(config: Config) -> list[str]:
-    """Variables without a default that the configuration uses and that neither we nor the `env_file` have."""
-    known = {**load_env_file(config, home_of(os.environ))[0], **os.environ}
-    return sorted(
-        {
-            found.name
-            for server in config.servers.values()
-            if not server.disabled
-            for _, text in server.templates()
-            if isinstance(found := expand(text, known, dict.fromkeys(PLACES, "/")), Missing)
-        }
-    )

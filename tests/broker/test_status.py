@@ -88,6 +88,11 @@ def test_a_server_that_waits_for_trust_is_untrusted_and_that_is_no_failure() -> 
     assert said["servers"]["a"]["last_error"] == "p is not trusted yet"
 
 
+def test_tags_are_shown_as_configured() -> None:
+    said = status(servers={A: "", B: "disabled"}, tags={A: ("code", "web")})["servers"]
+    assert (said["a"]["tags"], said["b"]["tags"]) == (["code", "web"], [])
+
+
 def test_of_several_pools_of_a_server_the_liveliest_state_is_shown_and_counts_add_up() -> None:
     said = status(pool(A, "draining", instance(1, 1)), pool(A, "serving", instance(2, 1), key="2"))[
         "servers"

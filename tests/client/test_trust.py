@@ -1,4 +1,4 @@
-"""The verb `trust`: what is shown, who is asked, what is kept."""
+"""The verb `trust`: what is shown, who is asked, what is kept; and what `check` makes of it."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from tests.behaviours import behaviour
 from tests.kit.house import House
@@ -118,3 +119,69 @@ def test_where_there_is_no_project_or_a_broken_one_the_exit_code_is_2(house: Hou
     assert done.returncode == 2
     assert f"{file}:1: this {{ is not closed" in done.stderr
     assert house.run("trust", "--yes", "--revoke").returncode == 2
+
+
+def checked(house: House, directory: Path, *words: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "carpool", "check", "--json", *words],
+        env=house.environ,
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    facts: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == (0 if facts["ok"] else 2)
+    return facts
+
+
+def origins(facts: dict[str, Any], *names: str) -> list[str]:
+    found = {row["setting"]: row["origin"] for row in facts["settings"]}
+    return [found.get(f"mcpServers.{name}.command", "") for name in names]
+
+
+@behaviour("config:check-merged")
+def test_check_shows_what_is_in_force_here_and_where_each_value_is_from(house: House) -> None:
+    own = house.base / ".config" / "carpool" / "carpool.json"
+    (own.parent / "more").mkdir(parents=True)
+    (own.parent / "more" / "c.json").write_text('{"mcpServers": {"c": {"command": "${NOWHERE}"}}}')
+    own.write_text(
+        '{"include": ["more/*.json"],\n"mcpServers": {"a": {"command": "mine"},\n"b": {"command": "mine"}}}'
+    )
+    file = project(house, '{"mcpServers": {\n"b": {"command": "its"}, "far": {"url": "x"}}}')
+    (file.parent / "mcp_servers.json").write_text("[]")
+    deep = file.parent / "deep"
+    deep.mkdir()
+    facts = checked(house, deep)
+    assert facts["project"] == {
+        "root": str(file.parent),
+        "file": str(file),
+        "trust": "untrusted",
+        "servers": ["b", "far"],
+    }
+    included = str(own.parent / "more" / "c.json")
+    assert origins(facts, "a", "b", "c") == [f"{own}:2", f"{own}:3", f"{included}:1"]
+    assert facts["unset_variables"] == ["NOWHERE"]
+    house.run("trust", "--yes", str(deep))
+    facts = checked(house, deep)
+    assert origins(facts, "a", "b", "c") == [f"{own}:2", f"{file}:2", f"{included}:1"]
+    assert facts["project"]["trust"] == "trusted"
+    assert [text.partition(": ")[2] for text in facts["warnings"]] == [
+        f"{file} shadows it",
+        f"b: takes the place of your server of this name in {own}",
+        "mcpServers.far.url: is a server that is not a command; "
+        "remote servers are not there yet in this version",
+    ]
+    assert checked(house, house.base)["project"] is None
+    assert origins(checked(house, deep, "--config", str(own)), "b") == [f"{own}:3"]
+    file.write_text("{")
+    broken = checked(house, deep)
+    assert not broken["ok"]
+    assert broken["problems"][0]["file"] == str(file)
+
+
+def test_schema_is_printed(house: House) -> None:
+    done = house.run("schema")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["properties"]["mcpServers"]

@@ -29,7 +29,8 @@ _HEAD = """\
 One file holds them: the one named with `--config`, else `$CARPOOL_CONFIG`, else `carpool/carpool.json` in
 `$XDG_CONFIG_HOME` (`~/.config`). It is JSON; `//` and `/* */` comments and trailing commas are fine. An
 unknown key is an error. Other programs' files and shapes are read, too: [shapes.md](shapes.md). `carpool
-check` shows the value of every setting and where it comes from.
+check` shows the value of every setting and where it comes from. `carpool schema` prints a JSON Schema for
+editors. A project's own file comes over this one: [workspaces.md](workspaces.md).
 
 ```jsonc
 {

@@ -1,0 +1,110 @@
+"""The user's configuration and the project's of this directory, read and put together: what `check` shows.
+
+Owns what counts as in force here (a project's servers only once they are trusted) and what is said about the
+rest. Reads files, writes nothing. No value of an environment appears in any text.
+
+Knows nothing of: terminals, the daemon.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from carpool_protocol.config.expand import PLACES, Missing, expand
+from carpool_protocol.config.load import ConfigFile, find_config_file, home_of, load_layer
+from carpool_protocol.config.merge import cap_problem, merge, shadowed
+from carpool_protocol.config.model import Config, ServerConfig
+from carpool_protocol.config.problems import ConfigProblem
+from carpool_protocol.config.project import Workspace, find_workspace
+from carpool_protocol.config.trust import read_trust, trust_of
+
+
+class Checked(Struct, kw_only=True):
+    """What was found."""
+
+    where: ConfigFile
+    config: Config | None
+    """What is in force; None: the user's file cannot be used."""
+    problems: list[ConfigProblem]
+    warnings: list[str]
+    """What was passed over, and what stands in the place of something else."""
+    unset: list[str] = []
+    """Variables without a default that servers use and that nobody here has."""
+    project: dict[str, Any] | None = None
+    """Of this directory: `{root, file, trust, servers}`; None where there is no project file."""
+    waiting: str = ""
+    """Why its servers are not in force; empty: they are."""
+
+
+def read_layers(environ: Mapping[str, str], named: str | None, cwd: str, store: str) -> Checked:
+    """Read them. `named`: a file to read alone; `store`: the file of trust."""
+    home = home_of(environ)
+    where = find_config_file(environ, named)
+    layer = load_layer(where, home)
+    user = layer.loaded.config
+    found = Checked(
+        where=where,
+        config=user,
+        problems=list(layer.loaded.problems),
+        warnings=[each.render() for each in layer.loaded.warnings],
+    )
+    workspace = find_workspace(cwd, home) if named is None else Workspace("")
+    env: dict[str, str] = {}
+    if user is not None and workspace.file:
+        env = _over(found, user, workspace, home, store)
+    if found.config is not None:
+        found.warnings += found.config.unusable.values()
+        found.unset = _unset(found.config, {**layer.env, **environ}, {**layer.env, **env, **environ})
+    return found
+
+
+def _over(found: Checked, user: Config, workspace: Workspace, home: str, store: str) -> dict[str, str]:
+    """Put the project's file over the user's. Returns its own variables."""
+    layer = load_layer(ConfigFile(workspace.file, asked_for=True), home, project=True)
+    found.warnings += [f"{each} is not read: {workspace.file} shadows it" for each in workspace.shadowed]
+    found.warnings += [each.render() for each in layer.loaded.warnings]
+    found.problems += layer.loaded.problems
+    found.project = {"root": workspace.root, "file": workspace.file, "trust": "untrusted", "servers": []}
+    config = layer.loaded.config
+    if config is None:
+        return {}
+    trust = trust_of(read_trust(store), workspace, layer.digest)
+    servers = [*config.servers, *config.unusable]
+    found.project |= {"trust": trust if servers else "nothing", "servers": servers}
+    found.warnings += [each.render() for each in shadowed(user, config)]
+    merged = merge(user, config)
+    if (problem := cap_problem(merged, workspace.file)) is not None:
+        found.problems.append(problem)
+    if servers and trust != "trusted":
+        why = "has changed since it was trusted" if trust == "changed" else "is not trusted"
+        found.waiting = (
+            f"{workspace.file} {why}: {', '.join(servers)} wait for `carpool trust {workspace.root}`"
+        )
+        return {}
+    found.config = merged
+    return layer.env
+
+
+def _unset(config: Config, known: Mapping[str, str], of_project: Mapping[str, str]) -> list[str]:
+    def missing(server: ServerConfig, text: str) -> str | None:
+        variables = of_project if server.project else known
+        found = expand(text, variables, dict.fromkeys(PLACES, "/"))
+        return found.name if isinstance(found, Missing) else None
+
+    names = {
+        missing(server, text)
+        for server in config.servers.values()
+        if not server.disabled
+        for _, text in server.templates()
+    }
+    return sorted(name for name in names if name is not None)
+
+
+def working_directory() -> str:
+    """Where this process is; empty where that has been removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""

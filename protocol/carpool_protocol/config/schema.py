@@ -1,0 +1,106 @@
+"""`python -m carpool_protocol.config.schema` prints `docs/carpool.schema.json`, which editors understand.
+
+Made from the table of settings (JSON Schema 2020-12). A test holds the file to it, and it to the reader: what
+the reader accepts of our own shape is valid, and no key is that the reader does not know. Rules between
+settings are the reader's alone.
+"""
+
+import json
+import sys
+from typing import Any
+
+from msgspec import UNSET
+
+from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, Setting
+
+Schema = dict[str, Any]
+
+_NAME = "^[A-Za-z0-9-]+(_[A-Za-z0-9-]+)*$"
+_LATE = {"switch", "count", "seconds"}
+_CHECKED_AT_ONCE = {"pool.min"}
+
+
+def schema() -> Schema:
+    """The schema of a `carpool.json`."""
+    server = _object(SERVER_SETTINGS, late=True)
+    server["required"] = [each.key for each in SERVER_SETTINGS if each.default is UNSET]
+    whole = _object(FILE_SETTINGS, late=False)
+    whole["properties"] = {
+        "$schema": {"type": "string"},
+        "mcpServers": {
+            "type": "object",
+            "description": "The servers, by name.",
+            "patternProperties": {_NAME: {"$ref": "#/$defs/server"}},
+            "additionalProperties": False,
+        },
+        **whole["properties"],
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "carpool.json",
+        **whole,
+        "$defs": {"server": server},
+    }
+
+
+def text() -> str:
+    """The same as a file."""
+    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _object(settings: tuple[Setting, ...], *, late: bool) -> Schema:
+    properties: Schema = {}
+    for setting in settings:
+        for spelling in (setting.key, *setting.also):
+            group, _, name = spelling.rpartition(".")
+            holder = properties
+            if group:
+                inner = {"type": "object", "properties": {}, "additionalProperties": False}
+                holder = properties.setdefault(group, inner)["properties"]
+            holder[name] = _described(setting, late=late)
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _described(setting: Setting, *, late: bool) -> Schema:
+    kind = _kind(setting)
+    if late and setting.kind in _LATE and setting.key not in _CHECKED_AT_ONCE:
+        kind = {"anyOf": [kind, {"type": "string", "pattern": r"\$\{"}]}
+    unit = f" In {setting.unit}." if setting.unit else ""
+    found = {"description": setting.text + unit, **kind}
+    if setting.default is not UNSET and setting.default is not None:
+        found["default"] = list(setting.default) if isinstance(setting.default, tuple) else setting.default
+    return found
+
+
+def _kind(setting: Setting) -> Schema:
+    match setting.kind:
+        case "switch":
+            return {"type": "boolean"}
+        case "count":
+            return {"type": "integer", "minimum": int(setting.low), "maximum": int(setting.high)}
+        case "seconds":
+            return _seconds(setting)
+        case "text":
+            return {"type": "string", **({"enum": list(setting.choices)} if setting.choices else {})}
+        case "template":
+            return {"type": "string"}
+        case "texts" | "templates":
+            return {"type": "array", "items": {"type": "string"}}
+        case "template map":
+            return {"type": "object", "additionalProperties": {"type": "string"}}
+        case "hash map":
+            return {
+                "type": "object",
+                "additionalProperties": {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"},
+            }
+        case "seconds map":
+            return {"type": "object", "additionalProperties": _seconds(setting)}
+
+
+def _seconds(setting: Setting) -> Schema:
+    least = "minimum" if setting.zero else "exclusiveMinimum"
+    return {"type": "number", least: 0, "maximum": int(setting.high)}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(text())

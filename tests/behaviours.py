@@ -771,6 +771,10 @@ _CONFIG: Final = {
     "config:check-merged": Behaviour(
         "issue 6", "`carpool check` shows what is in force here and where each value came from."
     ),
+    "config:edited": Behaviour(
+        "issue 6",
+        "`carpool add` and `remove` change one server of a file and leave the rest as it was written.",
+    ),
     "config:included": Behaviour(
         "issue 6", "Files that are included come, change and go, and their servers with them."
     ),

@@ -43,6 +43,8 @@ VERBS: dict[str, tuple[str, str]] = {
         "carpool.cli_check:check",
         "Check the configuration; with --probe, whether a server may be shared.",
     ),
+    "add": ("carpool.cli_edit:add", "Add a server to your configuration."),
+    "remove": ("carpool.cli_edit:remove", "Take a server out of your configuration."),
     "trust": ("carpool.cli_trust:trust", "Let a project's own file start its servers."),
     "schema": ("carpool.cli_schema:schema", "Print the JSON Schema of the configuration, for editors."),
     "token": ("carpool.cli_token:token", "Make a token for agents that come over HTTP."),

@@ -187,3 +187,18 @@ async def test_a_file_that_is_included_brings_and_takes_its_servers_live(shared:
             await agent.until_listed(lambda names: "part__echo" in names, "it is there")
             part.unlink()
             await agent.until_listed(lambda names: "part__echo" not in names, "it is gone")
+
+
+@behaviour("config:edited")
+async def test_a_server_is_added_and_removed_under_an_agent_that_is_there(shared: Daemon) -> None:
+    command = observer()
+    with trio.fail_after(LIMIT_S):
+        async with come(shared, "nowhere") as agent:
+            await agent.greet()
+            words = ("add", "late", "--", command["command"], *command["args"])
+            code, _, said = await shared.carpool(*words)
+            assert code == 0, said
+            await agent.until_listed(lambda names: "late__echo" in names, "it is there")
+            code, _, said = await shared.carpool("remove", "late")
+            assert code == 0, said
+            await agent.until_listed(lambda names: "late__echo" not in names, "it is gone")

@@ -12,7 +12,7 @@ Knows nothing of: files, settings, what the keys mean.
 import json
 import re
 from bisect import bisect_right
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from msgspec import Struct
 
@@ -32,6 +32,16 @@ _FOREIGN_WORDS: Final = frozenset({"True", "False", "None", "NaN", "Infinity", "
 _NUMBER_CHARACTERS: Final = 64
 
 
+class Span(NamedTuple):
+    """Positions in the text."""
+
+    start: int
+    """Of its key; of a root, of the value."""
+    value: int
+    end: int
+    """Behind the value."""
+
+
 class Parsed(Struct, frozen=True):
     """One text, read."""
 
@@ -39,8 +49,17 @@ class Parsed(Struct, frozen=True):
     lines: dict[KeyPath, int]
     """The line of every key and list element, from 1. The root `()` is where the value begins."""
     problems: list[ConfigProblem]
+    spans: dict[KeyPath, Span]
+    """Where each member of an object is written, and the root `()`."""
     complete: bool
     """The text was read to its end; `False` where its grammar broke, and `value` is meaningless then."""
+
+
+def skip_blank(text: str, at: int) -> int:
+    """The next position that is neither white space nor within a comment."""
+    found = _BLANK.match(text, at)
+    assert found is not None  # it matches nothing at all
+    return found.end()
 
 
 class _Stop(Exception):  # noqa: N818  # control flow inside this file: the rest of the text cannot be read
@@ -52,9 +71,9 @@ def parse(text: str, file: str) -> Parsed:
     """Read one value. `file` is the name shown in problems."""
     reader = _Reader(text, file)
     try:
-        return Parsed(reader.document(), reader.lines, reader.problems, complete=True)
+        return Parsed(reader.document(), reader.lines, reader.problems, reader.spans, complete=True)
     except _Stop as stop:
-        return Parsed(None, reader.lines, [*reader.problems, stop.problem], complete=False)
+        return Parsed(None, reader.lines, [*reader.problems, stop.problem], {}, complete=False)
 
 
 class _Reader:
@@ -66,6 +85,7 @@ class _Reader:
         self.at = 1 if text.startswith("\ufeff") else 0  # editors on Windows write a byte order mark
         self.lines: dict[KeyPath, int] = {}
         self.problems: list[ConfigProblem] = []
+        self.spans: dict[KeyPath, Span] = {}
         self._line_ends = [found.start() for found in re.finditer("\n", text)]
 
     def line(self, position: int) -> int:
@@ -80,7 +100,9 @@ class _Reader:
         if self.at == len(self.text):
             self.stop((), 'the file is empty; write at least { "mcpServers": {} }')
         self.lines[()] = self.line(self.at)
+        start = self.at
         value = self.read(())
+        self.spans[()] = Span(start, start, self.at)
         self.skip(())
         if self.at != len(self.text):
             self.stop((), f"{self.found()} after the end of the value; is there a bracket too many?")
@@ -88,9 +110,7 @@ class _Reader:
 
     def skip(self, path: KeyPath) -> None:
         """Pass white space and comments."""
-        found = _BLANK.match(self.text, self.at)
-        assert found is not None  # it matches nothing at all
-        self.at = found.end()
+        self.at = skip_blank(self.text, self.at)
         if self.text.startswith("/*", self.at):
             self.stop(path, "this comment is not closed: */ is missing")
 
@@ -128,7 +148,8 @@ class _Reader:
                 self.stop(path, "this { is not closed: } is missing", opened)
             if self.text[self.at] != '"':
                 self.stop(path, f"expected a key in double quotes or }}, found {self.found()}")
-            line = self.line(self.at)
+            start = self.at
+            line = self.line(start)
             key = self.read_string(path)
             inner = (*path, key)
             self.skip(inner)
@@ -140,7 +161,9 @@ class _Reader:
                 self.problems.append(ConfigProblem(self.file, line, render_path(inner), twice))
             else:
                 self.lines[inner] = line
+            begin = self.at
             value[key] = self.read(inner)
+            self.spans[inner] = Span(start, begin, self.at)
             self.separate(path, "}")
 
     def read_list(self, path: KeyPath) -> JsonValue:

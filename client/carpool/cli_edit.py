@@ -1,0 +1,156 @@
+"""The verbs `add` and `remove`: a server comes into the user's file, or leaves the file it is written in.
+
+Owns what is written there, and that nothing is written that would break the configuration. Works without a
+daemon; one that runs reads the file at once.
+
+Knows nothing of: how a file is edited (`config.edit`), what becomes of agents that are there.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from carpool import display
+from carpool.cli import EXIT_FAILED, EXIT_USAGE, ask, fail, fail_at, json_option, print_json, reach, the_place
+from carpool.door import DoorError
+from carpool_protocol import private_files
+from carpool_protocol.config.edit import CannotEditError, drop, put
+from carpool_protocol.config.load import find_config_file, load_config
+from carpool_protocol.config.model import Config
+from carpool_protocol.config.problems import did_you_mean
+from carpool_protocol.config.shape import SERVERS, read_config
+from carpool_protocol.ids import ServerName
+from carpool_protocol.names import check_server_name
+
+_EMPTY = "{}\n"
+
+_config_option = click.option("--config", "file", help="This file, not your own carpool.json.")
+
+
+@click.command()
+@click.argument("name")
+@click.argument("command", nargs=-1, required=True)
+@click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="May be said again.")
+@click.option("--cwd", help="The directory it runs in.")
+@_config_option
+@json_option
+def add(
+    name: str,
+    command: tuple[str, ...],
+    variables: tuple[str, ...],
+    cwd: str | None,
+    *,
+    file: str | None,
+    as_json: bool,
+) -> None:
+    """Add a server: `carpool add NAME -- COMMAND ARGS…`.
+
+    It is written into your own configuration, and agents that are there see it at once. Better than a secret
+    here is a variable: --env 'TOKEN=${TOKEN}' takes each agent's own.
+    """
+    if (why := check_server_name(name)) is not None:
+        raise click.UsageError(f"the name {display.printable(name)!r} {why}")
+    env: dict[str, Any] = {}
+    for each in variables:
+        variable, equals, value = each.partition("=")
+        if not equals:  # not repeated: it may be a value that lost its name
+            raise click.UsageError("--env is NAME=VALUE")
+        env[variable] = value
+    server: dict[str, Any] = {"command": command[0]}
+    server |= {"args": list(command[1:])} if command[1:] else {}
+    server |= {"env": env} if env else {}
+    server |= {"cwd": cwd} if cwd is not None else {}
+    config = _in_force(file)
+    if (there := _where(config, ServerName(name))) is not None:
+        fail(f"there is a server {name} already in {there[0]}; `carpool remove {name}` takes it out")
+    _change(config.file, lambda text: put(text, (SERVERS, name), server))
+    _tell(name, config.file, "added to", as_json)
+
+
+@click.command()
+@click.argument("name")
+@_config_option
+@json_option
+def remove(name: str, *, file: str | None, as_json: bool) -> None:
+    """Take a server out of your own configuration. Its instances finish what is open and end."""
+    config = _in_force(file)
+    found = _where(config, ServerName(name))
+    if found is None:
+        meant = did_you_mean(name, [*config.servers, *config.unusable])
+        hint = f"; did you mean {meant}?" if meant else ""
+        fail(f"there is no server {display.printable(name)} in {config.file}{hint}")
+    where, path = found
+    if path is None:
+        fail(f"{where} has another program's shape: take {name} out there by hand")
+    _change(where, lambda text: drop(text, path))
+    _tell(name, where, "removed from", as_json)
+
+
+def _in_force(named: str | None) -> Config:
+    """The file to edit, which must be sound: nobody can tell what an edit does to a broken one."""
+    where = find_config_file(os.environ, named)
+    if not os.path.lexists(where.path):  # it is made
+        return _sound(_EMPTY, where.path)
+    loaded = load_config(where)
+    if loaded.config is None:
+        fail("\n".join(each.render() for each in loaded.problems), EXIT_USAGE)
+    return loaded.config
+
+
+def _where(config: Config, name: ServerName) -> tuple[str, tuple[str, ...] | None] | None:
+    """The file a server is written in, and its place there; no place where it stands in a list."""
+    server = config.servers.get(name)
+    if server is None:
+        return (config.file, None) if name in config.unusable else None
+    path = tuple(step for step in server.under if isinstance(step, str))
+    return server.file, path if len(path) == len(server.under) else None
+
+
+def _sound(text: str, file: str) -> Config:
+    """What a text says; a text with problems ends the verb."""
+    loaded = read_config(text, file)
+    if loaded.config is None:
+        said = "\n".join(f"{each.where}: {each.text}" for each in loaded.problems)
+        fail(f"nothing is changed, because it would break {file}:\n{said}", EXIT_USAGE)
+    return loaded.config
+
+
+def _change(file: str, edit: Callable[[str], str]) -> None:
+    """Edit a file in place, also one that is a link to where somebody keeps it."""
+    try:
+        path = Path(os.path.realpath(file))
+        text = path.read_text(encoding="utf-8") if path.exists() else _EMPTY
+        after = edit(text)
+        _sound(after, file)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_files.replace(str(path), after.encode())
+    except CannotEditError as error:
+        fail(f"{file} is for you to edit: {error}")
+    except OSError as error:
+        fail(f"{file} cannot be written: {error.strerror or error}")
+
+
+def _tell(name: str, file: str, what: str, as_json: bool) -> None:
+    """Have a carpool that runs read it now. It would find out by itself a moment later."""
+    problems: list[str] = []
+    running = False
+    with contextlib.ExitStack() as stack:
+        try:
+            door = stack.enter_context(reach(the_place(), control=True))
+            running = True
+            problems = [str(each) for each in ask(door, "carpool/reload", {}).get("problems") or []]
+        except DoorError as error:
+            if not error.no_broker:
+                fail_at(error)
+    if as_json:
+        print_json({"server": name, "file": file, "running": running, "problems": problems})
+    else:
+        click.echo(f"{name} {what} {display.printable(file)}")
+        for each in problems:
+            click.echo(display.printable(each), err=True)
+    if problems:
+        raise click.exceptions.Exit(EXIT_FAILED)

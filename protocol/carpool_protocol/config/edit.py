@@ -1,0 +1,127 @@
+"""A configuration file with one thing changed, and everything else as its author wrote it.
+
+Owns the edits of `carpool add` and `remove`: comments, order and layout stay. Invariant: what comes out reads
+as what went in with that one change, or nothing comes out (`CannotEditError`).
+
+Pure. Knows nothing of: files, what the keys mean.
+"""
+
+import copy
+import json
+import re
+
+from carpool_protocol.config.jsonc import JsonValue, Parsed, Span, parse, skip_blank
+
+_STEP = 2
+_INDENT = re.compile(r"[ \t]*")
+
+
+class CannotEditError(ValueError):
+    """It is for a person to edit. The text says why."""
+
+
+def put(text: str, path: tuple[str, ...], value: JsonValue) -> str:
+    """Set the member at `path` of a file with an object; objects on the way are made where they are missing.
+
+    Raises `CannotEditError`.
+    """
+    parsed = _parsed(text)
+    wished = copy.deepcopy(parsed.value)
+    holder = wished
+    for key in path[:-1]:
+        holder = holder.setdefault(key, {}) if isinstance(holder, dict) else None
+    if not isinstance(holder, dict):
+        raise CannotEditError("what is there already is not an object")
+    holder[path[-1]] = value
+    if path in parsed.spans:
+        at = parsed.spans[path]
+        changed = text[: at.value] + _written(value, _indent_at(text, at.start)) + text[at.end :]
+    else:
+        known = max(length for length in range(len(path)) if path[:length] in parsed.spans)
+        for key in reversed(path[known + 1 :]):
+            value = {key: value}
+        changed = _with_member(text, parsed, path[:known], path[known], value)
+    return _checked(changed, wished)
+
+
+def drop(text: str, path: tuple[str, ...]) -> str:
+    """Take the member at `path` out. Raises `CannotEditError`, also where there is none."""
+    parsed = _parsed(text)
+    if path not in parsed.spans:
+        raise CannotEditError("it is not written there as a member of an object")
+    wished = copy.deepcopy(parsed.value)
+    holder = wished
+    for key in path[:-1]:
+        assert isinstance(holder, dict)  # a span says so
+        holder = holder[key]
+    assert isinstance(holder, dict)
+    del holder[path[-1]]
+    at = parsed.spans[path]
+    start, end = at.start, skip_blank(text, at.end)
+    if text[end] == ",":
+        end += 1
+    else:  # the last one: the comma before it goes, too
+        end = at.end
+        before = [span.end for span in _members(parsed, path[:-1]) if span.end <= start]
+        if before:
+            comma = skip_blank(text, max(before))
+            text = text[:comma] + text[comma + 1 :]
+            start, end = start - 1, end - 1
+    line = text.rfind("\n", 0, start) + 1
+    rest = re.compile(r"[ \t\r]*\n").match(text, end)
+    if not text[line:start].strip() and rest is not None:
+        start, end = line, rest.end()  # whole lines
+    return _checked(text[:start] + text[end:], wished)
+
+
+def _parsed(text: str) -> Parsed:
+    parsed = parse(text, "")
+    if not parsed.complete or parsed.problems:
+        raise CannotEditError("the file is broken; `carpool check` says where")
+    return parsed
+
+
+def _checked(text: str, wished: JsonValue) -> str:
+    again = parse(text, "")
+    if not again.complete or again.problems or again.value != wished:
+        raise CannotEditError("its layout is too unusual to be edited by a program")
+    return text
+
+
+def _members(parsed: Parsed, path: tuple[str, ...]) -> list[Span]:
+    return [span for each, span in parsed.spans.items() if len(each) == len(path) + 1 and each[:-1] == path]
+
+
+def _with_member(text: str, parsed: Parsed, path: tuple[str, ...], key: str, value: JsonValue) -> str:
+    """The object at `path` with one member more, behind all others."""
+    around, members = parsed.spans[path], _members(parsed, path)
+    closing = around.end - 1
+    line = text.rfind("\n", around.value, closing) + 1
+    if members and line == 0:  # all on one line
+        last = max(span.end for span in members)
+        comma = skip_blank(text, last)
+        new = f"{json.dumps(key)}: {json.dumps(value)}"
+        if text[comma] == ",":
+            return f"{text[: comma + 1]} {new}{text[comma + 1 :]}"
+        return f"{text[:last]}, {new}{text[last:]}"
+    outer = _indent_at(text, around.start)
+    inner = _indent_at(text, max(members).start) if members else outer + " " * _STEP
+    new = f"{inner}{json.dumps(key, ensure_ascii=False)}: {_written(value, inner)}\n"
+    if members:
+        last = max(span.end for span in members)
+        if text[skip_blank(text, last)] != ",":
+            text = f"{text[:last]},{text[last:]}"
+            closing, line = closing + 1, line + 1
+    if line and not text[line:closing].strip():
+        return text[:line] + new + text[line:]
+    return f"{text[:closing].rstrip(' ')}\n{new}{outer}{text[closing:]}"
+
+
+def _written(value: JsonValue, indent: str) -> str:
+    return json.dumps(value, indent=_STEP, ensure_ascii=False).replace("\n", "\n" + indent)
+
+
+def _indent_at(text: str, at: int) -> str:
+    """How far the line is indented that a position is in."""
+    found = _INDENT.match(text, text.rfind("\n", 0, at) + 1)
+    return found.group() if found is not None else ""

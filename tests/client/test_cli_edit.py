@@ -1,0 +1,76 @@
+"""The verbs `add` and `remove`, without a daemon."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.behaviours import behaviour
+from tests.kit.house import House
+
+FILE = ".config/carpool/carpool.json"
+
+
+def written(house: House, text: str, name: str = FILE) -> Path:
+    file = house.base / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+@behaviour("config:edited", "private:files")
+def test_a_server_is_added_to_a_file_that_is_made_for_it_and_taken_out_again(house: House) -> None:
+    done = house.run("add", "a", "--env", "T=${T}", "--cwd", "/w", "--", "cmd", "--flag", "x y", "--json")
+    file = house.base / FILE
+    assert (done.returncode, done.stdout) == (0, f"a added to {file}\n")
+    assert json.loads(file.read_text()) == {
+        "mcpServers": {
+            "a": {"command": "cmd", "args": ["--flag", "x y", "--json"], "env": {"T": "${T}"}, "cwd": "/w"}
+        }
+    }
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    done = house.run("remove", "a", "--json")
+    assert json.loads(done.stdout) == {"server": "a", "file": str(file), "running": False, "problems": []}
+    assert json.loads(file.read_text()) == {"mcpServers": {}}
+
+
+@behaviour("config:edited")
+def test_a_server_is_taken_out_of_the_file_that_it_is_written_in(house: House) -> None:
+    own = written(house, '{ "include": ["more.json"] } // mine\n')
+    more = written(house, '{"mcpServers": {"a": {"command": "x"}}}', ".config/carpool/more.json")
+    assert house.run("remove", "a").stdout == f"a removed from {more}\n"
+    assert own.read_text() == '{ "include": ["more.json"] } // mine\n'
+    assert json.loads(more.read_text()) == {"mcpServers": {}}
+
+
+def test_a_file_that_is_a_link_stays_one(house: House) -> None:
+    kept = written(house, "{}", "dotfiles/carpool.json")
+    file = house.base / FILE
+    file.parent.mkdir(parents=True)
+    file.symlink_to(kept)
+    assert house.run("add", "a", "--", "x").returncode == 0
+    assert file.is_symlink()
+    assert json.loads(kept.read_text()) == {"mcpServers": {"a": {"command": "x"}}}
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "code", "why"),
+    [
+        ('{"mcpServers": {"a": {"command": "x"}}}', ["add", "a", "--", "y"], 1, "already in"),
+        ("{", ["add", "a", "--", "y"], 2, "is not closed"),
+        ("{}", ["add", "a__b", "--", "y"], 2, "a__b"),
+        ("{}", ["add", "a", "--env", "secret", "--", "y"], 2, "--env is NAME=VALUE"),
+        ("{}", ["add", "a", "--", "${x"], 2, "nothing is changed"),
+        ("{}", ["add", "a"], 2, "Missing argument"),
+        ('{"servers": [{"name": "a", "command": "x"}]}', ["remove", "a"], 1, "by hand"),
+        ('{"servers": [{"name": "a", "command": "x"}]}', ["add", "b", "--", "x"], 2, "nothing is changed"),
+        ('{"mcpServers": {"git": {"command": "x"}}}', ["remove", "gti"], 1, "did you mean git?"),
+    ],
+)
+def test_what_cannot_be_done_is_said_and_leaves_the_file_alone(
+    house: House, text: str, words: list[str], code: int, why: str
+) -> None:
+    file = written(house, text)
+    done = house.run(*words)
+    assert (done.returncode, why in done.stderr, file.read_text()) == (code, True, text), done.stderr
+    assert "secret" not in done.stderr

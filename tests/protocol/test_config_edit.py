@@ -1,0 +1,102 @@
+"""A configuration file is edited where it must be, and nowhere else."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from carpool_protocol.config.edit import CannotEditError, drop, put
+from carpool_protocol.config.jsonc import parse
+from tests.behaviours import behaviour
+
+FILE = """\
+// mine
+{
+  "max_instances": 9, // enough
+  "mcpServers": {
+    // the first
+    "a": { "command": "x" }, // of two
+    "b": {
+      "command": "y" /* why not */
+    } // the last
+  }
+}
+"""
+
+
+@behaviour("config:edited")
+def test_a_server_is_added_behind_the_others_and_every_comment_stays() -> None:
+    after = put(FILE, ("mcpServers", "c"), {"command": "z", "args": ["1"]})
+    assert after == FILE.replace(
+        "    } // the last\n",
+        """\
+    }, // the last
+    "c": {
+      "command": "z",
+      "args": [
+        "1"
+      ]
+    }
+""",
+    )
+
+
+@behaviour("config:edited")
+def test_a_server_is_taken_out_with_its_lines_and_what_was_added_leaves_no_trace() -> None:
+    added = put(FILE, ("mcpServers", "c"), {"command": "z"})
+    assert drop(added, ("mcpServers", "c")) == FILE
+    assert drop(FILE, ("mcpServers", "a")) == FILE.replace(
+        '    "a": { "command": "x" }, // of two\n',
+        """\
+     // of two
+""",
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("{}", '{\n  "m": {\n    "a": 1\n  }\n}'),
+        ('{"m": {"b": 2}}', '{"m": {"b": 2, "a": 1}}'),
+        ('{"m": {"b": 2,}}', '{"m": {"b": 2, "a": 1}}'),
+        ('{"m": {"a": 2}}\n', '{"m": {"a": 1}}\n'),
+        ('{\n"m": {\n  }\n}', '{\n"m": {\n  "a": 1\n  }\n}'),
+        ('{"m": {// none\n}}', '{"m": {// none\n  "a": 1\n}}'),
+    ],
+)
+def test_a_member_finds_its_place_in_any_layout(before: str, after: str) -> None:
+    assert put(before, ("m", "a"), 1) == after
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"m": []}', '{"m": {"a": 1, "a": 2}}', "{", "3"])
+def test_what_cannot_be_edited_is_left_to_a_person(text: str) -> None:
+    with pytest.raises(CannotEditError):
+        put(text, ("m", "b"), 1)
+    with pytest.raises(CannotEditError):
+        drop(text, ("m", "b"))
+
+
+KEYS = st.sampled_from(["a", "b", "m", "\u00e4", 'q"'])
+COMMENTED = {"{": "{ // }\n", ",": "/* } */, // {\n", "}": "/* , */}"}
+OBJECTS = st.dictionaries(
+    KEYS, st.dictionaries(KEYS, st.integers() | st.lists(st.booleans(), max_size=2), max_size=3), max_size=3
+)
+
+
+@behaviour("config:edited")
+@settings(deadline=None, max_examples=150)
+@given(OBJECTS, st.tuples(KEYS, KEYS), st.sampled_from([None, 1, 4]), st.booleans())
+def test_whatever_the_layout_only_the_one_member_changes(
+    held: dict[str, Any], path: tuple[str, str], indent: int | None, comments: bool
+) -> None:
+    text = json.dumps(held, indent=indent)
+    if comments:
+        text = re.sub("[,{}]", lambda mark: COMMENTED[mark.group()], text)
+    changed = put(text, path, {"x": [1]})
+    expected = {**held, path[0]: {**held.get(path[0], {}), path[1]: {"x": [1]}}}
+    assert parse(changed, "").value == expected
+    del expected[path[0]][path[1]]
+    assert parse(drop(changed, path), "").value == expected

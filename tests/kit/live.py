@@ -203,13 +203,18 @@ class Daemon:
 
     @asynccontextmanager
     async def shim(
-        self, *words: str, greet: bool = True, environ: Mapping[str, str] | None = None
+        self,
+        *words: str,
+        greet: bool = True,
+        environ: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
     ) -> "AsyncIterator[Agent]":
         """An agent behind `carpool connect` (or `WORDS`). It must end by itself when the agent has gone."""
         with (self.base / "shims.log").open("ab") as stderr:
             process = await trio.lowlevel.open_process(
                 self.command(*(words or ("connect",))),
                 env={**self.environ, **(environ or {})},
+                cwd=cwd,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

@@ -100,6 +100,34 @@ async def test_an_idle_agent_is_there_again_under_its_own_name(daemon: Make) -> 
             assert (await one.status())["broker"]["restarts"] == 3
 
 
+@behaviour("reattach:session", "trust:asked")
+async def test_a_trusted_projects_instances_are_its_agents_still_and_an_untrusted_ones_are_not(
+    daemon: Make,
+) -> None:
+    one = daemon({})
+    work = one.base / "work"
+    work.mkdir()
+    file = work / ".mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"its": observer()}}), encoding="utf-8")
+    assert (await one.carpool("trust", "--yes", str(work)))[0] == 0
+    with trio.fail_after(LIMIT_S):
+        async with one.shim(cwd=work) as agent:
+            held = await agent.start("its__wait", {"gate": "g", "text": "through it"})
+            await agent.inside("its", 1)
+            (before,) = (await one.status())["servers"]["its"]["instances"]
+            await kill_broker(one)
+            await reborn(one, 1)
+            await agent.text("its__open", {"gate": "g"})
+            assert "result" in await agent.answer(held)
+            await seen_once(agent, "its", ["through it"])
+            (after,) = (await one.status())["servers"]["its"]["instances"]
+            assert after["pid"] == before["pid"]
+            file.write_text(json.dumps({"mcpServers": {"its": observer()}}) + " ", encoding="utf-8")
+            await kill_broker(one)
+            await reborn(one, 2)
+            await agent.until_listed(lambda names: "its__echo" not in names, "trust is asked again")
+
+
 @behaviour("reattach:calls")
 async def test_a_second_death_before_anybody_has_settled_loses_nothing(daemon: Make) -> None:
     one = daemon({"good": observer()})

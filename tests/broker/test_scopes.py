@@ -10,7 +10,8 @@ from msgspec import structs
 
 from carpool_broker.core.run_name import run_name
 from carpool_broker.core.scope import ScopeEntry
-from carpool_broker.core.scopes import Resolution, pool_key, resolve, resolve_run
+from carpool_broker.core.launches import pool_key
+from carpool_broker.core.scopes import Resolution, resolve, resolve_run
 from carpool_protocol.attach import RunCommand
 from carpool_protocol.config.model import Config
 from carpool_protocol.config.shape import read_config

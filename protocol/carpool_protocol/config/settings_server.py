@@ -1,0 +1,303 @@
+"""The settings of one server, in the order of the pages that show them.
+
+The defaults of a pool's policy are those of `messages.Policy`, which alone states them. Part of the one table
+in `settings`.
+
+Knows nothing of: files, text, servers by name.
+"""
+
+from typing import Final
+
+from msgspec import UNSET
+
+from carpool_protocol.config.setting import Setting, count, seconds, size
+from carpool_protocol.messages import Policy
+from carpool_protocol.names import check_tools_prefix
+
+_P: Final = Policy()
+
+SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
+    Setting(
+        key="command",
+        field="command",
+        kind="template",
+        default=UNSET,
+        text="The program to run, looked up in the server's `PATH`.",
+    ),
+    Setting(key="args", field="args", kind="templates", default=(), text="Its arguments."),
+    Setting(
+        key="env",
+        field="env",
+        kind="template map",
+        text="Environment variables of the server, added to the daemon's own.",
+    ),
+    Setting(
+        key="cwd",
+        field="cwd",
+        kind="template",
+        default="~",
+        text="Directory the server runs in. Relative to the home directory, which `~` names.",
+    ),
+    Setting(
+        key="transport",
+        field="transport",
+        kind="text",
+        default="stdio",
+        choices=("stdio",),
+        later=("http", "streamable-http", "streamableHttp", "streamable_http", "sse", "ws", "url"),
+        also=("type",),
+        text="How the server is reached. Other programs write it as `type`.",
+    ),
+    Setting(
+        key="era",
+        field="era",
+        kind="text",
+        default="auto",
+        choices=("auto", "legacy", "modern", "match"),
+        text="How the server is spoken to. `legacy`: with a handshake (MCP 2024-11-05 to 2025-11-25). "
+        "`modern`: stateless (MCP 2026-07-28). `auto`: with a handshake, and stateless if it refuses that. "
+        "`match`: each agent's own way, with a process for each, if the server speaks both. Agents of both "
+        "eras can use it in any case; `carpool why SERVER` tells which era it is and why.",
+    ),
+    Setting(
+        key="disabled",
+        field="disabled",
+        kind="switch",
+        default=False,
+        text="Known and shown, never started; its tools are not listed.",
+    ),
+    Setting(
+        key="auto_connect",
+        field="policy.auto_connect",
+        kind="switch",
+        default=_P.auto_connect,
+        text="Start with carpool instead of on first use.",
+    ),
+    Setting(
+        key="sharing",
+        field="policy.sharing",
+        kind="text",
+        default=_P.sharing,
+        choices=("auto", "concurrent", "serial", "session"),
+        text="How agents share the server. `concurrent`: many calls at once on an instance. `serial`: one "
+        "call that can ask at a time on an instance. `session`: each agent has an instance of its own. "
+        "`auto`: carpool decides; `carpool why SERVER` tells what and why.",
+    ),
+    Setting(
+        key="roots",
+        field="roots",
+        kind="text",
+        choices=("workspace", "agent"),
+        text="Which directories the server is told as MCP roots. `workspace`: the workspace of the agent's "
+        "session. `agent`: those that the agent itself names, else its workspace. Agents with other roots "
+        "have an instance of their own. Without this setting roots are not declared to the server.",
+    ),
+    count(
+        "pool.min",
+        "policy.min_instances",
+        _P.min_instances,
+        "instances",
+        "Instances kept running once the server has started.",
+        low=0,
+        high=4096,
+    ),
+    count(
+        "pool.max",
+        "policy.max_instances",
+        _P.max_instances,
+        "instances",
+        "Instances at most. 0: as the sharing mode needs them (1 for `concurrent`, 4 for `serial`, 32 for "
+        "`session`; fewer where carpool's list knows that several would undo each other).",
+        low=0,
+        high=4096,
+    ),
+    count(
+        "pool.spares",
+        "policy.spares",
+        _P.spares,
+        "instances",
+        "Warm instances beyond those that agents hold, while a server shared as `session` is in use, so that "
+        "the next agent need not wait.",
+        low=0,
+        high=4096,
+    ),
+    count(
+        "pool.scale_up_at",
+        "policy.scale_up_at",
+        _P.scale_up_at,
+        "calls",
+        "Unanswered calls on the least busy instance at which another one starts, up to `pool.max`.",
+    ),
+    seconds(
+        "pool.idle_s",
+        "policy.idle_s",
+        _P.idle_s,
+        "An instance unused this long is ended, down to `pool.min`.",
+    ),
+    seconds("timeout_s", "policy.timeout_s", _P.timeout_s, "A call ends after this long without progress."),
+    Setting(
+        key="tool_timeouts_s",
+        field="policy.tool_timeouts_s",
+        kind="seconds map",
+        unit="s",
+        text="`timeout_s` for single tools, by the server's own names.",
+    ),
+    seconds(
+        "max_total_s", "policy.max_total_s", _P.max_total_s, "A call ends after this long, progress or not."
+    ),
+    seconds(
+        "ask_timeout_s",
+        "policy.ask_timeout_s",
+        _P.ask_timeout_s,
+        "A question of the server (sampling, elicitation) that its agent has not answered in this time is "
+        "answered with an error. Meanwhile `timeout_s` of its call stands still.",
+    ),
+    seconds(
+        "lease_idle_s",
+        "policy.lease_idle_s",
+        _P.lease_idle_s,
+        "An instance that one agent holds (`session`) is taken back after this long without a call.",
+    ),
+    seconds("wait_s", "policy.wait_s", _P.wait_s, "The longest a call waits for an instance."),
+    count(
+        "max_waiting_calls",
+        "policy.max_waiting_calls",
+        _P.max_waiting_calls,
+        "calls",
+        "Calls of all sessions that wait for an instance of this server; more are answered `Unavailable`.",
+        low=0,
+    ),
+    size(
+        "max_waiting_bytes", "policy.max_waiting_bytes", _P.max_waiting_bytes, "Size of the calls that wait."
+    ),
+    count(
+        "max_in_flight",
+        "policy.max_in_flight",
+        _P.max_in_flight,
+        "calls",
+        "Unanswered calls on one instance before others wait or another instance starts.",
+    ),
+    seconds("start_s", "policy.start_s", _P.start_s, "Limit from spawn to greeting."),
+    seconds(
+        "first_start_s",
+        "policy.first_start_s",
+        _P.first_start_s,
+        "The same until the server has once greeted: `npx` and `uvx` may install for minutes.",
+    ),
+    count(
+        "restart.give_up_after",
+        "policy.give_up_after",
+        _P.give_up_after,
+        "failures",
+        "Failures in a row after which the server is left alone for `restart.open_s`.",
+    ),
+    seconds(
+        "restart.first_delay_s",
+        "policy.first_delay_s",
+        _P.first_delay_s,
+        "Pause before the first restart; it doubles with each failure.",
+        zero=True,
+    ),
+    seconds("restart.max_delay_s", "policy.max_delay_s", _P.max_delay_s, "The longest pause.", zero=True),
+    seconds(
+        "restart.healthy_after_s",
+        "policy.healthy_after_s",
+        _P.healthy_after_s,
+        "After a life this long an end no longer counts as one failure more in a row.",
+    ),
+    seconds(
+        "restart.open_s",
+        "policy.open_s",
+        _P.open_s,
+        "A server that failed `restart.give_up_after` times in a row is left alone for this long; calls to "
+        "it are refused at once. Then, when somebody needs it, one start and one call show whether it is "
+        "well again. 0: never by itself, only `carpool start SERVER` tries again.",
+        zero=True,
+    ),
+    count(
+        "limits.rss_mb",
+        "policy.limit_rss_mb",
+        _P.limit_rss_mb,
+        "MiB",
+        "An instance whose processes hold more memory than this, twice in a row when looked at every few "
+        "seconds (RSS, so memory that they share counts for each), is replaced: another greets first if it "
+        "is in use, and open calls finish. One that an agent holds (`session`) is left to it for `drain_s`. "
+        "0: no limit.",
+        low=0,
+    ),
+    count(
+        "limits.calls",
+        "policy.limit_calls",
+        _P.limit_calls,
+        "calls",
+        "An instance is replaced in the same way after so many calls, or up to a tenth fewer, so that "
+        "several do not go at once. One that an agent holds is ended with its lease, as always. 0: no limit.",
+        low=0,
+        high=1_000_000_000,
+    ),
+    seconds(
+        "limits.age_s",
+        "policy.limit_age_s",
+        _P.limit_age_s,
+        "The same for the age of an instance. 0: no limit.",
+        zero=True,
+    ),
+    seconds("probe_s", "policy.probe_s", _P.probe_s, "An instance silent this long is probed with a ping."),
+    seconds(
+        "drain_s", "policy.drain_s", _P.drain_s, "The longest a replaced instance may finish what is open."
+    ),
+    Setting(
+        key="replace",
+        field="replace",
+        kind="text",
+        default="greet_first",
+        choices=("greet_first", "stop_first"),
+        text="When the server's settings change: the new one greets before the old one stops, or the old one "
+        "stops first (for servers that hold a port or a lock).",
+    ),
+    Setting(
+        key="stderr_in_errors",
+        field="policy.stderr_in_errors",
+        kind="switch",
+        default=_P.stderr_in_errors,
+        text="Show the server's last stderr lines to whichever agent its death hits. "
+        "They may hold other agents' data.",
+    ),
+    Setting(
+        key="tools.allow",
+        field="tools_allow",
+        kind="texts",
+        default=("*",),
+        text="Tools that agents may see and call, by the server's own names, as patterns "
+        "(`*`, `?`, `[…]`; case counts).",
+    ),
+    Setting(
+        key="tools.deny",
+        field="tools_deny",
+        kind="texts",
+        default=(),
+        text="Patterns of tools that are hidden and refused, also where `tools.allow` has them.",
+    ),
+    Setting(
+        key="tools_prefix",
+        field="tools_prefix",
+        kind="text",
+        check=check_tools_prefix,
+        text="Stands before the separator in the names agents see; without it the server's name does. "
+        '`""`: names untouched.',
+    ),
+    Setting(
+        key="description_prefix",
+        field="description_prefix",
+        kind="switch",
+        text="`description_prefix` for this server alone.",
+    ),
+    Setting(
+        key="tags",
+        field="tags",
+        kind="texts",
+        default=(),
+        text="Words to find servers by; shown, not interpreted.",
+    ),
+)
+"""Settings of one server: the object under `mcpServers` → NAME."""

@@ -43,8 +43,6 @@ class Deaths:
         away_s, fate = self._next
         if self.world.rng.random() < 0.5:
             self.world.wire.flush()
-        if self.world.broker.unsaid:
-            self.world.supervisor.sharing.forgive()
         self.world.wire.broker_died()
         self.world.broker.alive = False
         agents, self.world.agents = list(self.world.agents.values()), {}
@@ -77,7 +75,7 @@ class Deaths:
             if not carrier.crosses(line):
                 self.world.broker.deliver(carrier, line)
         carrier.agent.doubles.clear()
-        self.world.later(self.world.rng.uniform(0.01, 2.0), lambda: self._come_back(carrier))
+        self.world.later(self.world.rng.uniform(0.01, 2.0), lambda: self.come_back(carrier))
 
     def forgive(self, agent: Anybody) -> None:
         """What it has given up nobody can tell its servers before it is back, or given up itself."""
@@ -85,12 +83,13 @@ class Deaths:
         for number in [each for each in self.world.book.cancelled if self.world.book.owners[each] == first]:
             del self.world.book.cancelled[number]
 
-    def _come_back(self, carrier: Carrier) -> None:
+    def come_back(self, carrier: Carrier) -> None:
+        """It finds the next broker, now or as soon as that can be."""
         broker = self.world.broker
         if carrier not in self.world.away:
             return
         if not broker.alive or broker.stopped or (carrier.fate == "late" and broker.may_return()):
-            self.world.later(self.world.rng.uniform(0.05, 0.5), lambda: self._come_back(carrier))
+            self.world.later(self.world.rng.uniform(0.05, 0.5), lambda: self.come_back(carrier))
             return
         self.world.away.remove(carrier)
         agent = carrier.agent

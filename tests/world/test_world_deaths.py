@@ -2,8 +2,10 @@
 
 import pytest
 
+from msgspec.structs import replace
+
 from tests.behaviours import behaviour
-from tests.kit.world import SimServer, World
+from tests.kit.world import POLICY, SimServer, World
 from tests.kit.world_agents import CAPABILITIES, SimAgent
 from tests.kit.world_calm import calm_down
 from tests.kit.world_traits import Traits
@@ -94,3 +96,28 @@ def test_when_both_die_open_calls_are_lost_and_the_agent_works_on(first: str) ->
     world.call(agent, "s__t0")
     world.run(5)
     assert world.book.outcomes == {"link_broken": 1, "ok": 1}
+
+
+@behaviour("lease:never-silently")
+def test_a_link_that_is_cut_before_a_holder_is_back_at_the_next_broker_leaves_it_its_word_of_loss() -> None:
+    policy = replace(POLICY, sharing="session", spares=0)
+    world = World(1, [SimServer(name="s", traits=Traits(), policy=policy)])
+    agent = world.agent(capabilities=ALL)
+    world.run(3)
+    world.call(agent, "s__t0")
+    world.run(2)
+    world.kill_broker(0.1, fate="back")
+    world.run(0.01)
+    [carrier] = world.away
+    world.away.clear()  # it is slow
+    world.run(0.5)
+    world.wire.cut(told=True)
+    world.run(0.1)
+    world.wire.join()
+    world.run(0.1)
+    world.away.append(carrier)
+    world.deaths.come_back(carrier)
+    for _ in range(2):
+        world.call(agent, "s__t0")
+        world.run(3)
+    assert world.book.outcomes == {"ok": 2, "state_lost": 1}

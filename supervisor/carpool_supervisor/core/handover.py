@@ -49,7 +49,7 @@ class Handover:
         """One greeted. What it is told of the record comes before everything else."""
         if same:
             self._record.cut_off()
-        for told in self._record.told(() if same else self._leases.holders(), self._desk.is_asked):
+        for told in self._record.told(self._leases.holders(), self._desk.is_asked):
             self._out(told)
         self._held.abandon_all(now)  # whose a task is, nobody knows but the broker that is gone
         if same:

@@ -27,7 +27,7 @@ from carpool_protocol.ids import (
     SessionId,
 )
 
-LINK_VERSION = 4
+LINK_VERSION = 5
 """What both ends say first. A peer that says another number is refused with a clear sentence."""
 
 Secret = Annotated[dict[str, str], Meta(extra={"journal": "blank"})]
@@ -328,8 +328,8 @@ class SessionNote(Struct, frozen=True, array_like=True):
     """One session that is there, as a supervisor that came needs to know it."""
 
     session: SessionId
-    bereft: list[PoolKey] = []
-    """Pools in mode `session` that it had called at the supervisor before: what it had there is gone."""
+    bereft: list[ServerName] = []
+    """Servers in mode `session` that it had called at the supervisor before: what it had there is gone."""
 
 
 class Sessions(Message, frozen=True, tag=24):
@@ -654,8 +654,8 @@ class RecordedSession(Struct, frozen=True, array_like=True):
     """One session of a broker before this one, of which something is remembered."""
 
     session: SessionId
-    held: list[PoolKey] = []
-    """Where it has a lease, or had one whose loss it was not told of yet."""
+    held: list[ServerName] = []
+    """Of which it has a lease, or had one whose loss it was not told of yet."""
     gone: bool = False
     """A broker gave it up, and its calls are forgotten: that one is not in the record does not mean that no
     server saw it.

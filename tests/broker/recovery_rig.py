@@ -85,12 +85,12 @@ class Rig(Clocked):
         self,
         *calls: RecordedCall,
         epoch: Epoch = EPOCH,
-        held: dict[SessionId, list[PoolKey]] | None = None,
+        held: dict[SessionId, list[ServerName]] | None = None,
         idle: tuple[SessionId, ...] = (),
     ) -> list[Any]:
         """A supervisor greets and remembers these. What the broker says to its record."""
         self.feed(ev.SupervisorCame(1_000_000, epoch))
-        sessions = [RecordedSession(session, keys) for session, keys in (held or {}).items()]
+        sessions = [RecordedSession(session, servers) for session, servers in (held or {}).items()]
         sessions += [RecordedSession(session) for session in idle]
         effects = self.feed(Recorded(sessions, list(calls)))
         self.catalog(A, "x")

@@ -10,7 +10,16 @@ from carpool_broker.core.effects import Reply, TellServed
 from carpool_broker.core.events import SourceId
 from carpool_broker.core.recovery import GRACE_S
 from carpool_broker.returning import Returning
-from carpool_protocol.ids import EMPTY_OBJECT, CallId, Epoch, PoolKey, RawJson, SessionId, call_of
+from carpool_protocol.ids import (
+    EMPTY_OBJECT,
+    CallId,
+    Epoch,
+    PoolKey,
+    RawJson,
+    ServerName,
+    SessionId,
+    call_of,
+)
 from carpool_protocol.messages import (
     Call,
     CancelCall,
@@ -47,6 +56,7 @@ from tests.broker.recovery_rig import (
 )
 
 OLD = call_of(0, 7)
+SERVER = ServerName(A[0])
 
 
 def code(reply: Reply) -> str:
@@ -288,7 +298,7 @@ def test_an_agent_that_leaves_before_the_record_comes_is_awaited_no_more() -> No
     rig = Rig()
     rig.resume(called())
     rig.feed(ev.AgentLeft(ONE))
-    effects = rig.link(recorded(7), held={ONE: [A]})
+    effects = rig.link(recorded(7), held={ONE: [SERVER]})
     assert only(effects, CancelCall) == [CancelCall(OLD, "the agent is gone")]
     assert only(effects, SessionGone) == [SessionGone(ONE)]
     assert notes(effects) == [[]]
@@ -305,21 +315,21 @@ def test_an_agent_that_comes_back_and_leaves_takes_all_of_its_record_along() -> 
 
 def test_what_a_session_holds_is_known_when_a_later_supervisor_must_hear_that_it_is_lost() -> None:
     rig = Rig()
-    rig.link(held={ONE: [A]})
+    rig.link(held={ONE: [SERVER]})
     rig.resume()
     rig.feed(PoolChanged(A, "serving", "", None, "session"))
     rig.unlink()
     (said,) = only(rig.link(epoch=OTHER), Sessions)
-    assert said.live == [SessionNote(ONE, [A])]
+    assert said.live == [SessionNote(ONE, [SERVER])]
 
 
 def test_what_a_session_held_is_lost_also_when_the_supervisor_goes_before_it_is_back() -> None:
     rig = Rig()
-    rig.link(held={ONE: [A]})
+    rig.link(held={ONE: [SERVER]})
     rig.unlink()
     rig.resume()
     (said,) = only(rig.link(epoch=OTHER), Sessions)
-    assert said.live == [SessionNote(ONE, [A])]
+    assert said.live == [SessionNote(ONE, [SERVER])]
 
 
 # --- what is told ---------------------------------------------------------------------------------------

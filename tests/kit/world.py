@@ -189,8 +189,6 @@ class World:
 
     def read_config(self) -> None:
         """The broker reads the configuration (again), for every source."""
-        self.broker.unsaid = True
-        self.broker.missed = self.broker.missed or not self.broker.linked
         for source in SOURCES:
             servers = [server for server in self.servers.values() if server.configured]
             for server in servers:

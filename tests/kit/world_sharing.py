@@ -25,7 +25,6 @@ class SharingBook:
         self._calls: dict[CallId, Call] = {}
         self._server_of: dict[PoolKey, ServerName] = {}
         self._modes: dict[PoolKey, Mode] = {}
-        self._kept: set[PoolKey] = set()
         self._state: dict[At, tuple[InstanceId, PoolKey]] = {}
         """Where this session has state."""
         self._placed: dict[At, set[InstanceId]] = {}
@@ -41,22 +40,14 @@ class SharingBook:
         self._doubts: dict[At, int] = {}
         """How often the link was cut: in doubt an agent hears once too often that its state is gone."""
 
-    def modes(
-        self, modes: dict[PoolKey, Mode], servers: dict[PoolKey, ServerName], kept: set[PoolKey]
-    ) -> None:
-        """How pools are shared from now on. A server whose mode changes makes no promise about older state,
-        nor does a pool that is taken out of the configuration and comes back. `kept`: pools that are
-        configured, and those in whose place they stand.
+    def modes(self, modes: dict[PoolKey, Mode], servers: dict[PoolKey, ServerName]) -> None:
+        """How pools are shared from now on. A server whose mode changes makes no promise about older
+        state.
         """
         self._server_of.update(servers)
         changed = {servers[key] for key, mode in modes.items() if self._modes.get(key, mode) != mode}
-        self._state = {
-            at: (instance, key)
-            for at, (instance, key) in self._state.items()
-            if at[1] not in changed and key in kept
-        }
+        self._state = {at: state for at, state in self._state.items() if at[1] not in changed}
         self._modes = dict(modes)
-        self._kept = kept
 
     def sent(self, call: Call) -> None:
         """The broker has sent a call: whether it arrives or not, from then on it is in doubt."""
@@ -89,7 +80,7 @@ class SharingBook:
     def executed(self, instance: SimInstance, call: Call, mode: Mode) -> None:
         """A server runs a call: from now on its process may hold something of that session."""
         at = self._at(call)
-        if mode != "session" or instance.key not in self._kept:
+        if mode != "session":
             self._state.pop(at, None)
         elif call.call in self._promised and (call.session, instance.id) not in self._over:
             before = self._state.get(at)
@@ -118,12 +109,6 @@ class SharingBook:
         """The link to a broker that lives on was cut."""
         for at in self._called():
             self._doubts[at] = self._doubts.get(at, 0) + 1
-
-    def forgive(self) -> None:
-        """The configuration changed while the link was down, or right before the broker died: nobody can say
-        any more which pool has taken the place of which, and who had state there is not told. A known gap.
-        """
-        self._state.clear()
 
     def _called(self) -> set[At]:
         """Who called what: a broker cannot tell a call on its way or in line from one that ran."""

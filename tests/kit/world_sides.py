@@ -257,10 +257,6 @@ class BrokerSide(Side):
         super().__init__(world)
         self.linked = False
         self.served = Epoch("")
-        self.missed = False
-        """The configuration changed while it had no supervisor."""
-        self.unsaid = False
-        """Its supervisor has not heard of the latest configuration."""
         self.dies_in = 0
         """So many effects later; 0: it lives on."""
         self.secret: bytes = world.rng.randbytes(32) if before is None else before.secret

@@ -173,7 +173,6 @@ class SupervisorSide(Side):
         self.sharing.modes(
             {key: pool.mode for key, pool in pools.items()},
             {key: pool.server for key, pool in pools.items()},
-            {each for key, pool in pools.items() for each in (key, *pool.older)},
         )
 
     def _spawn(self, effect: sf.Spawn) -> None:
@@ -208,9 +207,6 @@ class SupervisorSide(Side):
                 case Wanted():
                     new = [s.key for s in message.pools if s.key not in self._specs]
                     self._specs = {spec.key: spec for spec in message.pools}
-                    if self.world.broker.missed:
-                        self.sharing.forgive()
-                    self.world.broker.unsaid = self.world.broker.missed = False
                     self.feed(message)
                     for key in new:
                         if key in self.world.evidence:

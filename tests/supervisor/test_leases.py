@@ -4,18 +4,28 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from carpool_protocol.ids import InstanceId, PoolKey, SessionId
-from carpool_supervisor.core.leases import CAUSES, Cause, Ended, Held, Leases, StateLost, Waits
+from carpool_protocol.ids import InstanceId, PoolKey, ServerName, SessionId
+from carpool_supervisor.core.leases import CAUSES, IDLE_S, Cause, Ended, Held, Leases, StateLost, Waits
 from tests.behaviours import behaviour
 
 A, B, C = SessionId("s1"), SessionId("s2"), SessionId("s3")
-WEB, EDIT = PoolKey("web"), PoolKey("edit")
+WEB, NEXT, EDIT = PoolKey("web"), PoolKey("web:1"), PoolKey("edit")
+SERVERS = {WEB: ServerName("web"), NEXT: ServerName("web"), EDIT: ServerName("edit")}
+"""Two pools are of one server: one takes the other's place after a reload."""
 I1, I2, I3 = InstanceId(1), InstanceId(2), InstanceId(3)
+
+
+def empty(idle_s: float = IDLE_S) -> Leases:
+    """Nobody holds anything."""
+    table = Leases()
+    for pool, server in SERVERS.items():
+        table.pool_wanted(pool, server, idle_s)
+    return table
 
 
 def leased(*, used: bool = True) -> Leases:
     """A holds instance 1 of WEB, since time 0."""
-    table = Leases()
+    table = empty()
     table.offer(I1, WEB, 0.0)
     assert table.ask(A, WEB, 0.0) == Held(I1, fresh=True)
     if used:
@@ -35,7 +45,7 @@ def test_a_spare_is_leased_at_once_and_stays_its_holders() -> None:
 
 
 def test_who_waits_longest_gets_the_next_instance() -> None:
-    table = Leases()
+    table = empty()
     assert table.ask(A, WEB, 0.0) == Waits()
     assert table.ask(B, WEB, 0.0) == Waits()
     assert table.ask(A, WEB, 0.0) == Waits()
@@ -46,7 +56,7 @@ def test_who_waits_longest_gets_the_next_instance() -> None:
 
 
 def test_who_stopped_waiting_gets_nothing() -> None:
-    table = Leases()
+    table = empty()
     table.ask(A, WEB, 0.0)
     table.stop_waiting(A, WEB)
     assert table.offer(I1, WEB, 1.0) is None
@@ -65,11 +75,11 @@ def test_a_lease_dies_with_its_holder_and_so_does_its_place_in_line() -> None:
 
 def test_what_was_lost_at_any_version_of_a_server_is_told_once() -> None:
     table = leased()
-    table.lose(I1, "reload", WEB, EDIT)
-    assert table.tell(B, (WEB, EDIT)) is None
-    assert table.tell(A, ()) is None
-    assert table.has_lost(A, (EDIT,))
-    assert table.tell(A, (PoolKey("other"), EDIT)) == StateLost("reload")
+    table.lose(I1, "reload")
+    assert table.ask(B, NEXT, 1.0) == Waits()
+    assert table.ask(A, EDIT, 1.0) == Waits()
+    assert table.has_lost(A, SERVERS[NEXT])
+    assert table.ask(A, NEXT, 1.0) == StateLost("reload")
     assert not table.any_lost
     assert table.ask(A, WEB, 1.0) == Waits()
 
@@ -107,7 +117,7 @@ def test_a_lease_that_no_call_ever_used_holds_no_state_to_lose() -> None:
     assert table.ask(A, WEB, 1.0) == Waits()
 
 
-def test_a_loss_concerns_its_session_and_its_pool_only() -> None:
+def test_a_loss_concerns_its_session_and_its_server_only() -> None:
     table = leased()
     table.lose(I1, "crash")
     assert table.ask(B, WEB, 1.0) == Waits()
@@ -138,7 +148,7 @@ def test_a_lease_in_use_is_never_idle_however_long_it_takes() -> None:
 
 
 def test_a_spare_that_dies_is_forgotten() -> None:
-    table = Leases()
+    table = empty()
     table.offer(I1, WEB, 0.0)
     assert table.lose(I1, "crash") is None
     assert table.ask(A, WEB, 0.0) == Waits()
@@ -151,29 +161,33 @@ def test_after_a_reload_the_loss_is_told_at_the_new_pool() -> None:
     table.ask(B, WEB, 0.0)
     table.began(I2)
     table.lose(I2, "crash")
-    table.replaced(WEB, [EDIT])
-    assert table.ask(B, EDIT, 1.0) == StateLost("crash")
+    assert table.ask(B, NEXT, 1.0) == StateLost("crash")
     assert table.held(A, WEB) == I1, "it lasts as long as its instance drains"
-    assert table.lose(I1, "reload", EDIT) == Ended(I1, A, WEB)
-    assert table.ask(A, EDIT, 1.0) == StateLost("reload")
-    assert table.ask(A, EDIT, 1.0) == Waits()
+    assert table.lose(I1, "reload") == Ended(I1, A, WEB)
+    assert table.ask(A, NEXT, 1.0) == StateLost("reload")
+    assert table.ask(A, NEXT, 1.0) == Waits()
 
 
 @behaviour("lease:supervisor-restart")
 def test_a_new_supervisor_tells_of_leases_of_the_old_one() -> None:
-    table = Leases()
-    table.lost_before(A, WEB, "supervisor")
+    table = empty()
+    table.lost_before(A, SERVERS[WEB], "supervisor")
     assert table.ask(A, WEB, 0.0) == StateLost("supervisor")
     assert table.ask(A, WEB, 0.0) == Waits()
 
 
-def test_a_server_that_is_configured_no_more_leaves_nothing_behind() -> None:
+@behaviour("lease:never-silently")
+def test_of_a_server_that_is_configured_no_more_nothing_is_left_but_what_is_to_be_told() -> None:
     table = leased()
     table.ask(B, WEB, 0.0)
-    table.lost_before(C, WEB, "crash")
     assert table.pool_gone(WEB) == [Ended(I1, A, WEB)]
+    table.pool_wanted(WEB, SERVERS[WEB])
     assert table.waiting(WEB) == ()
-    assert table.ask(C, WEB, 0.0) == Waits()
+    assert table.ask(B, WEB, 0.0) == Waits()
+    assert table.ask(A, WEB, 0.0) == StateLost("reload"), "it has come back"
+    table.pool_gone(WEB)
+    table.session_ended(A)
+    assert not table.any_lost
 
 
 @behaviour("wait:cap-yields-lease")
@@ -206,8 +220,8 @@ def test_a_lease_of_which_no_call_was_delivered_holds_no_state_to_lose() -> None
 
 @behaviour("lease:idle")
 def test_each_pool_has_its_own_idle_limit() -> None:
-    table = Leases()
-    table.limits[WEB] = 5.0
+    table = empty()
+    table.pool_wanted(WEB, SERVERS[WEB], 5.0)
     for instance, pool in ((I1, WEB), (I2, EDIT)):
         table.offer(instance, pool, 0.0)
         table.ask(A, pool, 0.0)
@@ -250,7 +264,7 @@ def test_every_cause_has_words_for_the_agent() -> None:
 
 
 sessions = st.sampled_from([A, B, C])
-pools = st.sampled_from([WEB, EDIT])
+pools = st.sampled_from([*SERVERS])
 causes: st.SearchStrategy[Cause] = st.sampled_from(["crash", "reload", "restart", "needed"])
 
 
@@ -259,15 +273,14 @@ class LeaseMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = Leases()
-        self.table.limits = {WEB: 100.0, EDIT: 100.0}
+        self.table = empty(100.0)
         self.now = 0.0
         self.next_id = 1
         self.holds: dict[tuple[SessionId, PoolKey], InstanceId] = {}
         self.flying: dict[InstanceId, int] = {}
         self.used: set[InstanceId] = set()
         self.dead: set[InstanceId] = set()
-        self.owed: dict[tuple[SessionId, PoolKey], Cause] = {}
+        self.owed: dict[tuple[SessionId, ServerName], Cause] = {}
 
     def over(self, ended: Ended | None, cause: Cause | None) -> None:
         if ended is None:
@@ -277,12 +290,12 @@ class LeaseMachine(RuleBasedStateMachine):
         self.dead.add(ended.instance)
         self.flying.pop(ended.instance, None)
         if cause is not None and ended.instance in self.used:
-            self.owed[ended.session, ended.pool] = cause
+            self.owed[ended.session, SERVERS[ended.pool]] = cause
 
     @rule(session=sessions, pool=pools)
     def ask(self, session: SessionId, pool: PoolKey) -> None:
         found = self.table.ask(session, pool, self.now)
-        owed = self.owed.pop((session, pool), None)
+        owed = self.owed.pop((session, SERVERS[pool]), None)
         if owed is not None:
             assert found == StateLost(owed)
         elif (session, pool) in self.holds:
@@ -341,7 +354,7 @@ class LeaseMachine(RuleBasedStateMachine):
             self.over(ended, None)
         self.owed = {key: cause for key, cause in self.owed.items() if key[0] != session}
         assert not any(key[0] == session for key in self.holds)
-        assert all(session not in self.table.waiting(pool) for pool in (WEB, EDIT))
+        assert all(session not in self.table.waiting(pool) for pool in SERVERS)
 
     @rule(session=sessions, pool=pools)
     def give_up(self, session: SessionId, pool: PoolKey) -> None:
@@ -356,29 +369,21 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule()
     def make_room(self) -> None:
-        waiting = {session for pool in (WEB, EDIT) for session in self.table.waiting(pool)}
+        waiting = {session for pool in SERVERS for session in self.table.waiting(pool)}
         instance = self.table.yielding(waiting)
         if instance is not None:
             holder = self.table.holder(instance)
             assert holder is not None
             assert instance not in self.flying
-            assert any(holder in self.table.waiting(pool) for pool in (WEB, EDIT))
+            assert any(holder in self.table.waiting(pool) for pool in SERVERS)
             self.over(self.table.lose(instance, "needed"), "needed")
 
-    @rule(new=st.sampled_from([WEB, EDIT]))
-    def reload_into_itself(self, new: PoolKey) -> None:
-        """The harshest case of `replaced`: leases and marks of one pool land in another that is in use."""
-        old = EDIT if new == WEB else WEB
-        marks = {key: cause for key, cause in self.owed.items() if key[1] == old}
-        for key, cause in marks.items():
-            del self.owed[key]
-            self.owed[key[0], new] = cause
-        self.table.replaced(old, [new])
-        for (session, pool), instance in list(self.holds.items()):
-            if pool == old and instance not in self.flying:
-                self.over(self.table.lose(instance, "reload", new), None)
-                if instance in self.used:
-                    self.owed[session, new] = "reload"
+    @rule(pool=pools)
+    def remove(self, pool: PoolKey) -> None:
+        for ended in self.table.pool_gone(pool):
+            self.over(ended, "reload")
+        assert pool not in {held for _, held in self.holds}
+        self.table.pool_wanted(pool, SERVERS[pool], 100.0)
 
     @invariant()
     def agrees(self) -> None:

@@ -171,7 +171,7 @@ def test_who_holds_a_lease_is_told_and_keeps_it() -> None:
     house.call(1)
     house.answer(1)
     house.do(Written([CallId(1)]))
-    assert house.another_broker() == ([RecordedSession(A, [KEY])], [])
+    assert house.another_broker() == ([RecordedSession(A, [ServerName("s")])], [])
 
 
 @behaviour("record:bounded")

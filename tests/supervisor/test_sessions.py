@@ -1,24 +1,24 @@
 """Who is there: what a supervisor that comes, or comes back, is told of sessions (rule 15)."""
 
-from carpool_protocol.ids import PoolKey, SessionId
+from carpool_protocol.ids import ServerName, SessionId
 from carpool_protocol.messages import SessionNote, Sessions
 from carpool_supervisor.core import events as ev
 from tests.behaviours import behaviour
-from tests.supervisor.test_modes import WEB, House, spec
+from tests.supervisor.test_modes import House, spec
 
 
 def there(*notes: SessionNote) -> Sessions:
     return Sessions(list(notes))
 
 
-def note(session: str, *bereft: PoolKey) -> SessionNote:
-    return SessionNote(SessionId(session), list(bereft))
+def note(session: str, *bereft: str) -> SessionNote:
+    return SessionNote(SessionId(session), [ServerName(each) for each in bereft])
 
 
 @behaviour("lease:supervisor-restart")
 def test_who_had_state_with_an_earlier_supervisor_is_told_once_that_it_is_gone() -> None:
     house = House(spec(sharing="session"))
-    house.do(there(note("a", WEB), note("b")))
+    house.do(there(note("a", "web"), note("b")))
     house.call(1, "a")
     assert (house.fault(1), house.failed[1].delivered) == ("state_lost", "no")
     assert "restarted" in house.failed[1].text
@@ -27,9 +27,9 @@ def test_who_had_state_with_an_earlier_supervisor_is_told_once_that_it_is_gone()
     assert list(house.failed) == [1]
 
 
-def test_a_pool_that_is_no_longer_configured_takes_no_mark() -> None:
+def test_what_was_lost_of_another_server_is_not_told_here() -> None:
     house = House(spec(sharing="session"))
-    house.do(there(note("a", PoolKey("web:gone"))))
+    house.do(there(note("a", "edit")))
     house.served(1, "a")
     assert not house.failed
 
@@ -40,7 +40,7 @@ def test_sessions_that_left_while_the_link_was_down_leave_nothing_behind() -> No
     house.served(1, "a")
     house.served(2, "b")
     house.do(ev.BrokerCame(same=True))
-    house.do(there(note("b", WEB)))
+    house.do(there(note("b", "web")))
     assert house.core.leases.sessions() == {SessionId("b")}
     house.call(3, "b")
     assert house.fault(3) == "state_lost"

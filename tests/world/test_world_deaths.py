@@ -1,7 +1,6 @@
 """A broker that dies is a pause, in the simulated world (rule 4, docs/decisions/0019)."""
 
 import pytest
-
 from msgspec.structs import replace
 
 from tests.behaviours import behaviour

@@ -3,6 +3,7 @@
 The kit raises what runs beside something else where it must not, or on another instance than its state.
 """
 
+import pytest
 from msgspec.structs import replace
 
 from tests.behaviours import behaviour
@@ -67,6 +68,48 @@ def test_a_server_that_is_taken_out_and_comes_back_before_its_process_has_ended_
     world.run(3)
     world.call(agent, "s__t0")
     world.run(12)
+    assert world.book.outcomes == {"ok": 2, "state_lost": 1}
+
+
+@behaviour("lease:never-silently")
+@pytest.mark.parametrize("version", [0, 1])
+def test_what_was_lost_with_a_server_that_was_taken_out_is_told_when_it_is_back(version: int) -> None:
+    """Also long after its pool is gone, and also as another launch."""
+    world = quiet()
+    agent = world.agent()
+    world.run(3)
+    world.call(agent, "s__t0")
+    world.run(1)
+    server = world.servers["s"]
+    for configured in (False, True):
+        server.configured = configured
+        server.version = version if configured else 0
+        world.read_config()
+        world.run(20)
+    assert not world.living()
+    for _ in range(2):
+        world.call(agent, "s__t0")
+        world.run(3)
+    assert world.book.outcomes == {"ok": 2, "state_lost": 1}
+
+
+@behaviour("lease:never-silently", "lease:reload")
+def test_a_configuration_that_changes_twice_while_the_link_is_down_loses_no_word_of_what_was_lost() -> None:
+    world = quiet()
+    agent = world.agent()
+    world.run(3)
+    world.call(agent, "s__t0")
+    world.run(1)
+    world.wire.cut(told=True)
+    world.run(0.1)
+    for version in (1, 2):
+        world.servers["s"].version = version
+        world.read_config()
+    world.wire.join()
+    world.run(10)
+    for _ in range(2):
+        world.call(agent, "s__t0")
+        world.run(3)
     assert world.book.outcomes == {"ok": 2, "state_lost": 1}
 
 

@@ -18,7 +18,7 @@ def note(sessions: Iterable[Session], states: Mapping[PoolKey, PoolChanged]) -> 
         for entry in session.scope.servers if session.called else ():
             state = states.get(entry.key)
             if entry.server in session.called and state is not None and state.mode == "session":
-                session.bereft.add(entry.key)
+                session.bereft.add(entry.server)
         session.called.clear()
 
 

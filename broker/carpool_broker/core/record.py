@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from carpool_broker.core.effects import AnyEffect
 from carpool_protocol.deadlines import Deadlines
-from carpool_protocol.ids import CallId, PoolKey, RawJson, SessionId
+from carpool_protocol.ids import CallId, RawJson, ServerName, SessionId
 from carpool_protocol.messages import CancelCall, Recorded, RecordedCall, Written
 
 
@@ -23,8 +23,8 @@ class Record:
 
     def __init__(self, out: Callable[[AnyEffect], None]) -> None:
         self._out = out
-        self.awaited: dict[SessionId, list[PoolKey]] = {}
-        """Sessions that are not back, and where they hold something."""
+        self.awaited: dict[SessionId, list[ServerName]] = {}
+        """Sessions that are not back, and of which servers they hold something."""
         self.gone: set[SessionId] = set()
         """Sessions that were given up: if one comes back all the same, nothing is known of its calls."""
         self._calls: dict[SessionId, dict[CallId, RecordedCall]] = {}

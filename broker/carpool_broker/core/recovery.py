@@ -28,7 +28,7 @@ from carpool_broker.core.requests import Requests
 from carpool_broker.core.session import Owed, Session
 from carpool_broker.core.tokens import ENDED, Token
 from carpool_protocol.deadlines import Deadlines
-from carpool_protocol.ids import CallId, Epoch, PoolKey, SessionId, life_of
+from carpool_protocol.ids import CallId, Epoch, PoolKey, ServerName, SessionId, life_of
 from carpool_protocol.messages import Catalog, PoolChanged, Recorded, RecordedCall, SessionGone
 from carpool_protocol.subjects import TASKS
 
@@ -77,7 +77,7 @@ class Recovery:
         """Who has come back, and under which supervisor its requests were sent."""
         self._left: set[SessionId] = set()
         """Who left before the record was told."""
-        self._bereft: dict[SessionId, list[PoolKey]] = {}
+        self._bereft: dict[SessionId, list[ServerName]] = {}
         """What sessions that are not back had held at a supervisor that is gone."""
         self._adopted: dict[CallId, Owed] = {}
         self._pools: dict[PoolKey, dict[type, Catalog | PoolChanged]] = {}
@@ -204,11 +204,9 @@ class Recovery:
 
     def _settle(self, session: Session, now: float) -> None:
         """Decide what becomes of everything of a session that is back."""
-        for key in self.record.awaited.pop(session.id, ()):
-            server = session.scope.server_of(key)
-            if server is not None:
-                session.called.add(server)
-                session.used.add(server)
+        held = self.record.awaited.pop(session.id, ())
+        session.called.update(held)
+        session.used.update(held)
         known = self._back[session.id] == self.epoch != NOBODY and session.id not in self.record.gone
         self.waits.disarm(session.id)
         self._before.wait_again(session.id, now)

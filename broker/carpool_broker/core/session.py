@@ -158,8 +158,8 @@ class Session:
         """Servers it has called: what it would otherwise run by itself."""
         self.called: set[ServerName] = set()
         """Servers that have answered it, or may have run a call of it, since the supervisor came."""
-        self.bereft: set[PoolKey] = set()
-        """Pools in mode `session` that it had called at the supervisor that is gone."""
+        self.bereft: set[ServerName] = set()
+        """Servers in mode `session` that it had called at the supervisor that is gone."""
 
     @property
     def served(self) -> bool:

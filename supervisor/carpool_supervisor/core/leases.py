@@ -3,10 +3,11 @@
 A lease is a session's exclusive hold on an instance of a pool in mode `session` (rules 14 and 15). It dies
 with its holder, or after `idle_s` without a call; there is no total limit. An instance that was leased is
 ended, never leased again: no MCP method resets a server. A lease that ends underneath its holder, after it
-had been used, leaves a mark: the next call of that session on that pool is not executed but told
+had been used, leaves a mark: the next call of that session to that server is not executed but told
 `StateLost`, once. So every call asks right before it is written, also one that has waited. A lease of a
-pool that is replaced lasts as long as its instance drains; what is lost then is told at the new pool, or at
-whichever version of the server its session asks first (`placement`).
+pool that is replaced lasts as long as its instance drains. A mark is about a server, not about one pool of
+it: whatever pool serves the session when it calls again, however often the configuration has changed
+meanwhile, it is told there.
 
 Invariants (`check`): an instance has one holder at most and a session one instance of a pool at most;
 nobody waits for a pool whose lease it holds; while anybody waits in a pool it has no spare; exactly the
@@ -21,7 +22,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from carpool_protocol.deadlines import Deadlines
-from carpool_protocol.ids import InstanceId, PoolKey, SessionId
+from carpool_protocol.ids import InstanceId, PoolKey, ServerName, SessionId
 
 IDLE_S: Final = 1800.0
 
@@ -74,45 +75,44 @@ class Ended(Struct, frozen=True):
 
 
 class _Lease:
-    __slots__ = ("in_flight", "instance", "pool", "session", "used")
+    __slots__ = ("in_flight", "instance", "pool", "server", "session", "used")
 
-    def __init__(self, instance: InstanceId, pool: PoolKey, session: SessionId) -> None:
+    def __init__(self, instance: InstanceId, pool: PoolKey, server: ServerName, session: SessionId) -> None:
         self.instance = instance
         self.pool = pool
+        self.server = server
         self.session = session
         self.in_flight = 0
         self.used = False
         """A call ran on it, so there may be state to lose."""
 
 
-class _Loss:
-    """What a session is told once, at whichever pool it asks first."""
-
-    __slots__ = ("cause",)
-
-    def __init__(self, cause: Cause) -> None:
-        self.cause = cause
-
-
 class Leases:
     """All leases of one supervisor."""
 
     def __init__(self) -> None:
-        self.limits: dict[PoolKey, float] = {}
-        """How long a lease of this pool may go unused, in seconds; else `IDLE_S`."""
+        self._limits: dict[PoolKey, float] = {}
+        """How long a lease of this pool may go unused, in seconds."""
         self._by_instance: dict[InstanceId, _Lease] = {}
         self._held: dict[tuple[SessionId, PoolKey], _Lease] = {}
         self._spares: dict[PoolKey, OrderedDict[InstanceId, None]] = {}
         self._pool_of_spare: dict[InstanceId, PoolKey] = {}
         self._waiting: dict[PoolKey, OrderedDict[SessionId, None]] = {}
-        self._lost: dict[tuple[SessionId, PoolKey], _Loss] = {}
+        self._servers: dict[PoolKey, ServerName] = {}
+        """What each pool is one of."""
+        self._lost: dict[tuple[SessionId, ServerName], Cause] = {}
         self._idle: Deadlines[InstanceId] = Deadlines()
+
+    def pool_wanted(self, pool: PoolKey, server: ServerName, idle_s: float = IDLE_S) -> None:
+        """This pool of this server may lease; from now on a lease of it may go unused for so long."""
+        self._servers[pool] = server
+        self._limits[pool] = idle_s
 
     # --- a session comes -------------------------------------------------------------------------------
 
     def ask(self, session: SessionId, pool: PoolKey, now: float) -> Held | StateLost | Waits:
         """A call of this session is there. Asking again while it waits keeps its place."""
-        loss = self.tell(session, (pool,))
+        loss = self.tell(session, self._servers[pool])
         if loss is not None:
             return loss
         lease = self._held.get((session, pool))
@@ -127,16 +127,10 @@ class Leases:
         self._waiting.setdefault(pool, OrderedDict()).setdefault(session, None)
         return Waits()
 
-    def tell(self, session: SessionId, pools: Iterable[PoolKey]) -> StateLost | None:
-        """What this session has lost at any of these pools, and at whichever other it would be told of it:
-        once.
-        """
-        if not self._lost:
-            return None
-        told = [loss for pool in pools if (loss := self._lost.get((session, pool))) is not None]
-        for key in [key for key, loss in self._lost.items() if loss in told]:
-            del self._lost[key]
-        return StateLost(told[0].cause) if told else None
+    def tell(self, session: SessionId, server: ServerName) -> StateLost | None:
+        """What this session has lost of this server: once."""
+        cause = self._lost.pop((session, server), None)
+        return None if cause is None else StateLost(cause)
 
     def stop_waiting(self, session: SessionId, pool: PoolKey) -> None:
         """Its last waiting call has ended."""
@@ -183,13 +177,13 @@ class Leases:
         return session
 
     def _begin(self, instance: InstanceId, pool: PoolKey, session: SessionId, now: float) -> None:
-        lease = _Lease(instance, pool, session)
+        lease = _Lease(instance, pool, self._servers[pool], session)
         self._by_instance[instance] = lease
         self._held[session, pool] = lease
         self._arm(lease, now)
 
     def _arm(self, lease: _Lease, now: float) -> None:
-        self._idle.arm(lease.instance, now, self.limits.get(lease.pool, IDLE_S))
+        self._idle.arm(lease.instance, now, self._limits[lease.pool])
 
     # --- a lease ends ----------------------------------------------------------------------------------
 
@@ -206,9 +200,9 @@ class Leases:
         known = {session for session, _ in (*self._held, *self._lost)}
         return known.union(*self._waiting.values())
 
-    def holders(self) -> list[tuple[SessionId, PoolKey]]:
-        """Who holds an instance of which pool, or is to be told that one is lost."""
-        return [*self._held, *self._lost]
+    def holders(self) -> set[tuple[SessionId, ServerName]]:
+        """Who holds an instance of which server, or is to be told that one is lost."""
+        return {(lease.session, lease.server) for lease in self._held.values()}.union(self._lost)
 
     def all_lost(self, cause: Cause) -> list[Ended]:
         """Sessions live on, but nobody knows any more which."""
@@ -220,16 +214,12 @@ class Leases:
         if lease is not None:
             lease.used = False
 
-    def lose(self, instance: InstanceId, cause: Cause, *told_at: PoolKey) -> Ended | None:
-        """The instance has died or must end. None when nobody held it (a spare is forgotten). `told_at`: the
-        pools that stand in the place of its own after a reload; which of them its holder asks is not known.
-        """
+    def lose(self, instance: InstanceId, cause: Cause) -> Ended | None:
+        """The instance has died or must end. None when nobody held it (a spare is forgotten)."""
         lease = self._by_instance.get(instance)
         if lease is not None:
             if lease.used:
-                loss = _Loss(cause)
-                for pool in told_at or (lease.pool,):
-                    self._lost[lease.session, pool] = loss
+                self._lost[lease.session, lease.server] = cause
             return self._end(lease)
         spare_of = self._pool_of_spare.pop(instance, None)
         if spare_of is not None:
@@ -238,18 +228,9 @@ class Leases:
                 del self._spares[spare_of]
         return None
 
-    def lost_before(self, session: SessionId, pool: PoolKey, cause: Cause) -> None:
+    def lost_before(self, session: SessionId, server: ServerName, cause: Cause) -> None:
         """The broker tells of a lease that an earlier supervisor held."""
-        self._lost[session, pool] = _Loss(cause)
-
-    def replaced(self, old: PoolKey, new: Iterable[PoolKey]) -> None:
-        """A reload put the pools `new` in the place of `old`: who has lost a lease of `old` is told so there.
-        Leases of `old` last as long as their instances.
-        """
-        for session, pool in [key for key in self._lost if key[1] == old]:
-            loss = self._lost.pop((session, pool))
-            for each in new:
-                self._lost[session, each] = loss
+        self._lost[session, server] = cause
 
     def withdraw(self, pool: PoolKey) -> None:
         """The pool leases nothing any more: its spares are ordinary instances, nobody waits for a lease."""
@@ -258,8 +239,8 @@ class Leases:
             del self._pool_of_spare[instance]
 
     def removed(self, pool: PoolKey) -> list[Ended]:
-        """The server is no longer configured: leases end. It may come back before its last instance has
-        ended, and then whoever has lost one is told so.
+        """The server is no longer configured: leases end. It may come back, and then whoever has lost one is
+        told so.
         """
         self.withdraw(pool)
         over = [
@@ -268,12 +249,11 @@ class Leases:
         return [ended for ended in over if ended is not None]
 
     def pool_gone(self, pool: PoolKey) -> list[Ended]:
-        """Nothing is left of the pool: nobody is told any more what was lost there."""
-        self.withdraw(pool)
-        self.limits.pop(pool, None)
-        for key in [key for key in self._lost if key[1] == pool]:
-            del self._lost[key]
-        return [self._end(lease) for lease in list(self._held.values()) if lease.pool == pool]
+        """Nothing is left of the pool but what sessions are to be told."""
+        over = self.removed(pool)
+        self._limits.pop(pool, None)
+        self._servers.pop(pool, None)
+        return over
 
     def overdue(self, now: float) -> list[Ended]:
         """End the leases that were idle for too long."""
@@ -324,17 +304,17 @@ class Leases:
         """Whether anybody is to be told of anything."""
         return bool(self._lost)
 
-    def has_lost(self, session: SessionId, pools: Iterable[PoolKey]) -> bool:
+    def has_lost(self, session: SessionId, server: ServerName) -> bool:
         """Whether `tell` would have something to say."""
-        return any((session, pool) in self._lost for pool in pools)
+        return (session, server) in self._lost
+
+    def lost(self, server: ServerName) -> bool:
+        """Whether anybody is to be told of a lease of this server."""
+        return any(each == server for _, each in self._lost)
 
     def concern(self, pools: Collection[PoolKey]) -> bool:
-        """Whether anybody holds or has lost an instance of one of these pools."""
-        return any(pool in pools for held in (self._held, self._lost) for _, pool in held)
-
-    def open(self, pool: PoolKey) -> bool:
-        """Whether anybody does."""
-        return any(key[1] == pool for key in self._held) or any(key[1] == pool for key in self._lost)
+        """Whether anybody holds an instance of one of these pools."""
+        return any(pool in pools for _, pool in self._held)
 
     def knows(self, instance: InstanceId) -> bool:
         """Whether it is leased or a spare."""
@@ -362,6 +342,7 @@ class Leases:
     def check(self) -> None:
         """Assert every invariant."""
         assert len(self._by_instance) == len(self._held), "a session or an instance is in two leases"
+        assert self._servers.keys() == self._limits.keys()
         for (session, pool), lease in self._held.items():
             assert (lease.session, lease.pool) == (session, pool)
             assert self._by_instance[lease.instance] is lease

@@ -27,7 +27,7 @@ def find(call: Call, pool: Pool, pools: Pools, leases: Leases, now: float) -> In
     """
     session = call.session
     if leases.any_lost:
-        lost = leases.tell(session, _versions(pool, pools))
+        lost = leases.tell(session, pool.server)
         if lost is not None:
             return lost
     mine = _held(session, pool, pools, leases)
@@ -56,7 +56,7 @@ def pinned(call: Call, pools: Pools, leases: Leases) -> Instance | Failed:
 
 def could_go(call: Call, pool: Pool, pools: Pools, leases: Leases) -> bool:
     """Whether `find` would have something for it. Changes nothing: for `check`."""
-    if leases.has_lost(call.session, _versions(pool, pools)):
+    if leases.has_lost(call.session, pool.server):
         return True
     mine = _held(call.session, pool, pools, leases)
     if mine is not None:
@@ -70,7 +70,9 @@ def only_lanes_decide(pool: Pool, pools: Pools, leases: Leases) -> bool:
     """Whether where a call of this pool goes depends on nothing but free lanes, so for all of a kind alike:
     nobody holds or has lost an instance of its server.
     """
-    return pool.mode != "session" and not leases.concern(set(_versions(pool, pools)))
+    if pool.mode == "session" or leases.lost(pool.server):
+        return False
+    return not leases.concern(set(_versions(pool, pools)))
 
 
 def free_lane(pool: Pool, *, can_ask: bool) -> Instance | None:
@@ -148,8 +150,8 @@ def _held(session: SessionId, pool: Pool, pools: Pools, leases: Leases) -> Insta
 
 
 def _versions(pool: Pool, pools: Pools) -> Iterator[PoolKey]:
-    """All pools of its server that may hold something of its callers: the older ones, itself, and, where it
-    leases, those in its place. (Where it shares, a call in its line counts on no state.)
+    """All pools of its server that may hold an instance of its callers: the older ones, itself, and, where
+    it leases, those in its place. (Where it shares, a call in its line counts on no state.)
     """
     yield from pool.older
     yield pool.key

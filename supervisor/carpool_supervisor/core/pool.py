@@ -348,3 +348,10 @@ def timeout_of(policy: Policy, call: Call) -> float:
 
 Calls = dict[CallId, OpenCall]
 Pools = dict[PoolKey, Pool]
+
+
+def heed_losses(server: ServerName, pools: Pools) -> None:
+    """Somebody is to be told of what was lost of this server: each call to any of its pools asks first."""
+    for pool in pools.values():
+        if pool.server == server:
+            pool.plain = False

@@ -14,7 +14,7 @@ Knows nothing of: how calls run, who is a broker.
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
-from carpool_protocol.ids import CallId, PoolKey, RawJson, SessionId, whole_of
+from carpool_protocol.ids import CallId, PoolKey, RawJson, ServerName, SessionId, whole_of
 from carpool_protocol.messages import Answered, Call, Failed, Recorded, RecordedCall, RecordedSession
 
 MAX_KEPT_BYTES: Final = 96 * 1024 * 1024
@@ -125,10 +125,10 @@ class Record:
     # --- a broker that begins ----------------------------------------------------------------------------
 
     def told(
-        self, holders: Iterable[tuple[SessionId, PoolKey]], asked: Callable[[CallId], bool]
+        self, holders: Iterable[tuple[SessionId, ServerName]], asked: Callable[[CallId], bool]
     ) -> list[Recorded]:
-        """Everything, as messages. `holders`: who has a lease where, or is to hear that it is lost; `asked`:
-        whether the agent behind an open call is asked for something in rounds.
+        """Everything, as messages. `holders`: who has a lease of what, or is to hear that it is lost;
+        `asked`: whether the agent behind an open call is asked for something in rounds.
         """
         for call, entry in list(self._ended.items()):
             if isinstance(entry.end, Answered) and entry.end.task:  # it was cancelled with its broker
@@ -142,10 +142,10 @@ class Record:
             for each in (self._bare, self._ended)
             for call, e in each.items()
         ]
-        held: dict[SessionId, list[PoolKey]] = {each.session: [] for each in calls}
-        for session, key in holders:
-            held.setdefault(whole_of(session), []).append(key)
-        sessions = [RecordedSession(session, sorted(keys)) for session, keys in held.items()]
+        held: dict[SessionId, set[ServerName]] = {each.session: set() for each in calls}
+        for session, server in sorted(holders):
+            held.setdefault(whole_of(session), set()).add(server)
+        sessions = [RecordedSession(session, sorted(servers)) for session, servers in held.items()]
         sessions += [RecordedSession(session, gone=True) for session in self._gone if session not in held]
         messages = [
             Recorded([], calls[at : at + CALLS_PER_MESSAGE], last=False)

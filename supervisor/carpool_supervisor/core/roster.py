@@ -26,8 +26,7 @@ from carpool_supervisor.core.events import InstanceExited, SpawnFailed
 from carpool_supervisor.core.held import MAX_HELD_S
 from carpool_supervisor.core.leases import Cause, Leases
 from carpool_supervisor.core.lifecycle import ACTIVE, ENDING, Happening, State
-from carpool_supervisor.core.placement import heirs
-from carpool_supervisor.core.pool import MAX_LINGERING, Instance, Pool, Pools
+from carpool_supervisor.core.pool import MAX_LINGERING, Instance, Pool, Pools, heed_losses
 from carpool_supervisor.core.refusals import died_text, ended_text
 from carpool_supervisor.core.silence import Judgement, judge
 from carpool_supervisor.core.starts import Starts, falls_short
@@ -262,12 +261,9 @@ class Roster:
             self.breakers.left(instance)
 
     def _lose(self, instance: Instance, cause: Cause) -> None:
-        """Nobody can hold it any longer. After a reload the loss is told at the pool that took over."""
-        pool = instance.pool
-        told_at = () if pool.wanted else heirs(pool, self._pools)
-        if self._leases.lose(instance.id, cause, *told_at) is not None:
-            for key in told_at:
-                self._pools[key].plain = False
+        """Nobody can hold it any longer."""
+        if self._leases.lose(instance.id, cause) is not None:
+            heed_losses(instance.pool.server, self._pools)
 
     def shrink(self, pool: Pool, now: float) -> None:
         """End what is more than the pool may have: what is leased last."""

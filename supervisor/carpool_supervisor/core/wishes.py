@@ -32,7 +32,7 @@ from carpool_supervisor.core.events import PoolKnown
 from carpool_supervisor.core.leases import Ended, Leases
 from carpool_supervisor.core.lifecycle import ENDING, State
 from carpool_supervisor.core.placement import heirs, stranded, waiting_for_themselves
-from carpool_supervisor.core.pool import Pool, Pools
+from carpool_supervisor.core.pool import Pool, Pools, heed_losses
 from carpool_supervisor.core.refusals import GONE_POOL, OWN_LANE, broken
 from carpool_supervisor.core.restart import FRESH
 from carpool_supervisor.core.roster import Roster
@@ -72,6 +72,7 @@ class Wishes:
                 pool.asking, pool.wish = spec.asking, spec.era
                 pool.era = first_of(pool)
                 pool.target = max(spec.policy.min_instances, 1 if spec.policy.auto_connect else 0)
+                pool.plain = pool.plain and not self._leases.lost(pool.server)
             else:
                 self._change_policy(pool, spec.policy, now)
                 self._roster.judge(pool, now)
@@ -81,7 +82,7 @@ class Wishes:
                     pool.target = max(pool.target, spec.policy.min_instances)
             pool.start_after, pool.stop_first = spec.start_after, spec.stop_first
             self._succeed(pool, spec)
-            self._leases.limits[pool.key] = spec.policy.lease_idle_s
+            self._leases.pool_wanted(pool.key, pool.server, spec.policy.lease_idle_s)
             self._roster.shrink(pool, now)
             self._starts.want(pool)
         for key in [key for key in self._pools if key not in keys] if wanted.complete else []:
@@ -103,7 +104,7 @@ class Wishes:
             return
         older = dict.fromkeys(key for each in before for key in (each.key, *each.older) if key != pool.key)
         pool.older = tuple(key for key in older if key in self._pools)
-        if any(self._leases.open(key) for key in pool.older):
+        if self._leases.concern(pool.older):
             pool.plain = False
 
     def _rewant(self, pool: Pool) -> None:
@@ -145,11 +146,8 @@ class Wishes:
         pool.wanted = False
         self._starts.unwant(pool.key)
         after = heirs(pool, self._pools)
-        if after:
-            self._leases.replaced(pool.key, after)
-        for heir in after:
-            if self._leases.open(heir) or self._leases.open(pool.key):
-                self._pools[heir].plain = False
+        for heir in after if self._leases.concern((pool.key, *after)) else ():
+            self._pools[heir].plain = False
         if pool.waiting:
             self.tend(pool, now)
             for session in stranded(pool, self._pools, self._leases):
@@ -158,8 +156,8 @@ class Wishes:
             pool.target = 0
             if after:
                 self._leases.withdraw(pool.key)
-            else:
-                self._leases.removed(pool.key)
+            elif self._leases.removed(pool.key):
+                heed_losses(pool.server, self._pools)
             for instance in list(pool.instances.values()):
                 self._roster.wind_down(instance, now)
         if not pool.instances and not pool.waiting and not self._stands_for_another(pool):
@@ -243,8 +241,8 @@ class Wishes:
         """A session is served by another pool now: its lease stays behind, and it is told so there."""
         instance, pool = self._leases.held(moved.session, moved.old), self._pools.get(moved.new)
         if instance is not None and pool is not None:
-            self._leases.lose(instance, "roots", pool.key)
-            pool.plain = False
+            self._leases.lose(instance, "roots")
+            heed_losses(pool.server, self._pools)
             self._roster.spare(self._roster.instances[instance], now)
         if moved.old in self._pools:  # what is in line there would lease an instance that nobody calls again
             self._desk.fail_waiting_of(moved.session, self._pools[moved.old], *GONE_POOL)
@@ -263,10 +261,9 @@ class Wishes:
         if self._has_lost_touch:  # what this very supervisor leased it has marked itself
             return
         for note in there.live:
-            for key in note.bereft:
-                if key in self._pools:
-                    self._leases.lost_before(note.session, key, "supervisor")
-                    self._pools[key].plain = False
+            for server in note.bereft:
+                self._leases.lost_before(note.session, server, "supervisor")
+                heed_losses(server, self._pools)
 
     def overdue(self, now: float) -> None:
         """Leases that were idle for too long, and lanes that were tainted for too long."""
@@ -277,7 +274,9 @@ class Wishes:
     def _returned(self, leases: Iterable[Ended], now: float) -> None:
         """What was leased is ended, never leased again (rule 15)."""
         for ended in leases:
-            self._roster.spare(self._roster.instances[ended.instance], now)
+            instance = self._roster.instances[ended.instance]
+            heed_losses(instance.pool.server, self._pools)
+            self._roster.spare(instance, now)
 
     # --- pools that are not plain ----------------------------------------------------------------------
 
@@ -304,7 +303,7 @@ class Wishes:
 
     def _leases_left(self, pool: Pool) -> bool:
         pool.older = tuple(key for key in pool.older if key in self._pools)
-        return any(self._leases.open(key) for key in (pool.key, *pool.older))
+        return self._leases.lost(pool.server) or self._leases.concern((pool.key, *pool.older))
 
     def _renew(self, pool: Pool, now: float) -> None:
         """Replace the lanes that have waited long enough for the answer to a call that is over (rule 5)."""
@@ -352,7 +351,8 @@ class Wishes:
                 assert not self._leases.spares(pool.key)
                 assert all(self._leases.holder(i.id) is None for i in pool.serving), "leased, and shared"
             if pool.plain:
-                assert not self._leases.open(pool.key)
+                assert not self._leases.concern((pool.key,))
+                assert not self._leases.lost(pool.server), f"nobody is told at {pool.key} what was lost"
             for session in self._leases.waiting(pool.key):
                 assert pool.waiting.has(session), f"{session} waits for a lease without a call"
             for instance in pool.instances.values():

@@ -35,14 +35,12 @@ class TurnBook:
                 self._left(key, whole)
 
     def placed(self, call: Call, *, alike: bool) -> None:
-        """It is written to an instance. `alike`: all are alike to every call, and none is anybody's still
-        from when they were leased. (A call that comes back from a dead instance does not wait again here:
-        it is the next of its session anyway.)
+        """It is written to an instance: its session had a turn, also with a call that comes back from an
+        instance that died, which waits again unseen. `alike`: all are alike to every call, and none is
+        anybody's still from when they were leased.
         """
-        line = self._waiting.get(call.key, {})
-        whole = line.pop(call.call, None)
-        if whole is None:
-            return
+        line, whole = self._waiting.setdefault(call.key, {}), whole_of(call.session)
+        line.pop(call.call, None)
         turns = self._turns.setdefault(call.key, {})
         turns.pop(whole, None)
         for other in set(line.values()) - {whole} if alike else ():
@@ -50,7 +48,6 @@ class TurnBook:
             seen[whole] = seen.get(whole, 0) + 1
             if seen[whole] > MOST_TURNS:
                 raise Violation(f"{other} waits for {call.key} through {seen[whole]} turns of {whole}")
-        self._left(call.key, whole)
 
     def forget(self) -> None:
         """Everything is abandoned."""

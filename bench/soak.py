@@ -266,22 +266,18 @@ async def watch(house: Carpool, began: float, rows: list[dict[str, Any]], stop: 
             await stop.wait()
 
 
-async def seeds(first: int, stop: trio.Event) -> int:
-    """Seeds of the simulated world, a batch at a time; the first not run. A bad one ends everything."""
-    count = 200
-    while not stop.is_set():
-        environ = {**os.environ, "CARPOOL_WORLD_FIRST": str(first), "CARPOOL_WORLD_SEEDS": str(count)}
-        done = await trio.run_process(
-            ["nice", sys.executable, "-m", "pytest", "-q", "-x", "tests/world"],
-            cwd=TOP,
-            env=environ,
-            capture_stdout=True,
-            check=False,
-        )
-        if done.returncode:
-            raise SystemExit(f"soak: the simulated world failed:\n{done.stdout.decode()[-3000:]}")
-        first += count
-    return first
+async def storms(for_s: float, first: int) -> tuple[str, list[str]]:
+    """Storms of the simulated world for so long: its last line, and the words about each broken seed."""
+    done = await trio.run_process(
+        ["nice", sys.executable, "-m", "tests.kit.soak", f"{for_s:g}", str(first)],
+        cwd=TOP,
+        capture_stdout=True,
+        check=False,
+    )
+    *before, last = done.stdout.decode().splitlines() or ["it said nothing"]
+    if done.returncode:
+        return last, [*(line for line in before if line.startswith("seed ")), last]
+    return last, []
 
 
 async def soak(options: argparse.Namespace) -> int:
@@ -294,7 +290,7 @@ async def soak(options: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
     stop, over = trio.Event(), trio.Event()
     began = time.monotonic()
-    last = [options.first_seed]
+    worlds = "not run"
     troubles: list[str] = []
     try:
         for house in houses:
@@ -302,7 +298,9 @@ async def soak(options: argparse.Namespace) -> int:
         async with trio.open_nursery() as nursery:
 
             async def simulate() -> None:
-                last[0] = await seeds(options.first_seed, stop)
+                nonlocal worlds
+                worlds, broken = await storms(options.seconds, options.first_seed)
+                troubles.extend(f"simulated world: {each}" for each in broken)
 
             if options.worlds:
                 nursery.start_soon(simulate)
@@ -323,21 +321,21 @@ async def soak(options: argparse.Namespace) -> int:
     soak_report.write(rows, OUT)
     if options.plot:
         soak_report.draw(rows, Path(options.plot))
-    report(houses, last[0] - options.first_seed)
+    report(houses)
+    print(f"simulated world: {worlds}\n")
     print(soak_report.growth(rows))
     for each in troubles[:20]:
         print(f"WRONG: {each}")
     return 1 if troubles else 0
 
 
-def report(houses: list[Carpool], worlds: int) -> None:
+def report(houses: list[Carpool]) -> None:
     """What people want to know first."""
     for house in houses:
         ledger = house.ledger
         kills = ", ".join(f"{count} {what}" for what, count in sorted(house.kills.items()))
         ends = ", ".join(f"{count} {what}" for what, count in ledger.ends.most_common())
         print(f"{house.name}: {ledger.asked} calls: {ends}; killed {kills}; longest {ledger.longest_s:.1f} s")
-    print(f"simulated world: {worlds} seeds\n")
 
 
 def main(argv: list[str]) -> int:

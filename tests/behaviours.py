@@ -780,6 +780,25 @@ _CONFIG: Final = {
     ),
 }
 
+_PYTHON: Final = {
+    "python:run": Behaviour(
+        "issue 6", "A server may be a Python module: its public functions are tools, of a supervised child."
+    ),
+    "python:schemas": Behaviour(
+        "issue 6", "A function's types, models, defaults and docstring are what agents read of its tool."
+    ),
+    "python:untyped": Behaviour(
+        "issue 6", "A function without types takes any arguments, and that is said; `strict` refuses it."
+    ),
+    "python:failures": Behaviour(
+        "issue 6", "A module that cannot be offered says why in the error; an exception is the tool's own."
+    ),
+    "python:stdout": Behaviour(
+        "issue 6", "What a module prints, or a child of it, is not read as an answer."
+    ),
+    "python:side-by-side": Behaviour("issue 6", "A slow function of a module holds up no other call."),
+}
+
 BEHAVIOURS: Final[dict[str, Behaviour]] = (
     _CONFIG
     | _RUNS
@@ -793,4 +812,5 @@ BEHAVIOURS: Final[dict[str, Behaviour]] = (
     | _PRIVATE
     | _INPUT
     | _FAULTS
+    | _PYTHON
 )

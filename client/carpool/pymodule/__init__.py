@@ -1,0 +1,5 @@
+"""A server whose tools are the functions of a Python module: `python -m carpool.pymodule MODULE`.
+
+What a server with `"python": "package.module"` is run as. A supervised child like any other; nothing else of
+carpool is imported here. It needs the official MCP SDK (the extra `python`). For people: docs/python.md.
+"""

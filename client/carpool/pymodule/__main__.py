@@ -1,0 +1,45 @@
+"""`python -m carpool.pymodule [--strict] MODULE`: serve a module's functions over stdio.
+
+The last line on stderr is the reason of a failure: agents and `carpool status` are shown it.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from carpool.pymodule.load import CannotLoadError, load
+from carpool.pymodule.wire import claim
+
+
+def say(text: str) -> None:
+    """For the server's log."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def main(words: Sequence[str]) -> int:
+    """Returns the exit code: 0 at the end of the wire, 1 where the module cannot be served, 2: usage."""
+    *flags, name = words or ("",)
+    if not name or flags not in ([], ["--strict"]):
+        say("usage: python -m carpool.pymodule [--strict] MODULE")
+        return 2
+    source, sink = claim()
+    try:
+        # Before the module's directory is searched: a file there may be called like one of its needs.
+        from carpool.pymodule.serve import NotStrictError, serve, tools_of
+    except ImportError as error:
+        say(
+            f"a server made of a Python module needs the MCP SDK 2.3 or newer ({error}): "
+            f"{sys.executable} -m pip install 'carpool[python]'"
+        )
+        return 1
+    try:
+        module = load(name)
+        tools = tools_of(module, strict=bool(flags), say=say)
+    except (CannotLoadError, NotStrictError) as error:
+        say(str(error))
+        return 1
+    serve(module, tools, source, sink)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

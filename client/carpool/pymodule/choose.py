@@ -1,0 +1,60 @@
+"""Which functions of a module are its tools, and which of them have parameters without types.
+
+Owns the rule: the functions that `__all__` names, else those that are defined in the module itself and whose
+names do not begin with an underscore; in the order in which they are written.
+
+Pure. Knows nothing of: schemas, the SDK, where modules come from.
+"""
+
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NamedTuple
+
+Function = Callable[..., Any]
+
+
+class Chosen(NamedTuple):
+    """One of them."""
+
+    name: str
+    function: Function
+    where: str
+    """`tools.py:12`; the module's name where that is not known."""
+
+
+def public_functions(module: ModuleType) -> list[Chosen]:
+    """The module's tools."""
+    named = getattr(module, "__all__", None)
+    if named is not None:
+        names = [name for name in dict.fromkeys(named) if hasattr(module, name)]
+    else:
+        names = [
+            name
+            for name, value in vars(module).items()
+            if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+        ]
+    found = [(name, getattr(module, name)) for name in names]
+    return [Chosen(name, value, where(module, value)) for name, value in found if _is_function(value)]
+
+
+def without_types(function: Function) -> list[str]:
+    """Parameters from which no schema can be made: without an annotation, `*args` and `**kwargs`."""
+    return [
+        each.name
+        for each in inspect.signature(function).parameters.values()
+        if each.annotation is each.empty or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+
+
+def where(module: ModuleType, function: Function) -> str:
+    """Where a function is written, for people."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return module.__name__
+    return f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno}"
+
+
+def _is_function(value: object) -> bool:
+    """Also one behind a decorator that says what it wraps, as `functools.cache` does."""
+    return callable(value) and inspect.isroutine(inspect.unwrap(value))

@@ -1,0 +1,249 @@
+"""Functions of a module as tools: which ones, with which schemas; results and mistakes."""
+
+import base64
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import anyio
+import pytest
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import CallToolResult
+
+from carpool.pymodule.choose import public_functions, without_types
+from carpool.pymodule.load import CannotLoadError, load
+from carpool.pymodule.offer import tool_of
+from carpool.pymodule.serve import NotStrictError, tools_of
+from tests.behaviours import behaviour
+
+
+def module_of(source: str) -> ModuleType:
+    module = ModuleType("mine")
+    sys.modules["mine"] = module  # pydantic looks annotations up there
+    exec(compile(source, "/somewhere/mine.py", "exec"), vars(module))
+    return module
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    before, path = set(sys.modules), list(sys.path)
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith("mine"):
+            del sys.modules[name]
+    sys.path[:] = path
+
+
+def offered(source: str, *, strict: bool = False) -> tuple[dict[str, Any], list[str]]:
+    """The tools as they are listed, by name, and what was said of functions."""
+    said: list[str] = []
+    tools = tools_of(module_of(source), strict=strict, say=said.append)
+    return {each.name: each for each in tools}, said
+
+
+def called(source: str, name: str = "f", **arguments: Any) -> CallToolResult:
+    tools, _ = offered(source)
+    server: MCPServer[None] = MCPServer("x")
+
+    async def run() -> CallToolResult:
+        found = await tools[name].run(arguments, Context(mcp_server=server), convert_result=True)
+        assert isinstance(found, CallToolResult)
+        return found
+
+    return anyio.run(run)
+
+
+def names(source: str) -> list[str]:
+    return [each.name for each in public_functions(module_of(source))]
+
+
+@behaviour("python:run")
+def test_the_functions_that_a_module_defines_are_its_tools_in_their_order() -> None:
+    assert names(
+        "from os.path import join\n"
+        "import functools, json\n"
+        "def b(): ...\n"
+        "async def a(): ...\n"
+        "def _hidden(): ...\n"
+        "class Thing:\n    def method(self): ...\n"
+        "number = 3\n"
+        "@functools.cache\ndef kept(): ...\n"
+    ) == ["b", "a", "kept"]
+
+
+def test_names_in_all_are_the_tools_wherever_they_are_from() -> None:
+    assert names(
+        "from os.path import join\n__all__ = ['join', 'f', 'Thing', 'gone', 'join']\n"
+        "def f(): ...\ndef g(): ...\nclass Thing: ...\n"
+    ) == ["join", "f"]
+
+
+def test_parameters_that_have_no_schema_are_named() -> None:
+    module = module_of(
+        "def f(a, b: int, *c: int, d=1, **e: int) -> int: ...\ndef g(a: int, *, b: str = 'x'): ..."
+    )
+    assert [without_types(each.function) for each in public_functions(module)] == [["a", "c", "d", "e"], []]
+
+
+@behaviour("python:schemas")
+def test_a_schema_is_made_of_types_models_defaults_and_descriptions() -> None:
+    tools, said = offered('''
+from dataclasses import dataclass
+from typing import Annotated, Literal, Optional
+from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
+
+class Point(BaseModel):
+    x: int
+    y: float = 0
+
+@dataclass
+class Box:
+    corner: Point
+    name: str = "box"
+
+class Extra(TypedDict):
+    key: int
+
+def f(
+    box: Box,
+    extra: Extra,
+    way: Literal["up", "down"],
+    who: Annotated[str, Field(description="Whose.")] = "me",
+    other: Optional[Point] = None,
+    many: list[int | str] = [],
+) -> Point:
+    """Move a box.
+
+    Slowly.
+    """
+''')
+    assert said == []
+    tool = tools["f"]
+    assert tool.description == "Move a box.\n\nSlowly."
+    schema = tool.parameters
+    assert schema["type"] == "object"
+    assert schema["required"] == ["box", "extra", "way"]
+    properties = schema["properties"]
+    assert properties["way"]["enum"] == ["up", "down"]
+    assert (properties["who"]["description"], properties["who"]["default"]) == ("Whose.", "me")
+    assert properties["many"]["items"] == {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+    assert schema["$defs"]["Box"]["properties"]["corner"] == {"$ref": "#/$defs/Point"}
+    assert schema["$defs"]["Extra"]["required"] == ["key"]
+    assert tool.output_schema["properties"]["x"] == {"title": "X", "type": "integer"}
+
+
+def test_tags_of_the_module_and_of_a_function_and_its_version_are_in_its_meta() -> None:
+    tools, _ = offered(
+        "__tags__ = ['all']\ndef f(): ...\ndef g(): ...\n"
+        "g.__tags__ = ('all', 'own', 3)\ng.__version__ = '2'\n"
+    )
+    assert tools["f"].meta == {"carpool/tags": ["all"]}
+    assert tools["g"].meta == {"carpool/tags": ["all", "own"], "carpool/version": "2"}
+
+
+@behaviour("python:untyped")
+def test_a_function_without_types_takes_any_arguments_and_is_named_with_its_line() -> None:
+    source = (
+        "def g(n: int) -> int:\n    return n\n\n"
+        "def f(text, times: int = 2, **more):\n    return [text * times, more]\n"
+    )
+    tools, said = offered(source)
+    assert tools["f"].parameters == {"type": "object"}
+    assert said == ["mine.py:4: f: text, more have no types, so the tool takes any arguments"]
+    assert texts(called(source, text="a", other=1)) == ["aa", '{\n  "other": 1\n}']
+
+
+@behaviour("python:untyped")
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("def f(text):\n    ...\n", "mine.py:1: f: text has no type"),
+        (
+            "def f(x: 'Gone') -> None: ...\n",
+            "mine.py:1: f: is no tool: NameError: name 'Gone' is not defined",
+        ),
+    ],
+)
+def test_strict_refuses_the_module_and_names_the_function(source: str, line: str) -> None:
+    said: list[str] = []
+    with pytest.raises(NotStrictError, match="; with `strict` that keeps mine from starting"):
+        tools_of(module_of(source), strict=True, say=said.append)
+    assert said == [line]
+
+
+def test_a_function_that_no_tool_can_be_made_of_leaves_the_others_alone() -> None:
+    tools, said = offered("class Odd: ...\ndef f(odd: Odd): ...\ndef g(n: int): ...\n")
+    assert list(tools) == ["g"]
+    assert said[0].startswith("mine.py:2: f: is no tool: ")
+
+
+def test_a_module_without_functions_says_what_would_count() -> None:
+    with pytest.raises(NotStrictError, match="mine has no functions to offer"):
+        offered("x = 1\n")
+
+
+def texts(result: CallToolResult) -> list[str]:
+    return [str(getattr(each, "text", each)) for each in result.content]
+
+
+def test_bytes_are_an_image_where_they_begin_like_one_and_a_blob_elsewhere() -> None:
+    png = base64.b64decode("iVBORw0KGgo=")
+    (image,) = called(f"def f() -> bytes: return {png!r}\n").content
+    assert (image.type, getattr(image, "mime_type", "")) == ("image", "image/png")
+    (blob,) = called("def f() -> bytes | None: return b'\\xff\\x00'\n").content
+    assert blob.type == "resource"
+    assert base64.b64decode(blob.resource.blob) == b"\xff\x00"  # type: ignore[union-attr]
+
+
+def test_an_argument_by_position_is_given_by_name_as_all_are() -> None:
+    source = "def f(a: int, /, b: int = 2, *, c: int = 3) -> list[int]: return [a, b, c]\n"
+    assert called(source, a=1, c=5).structured_content == {"result": [1, 2, 5]}
+
+
+@behaviour("python:failures")
+@pytest.mark.parametrize("kind", ["", "async "])
+def test_an_exception_is_the_tools_own_error_and_its_traceback_is_for_the_log(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ToolError, match="Error executing tool f: ValueError: not so"):
+        called(f"{kind}def f() -> int:\n    raise ValueError('not so')\n")
+    assert 'mine.py", line 2' in capsys.readouterr().err
+
+
+def test_a_function_that_wants_to_exit_ends_its_call_only() -> None:
+    with pytest.raises(ToolError, match="SystemExit: 3"):
+        called("import sys\ndef f() -> None: sys.exit(3)\n")
+
+
+@behaviour("python:failures")
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (None, "there is no module mine in "),
+        ("import mine_gone\n", "mine.py:1 imports mine_gone, which "),
+        ("x = (\n", "mine cannot be imported: SyntaxError: "),
+        (
+            "def f():\n    raise OSError('no\\nluck')\nf()\n",
+            "mine cannot be imported: OSError: no (mine.py:2)",
+        ),
+        ("raise SystemExit\n", "mine cannot be imported: SystemExit (mine.py:1)"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_told_with_its_line(
+    source: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if source is not None:
+        (tmp_path / "mine.py").write_text(source)
+    with pytest.raises(CannotLoadError) as caught:
+        load("mine")
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_tool_has_the_name_that_the_module_gives_it() -> None:
+    assert tool_of("other", lambda n=1: n).name == "other"

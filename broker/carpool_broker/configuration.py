@@ -14,6 +14,7 @@ Knows nothing of: sockets, calls, how scopes come into force (`core.sources`), w
 
 import hashlib
 import os
+import sys
 from collections.abc import Mapping
 
 import msgspec
@@ -307,6 +308,7 @@ class Configuration:
             home=self._home,
             secret=self._secret,
             roots=held.roots,
+            interpreter=sys.executable,
         )
         kept_out, untrusted = self._kept_out(project)
         found = replace(found, misconfigured={**found.misconfigured, **kept_out}, untrusted=untrusted)

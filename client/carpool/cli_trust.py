@@ -17,7 +17,7 @@ from carpool.cli import EXIT_FAILED, EXIT_USAGE, fail, json_option, print_json, 
 from carpool_protocol import paths
 from carpool_protocol.config.load import ConfigFile, Layer, find_config_file, home_of, load_config, load_layer
 from carpool_protocol.config.merge import shadowed
-from carpool_protocol.config.model import Config
+from carpool_protocol.config.model import Config, ServerConfig
 from carpool_protocol.config.project import PROJECT_FILES, Workspace, find_workspace
 from carpool_protocol.config.trust import Trust, give_trust, read_trust, take_trust, trust_of
 
@@ -76,7 +76,7 @@ def described(workspace: Workspace, layer: Layer, config: Config, now: Trust) ->
         "servers": [
             {
                 "name": name,
-                "command": [server.command, *server.args],
+                "command": _command(server),
                 "env": list(server.env),
                 "cwd": server.cwd,
                 "disabled": server.disabled,
@@ -88,6 +88,13 @@ def described(workspace: Workspace, layer: Layer, config: Config, now: Trust) ->
         "shadowed": list(workspace.shadowed),
         "warnings": [each.render() for each in layer.loaded.warnings],
     }
+
+
+def _command(server: ServerConfig) -> list[str]:
+    """What is run, as it is written."""
+    if server.python is not None:
+        return [server.interpreter or "python", "-m", "carpool.pymodule", server.python]
+    return [server.command, *server.args] if server.command is not None else []
 
 
 def _users_own() -> ConfigFile:

@@ -98,6 +98,7 @@ def configured(rng: Random, folder: Path) -> None:
         home="/root",
         secret=b"s" * 32,
         roots=None,
+        interpreter="/usr/bin/python3",
     )
     wanted = Wanted(list(found.specs), loaded.config.max_instances, loaded.config.max_greeting)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(wanted), type=Wanted) == wanted

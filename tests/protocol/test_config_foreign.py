@@ -31,7 +31,7 @@ def only(config: Config) -> ServerConfig:
     return server
 
 
-def told(server: ServerConfig) -> tuple[str, tuple[str, ...], dict[str, str]]:
+def told(server: ServerConfig) -> tuple[str | None, tuple[str, ...], dict[str, str]]:
     return server.command, server.args, server.env
 
 

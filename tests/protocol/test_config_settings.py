@@ -12,6 +12,7 @@ from carpool_protocol.config.describe import MASK, Row, describe, value_of
 from carpool_protocol.config.model import Config, ServerConfig, variables
 from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, Setting
 from carpool_protocol.config.shape import read_config
+from carpool_protocol.config.ways import ONLY_WITH, WAYS
 from carpool_protocol.ids import ServerName
 from carpool_protocol.messages import Policy
 from tests.behaviours import behaviour
@@ -127,11 +128,20 @@ def section(table: tuple[Setting, ...]) -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries(required, optional=optional)
 
 
+@st.composite
+def a_server(draw: st.DrawFn) -> dict[str, Any]:
+    """Of one kind, with keys that go with it."""
+    way = draw(st.sampled_from(sorted(WAYS)))
+    found = draw(section(SERVER_SETTINGS))
+    kept = {key: value for key, value in found.items() if key not in WAYS and ONLY_WITH.get(key, way) == way}
+    return {**kept, way: draw(TEXT)}
+
+
 NAMES = st.from_regex(r"[A-Za-z0-9-]{1,6}(_[A-Za-z0-9-]{1,6}){0,2}", fullmatch=True)
 
 
 @settings(deadline=None, max_examples=60)
-@given(section(FILE_SETTINGS), st.dictionaries(NAMES, section(SERVER_SETTINGS), max_size=3))
+@given(section(FILE_SETTINGS), st.dictionaries(NAMES, a_server(), max_size=3))
 def test_any_valid_configuration_keeps_every_value_that_was_written(
     file: dict[str, Any], servers: dict[str, dict[str, Any]]
 ) -> None:

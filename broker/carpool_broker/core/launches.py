@@ -10,6 +10,7 @@ Pure. Knows nothing of: files, other servers, what agents see of one, where envi
 
 import hashlib
 import posixpath
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 from urllib.parse import quote
@@ -31,6 +32,8 @@ _ERAS: Final[dict[Literal["auto", "legacy", "modern", "match"], EraWish]] = {
     "match": "auto",
 }
 """By the words of the configuration; of `match`, for agents of the handshake era."""
+
+_MODULE: Final = re.compile(r"(?!.*\.py$)[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def pool_key(
@@ -68,6 +71,8 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     base_environment: Mapping[str, str]
     home: str
     roots: Sequence[str] | None
+    interpreter: str
+    """The Python of our own children: the daemon's."""
 
     def expand(self, server: ServerConfig, text: str) -> str | Missing:
         return expand(text, self.project_known if server.project else self.known, self.places)
@@ -155,22 +160,41 @@ def launch_of(server: ServerConfig, scope: Surroundings) -> Launch | str:
         problem(("roots",), roots.render())
     if problems or isinstance(roots, Missing):
         return "; ".join(problems)
-    command = _from_home(filled["command",], scope.home)
-    if not command.strip():
-        problem(("command",), "is empty once its variables are filled in")
-        return problems[0]
+    cwd = _directory(filled["cwd",], scope.places["workspace"] if server.project else scope.home, scope.home)
+    if server.python is not None:
+        argv = _module_argv(server, filled, cwd, scope)
+    else:
+        command = _from_home(filled.get(("command",), ""), scope.home)
+        argv = [command, *(filled["args", at] for at in range(len(server.args)))]
+    if not argv[0].strip():
+        key = "command" if server.python is None else "interpreter"
+        return _problem(server, (key,), "is empty once its variables are filled in")
+    if server.python is not None and _MODULE.fullmatch(argv[-1]) is None:
+        return _problem(server, ("python",), "must be the name of a module, as package.module, not a file")
     return Launch(
         server=server.name,
-        argv=[command, *(filled["args", at] for at in range(len(server.args)))],
+        argv=argv,
         env={**scope.base_environment, **{name: filled["env", name] for name in server.env}},
-        cwd=_directory(
-            filled["cwd",], scope.places["workspace"] if server.project else scope.home, scope.home
-        ),
+        cwd=cwd,
         policy=server.policy,
         stop_first=server.replace == "stop_first",
         roots=roots,
         era=_ERAS[server.era],
     )
+
+
+def _module_argv(
+    server: ServerConfig, filled: Mapping[KeyPath, str], cwd: str, scope: Surroundings
+) -> list[str]:
+    """The child of ours that offers a module's functions; the module's name is the last word.
+
+    `-P`: a file in the directory may have the name of a module that the child itself needs.
+    """
+    interpreter = filled.get(("interpreter",), scope.interpreter)
+    if "/" in interpreter:
+        interpreter = posixpath.join(cwd, _from_home(interpreter, scope.home))
+    strict = ["--strict"] if server.strict else []
+    return [interpreter, "-P", "-m", "carpool.pymodule", *strict, filled["python",]]
 
 
 def _roots(server: ServerConfig, scope: Surroundings) -> list[str] | Missing | None:

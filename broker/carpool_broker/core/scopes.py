@@ -58,6 +58,7 @@ def resolve(
     home: str,
     secret: bytes,
     roots: Sequence[str] | None = None,
+    interpreter: str,
 ) -> Resolution:
     """Expand a configuration for one session.
 
@@ -66,6 +67,7 @@ def resolve(
     `base_environment`: the daemon's own, scrubbed; all servers get it. `workspace` and `cwd` are absolute, or
     empty where the agent did not say them. `secret` keys the hash in pool keys: one per daemon. `roots`: the
     file URIs that the agent names, for servers with `roots: agent`; None where it names none.
+    `interpreter`: the Python of servers that are not a command.
     """
     scope = Surroundings(
         known={**env_file, **environment},
@@ -74,6 +76,7 @@ def resolve(
         base_environment=base_environment,
         home=home or "/",
         roots=roots,
+        interpreter=interpreter,
     )
     specs: list[PoolSpec] = []
     entries: list[ScopeEntry] = []

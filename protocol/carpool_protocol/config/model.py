@@ -61,8 +61,14 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     """Its place in that file."""
     project: bool
     """The file is a project's own: its servers run in the workspace (rule 13), once trusted (rule 19)."""
-    command: str
+    command: str | None
+    """`None`: the server is `python`, or disabled. `ways` says which keys go with which."""
     args: tuple[str, ...]
+    python: str | None
+    """A module whose functions are the tools."""
+    strict: bool
+    interpreter: str | None
+    """`None`: the daemon's own."""
     env: dict[str, str]
     cwd: str
     transport: Literal["stdio"]
@@ -92,7 +98,15 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     def templates(self) -> list[tuple[KeyPath, str]]:
         """Every text in which `${VAR}` is expanded, with its path below the server."""
         return [
-            (("command",), self.command),
+            *(
+                ((key,), text)
+                for key, text in (
+                    ("command", self.command),
+                    ("python", self.python),
+                    ("interpreter", self.interpreter),
+                )
+                if text is not None
+            ),
             *((("args", at), text) for at, text in enumerate(self.args)),
             *((("env", name), text) for name, text in self.env.items()),
             (("cwd",), self.cwd),

@@ -23,7 +23,6 @@ SERVER_LATER: Final[dict[str, str]] = {
     "url": _REMOTE,
     "serverUrl": _REMOTE,
     "headers": _REMOTE,
-    "python": "servers made of a Python module are not there yet in this version; a server needs a `command`",
     "tools_file": "offline tool lists are not there yet in this version; take it out",
     "environment": "the key is called `env` here",
     "enabled": "the key is called `disabled` here, with the opposite value",

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import UNSET
 
 from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, Setting
+from carpool_protocol.config.ways import WAYS
 
 Schema = dict[str, Any]
 
@@ -23,7 +24,7 @@ _CHECKED_AT_ONCE = {"pool.min"}
 def schema() -> Schema:
     """The schema of a `carpool.json`."""
     server = _object(SERVER_SETTINGS, late=True)
-    server["required"] = [each.key for each in SERVER_SETTINGS if each.default is UNSET]
+    server["oneOf"] = [{"required": [way]} for way in WAYS]
     whole = _object(FILE_SETTINGS, late=False)
     whole["properties"] = {
         "$schema": {"type": "string"},

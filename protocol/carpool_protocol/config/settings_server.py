@@ -8,8 +8,6 @@ Knows nothing of: files, text, servers by name.
 
 from typing import Final
 
-from msgspec import UNSET
-
 from carpool_protocol.config.setting import Setting, count, seconds, size
 from carpool_protocol.messages import Policy
 from carpool_protocol.names import check_tools_prefix
@@ -21,10 +19,31 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         key="command",
         field="command",
         kind="template",
-        default=UNSET,
-        text="The program to run, looked up in the server's `PATH`.",
+        text="The program to run, looked up in the server's `PATH`. A server has this or `python`.",
     ),
     Setting(key="args", field="args", kind="templates", default=(), text="Its arguments."),
+    Setting(
+        key="python",
+        field="python",
+        kind="template",
+        text="A Python module, as `package.module`, whose functions are the server's tools (docs/python.md). "
+        "It is looked for in `cwd` first.",
+    ),
+    Setting(
+        key="strict",
+        field="strict",
+        kind="switch",
+        default=False,
+        text="With `python`: a function whose parameters have no types keeps the server from starting. "
+        "Otherwise it takes any arguments, and its name is in the server's log.",
+    ),
+    Setting(
+        key="interpreter",
+        field="interpreter",
+        kind="template",
+        text="With `python`: the Python that runs the module, which needs carpool installed; relative to "
+        "`cwd`. Without this setting it is carpool's own.",
+    ),
     Setting(
         key="env",
         field="env",

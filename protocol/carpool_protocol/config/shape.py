@@ -22,6 +22,7 @@ from carpool_protocol.config.problems import ConfigProblem, KeyPath, did_you_mea
 from carpool_protocol.config.refused import FILE_LATER, IGNORED_KEYS, SERVER_LATER
 from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, Setting
 from carpool_protocol.config.translate import SERVERS, Translated, translate
+from carpool_protocol.config.ways import way_problems
 from carpool_protocol.ids import ServerName
 from carpool_protocol.messages import Policy
 from carpool_protocol.names import check_server_name
@@ -198,11 +199,12 @@ class _Reading:
         off = found.get("disabled") is True and (self.lenient or name in self.cannot)
         if name in self.cannot and not off:
             self.problem(*self.cannot[name])
-        elif "command" not in value and not off and not SERVER_LATER.keys() & value.keys():
-            self.problem(path, 'has no command: write "command": "…", the program to run')
+        elif not off and not SERVER_LATER.keys() & value.keys():
+            for key, why in way_problems(value):
+                self.problem((*path, *key), why)
         if len(self.problems) > before:
             return None
-        fields = {"command": "", **_with_defaults(SERVER_SETTINGS, found)}
+        fields = _with_defaults(SERVER_SETTINGS, found)
         if self.project and "cwd" not in found:
             fields["cwd"] = "${workspace}"
         self.check_server(path, fields)

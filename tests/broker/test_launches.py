@@ -1,0 +1,85 @@
+"""What a server that is a Python module is run as. Commands: `test_scopes`."""
+
+import json
+from typing import Any
+
+import pytest
+
+from carpool_broker.core.launches import Launch, Surroundings, launch_of, settled
+from carpool_protocol.config.model import ServerConfig
+from carpool_protocol.config.shape import read_config
+from tests.behaviours import behaviour
+
+
+def launched(*, project: bool = False, **keys: Any) -> Launch | str:
+    loaded = read_config(json.dumps({"mcpServers": {"s": keys}}), "f.json", project=project)
+    assert loaded.config is not None, loaded.problems
+    (server,) = loaded.config.servers.values()
+    scope = Surroundings(
+        known={"VENV": "~/venv", "STRICT": "true", "EMPTY": ""},
+        project_known={},
+        places={"workspace": "/w", "cwd": "/w/deep"},
+        base_environment={"PATH": "/bin"},
+        home="/h",
+        roots=None,
+        interpreter="/usr/bin/python3",
+    )
+    found = settled(server, scope)
+    return launch_of(found, scope) if isinstance(found, ServerConfig) else found
+
+
+def argv(**keys: Any) -> list[str]:
+    found = launched(**keys)
+    assert isinstance(found, Launch), found
+    return found.argv
+
+
+@behaviour("python:run")
+def test_a_module_is_run_by_a_child_of_ours_in_the_daemons_python() -> None:
+    found = launched(python="package.module", env={"A": "b"})
+    assert isinstance(found, Launch)
+    assert found.argv == ["/usr/bin/python3", "-P", "-m", "carpool.pymodule", "package.module"]
+    assert (found.env, found.cwd) == ({"PATH": "/bin", "A": "b"}, "/h")
+
+
+def test_a_projects_module_is_looked_for_in_the_workspace() -> None:
+    found = launched(python="module", project=True)
+    assert isinstance(found, Launch)
+    assert found.cwd == "/w"
+
+
+@pytest.mark.parametrize(
+    ("written", "word"), [(True, ["--strict"]), ("${STRICT}", ["--strict"]), (False, [])]
+)
+def test_strict_is_said_to_the_child(written: Any, word: list[str]) -> None:
+    assert argv(python="m", strict=written)[4:] == [*word, "m"]
+
+
+@pytest.mark.parametrize(
+    ("written", "run"),
+    [
+        ("python3.13", "python3.13"),
+        ("/opt/bin/python", "/opt/bin/python"),
+        (".venv/bin/python", "/w/.venv/bin/python"),
+        ("${VENV}/bin/python", "/h/venv/bin/python"),
+    ],
+)
+def test_an_interpreter_is_looked_up_or_meant_from_the_directory(written: str, run: str) -> None:
+    assert argv(python="m", cwd="/w", interpreter=written)[0] == run
+
+
+@pytest.mark.parametrize(
+    "name", ["tools.py", "./tools", "-c", "a-b", "a..b", ".a", "", "1a", "a b", "--strict", "a\n"]
+)
+def test_what_is_no_name_of_a_module_is_misconfigured(name: str) -> None:
+    assert (
+        launched(python=name)
+        == "f.json:1: mcpServers.s.python: must be the name of a module, as package.module, not a file"
+    )
+
+
+def test_an_interpreter_that_is_empty_in_the_end_is_misconfigured() -> None:
+    assert (
+        launched(python="m", interpreter="${EMPTY}")
+        == "f.json:1: mcpServers.s.interpreter: is empty once its variables are filled in"
+    )

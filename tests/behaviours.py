@@ -781,6 +781,10 @@ _CONFIG: Final = {
 }
 
 _PYTHON: Final = {
+    "errors:first-words": Behaviour(
+        "rule 7, issue 6",
+        "What a server that ended before it had greeted said last is part of the error; of others it is not.",
+    ),
     "python:run": Behaviour(
         "issue 6", "A server may be a Python module: its public functions are tools, of a supervised child."
     ),

@@ -197,7 +197,7 @@ def status_page(facts: Facts) -> str:
         or "no servers are configured; put them into carpool.json and see `carpool check`"
     )
     errors = [
-        f"{display.printable(name)}: {display.one_line(server['last_error'], 160)}"
+        f"{display.printable(name)}: {display.one_line(server['last_error'], 400)}"
         for name, server in servers.items()
         if server.get("last_error")
     ]

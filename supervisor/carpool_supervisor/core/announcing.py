@@ -24,6 +24,8 @@ def announced(pool: Pool, now: float) -> Iterator[Operated | Catalog | PoolChang
     reason = "" if state == "serving" else last_error(pool)
     retry_after_s = pool.retry_after_s(now) if state in ("backing_off", "breaker_open") else None
     said = pool.said
-    if said is None or said.state != state or said.reason != reason or said.mode != pool.mode:
+    error = "" if state == "serving" else pool.last_error
+    if said is None or said.state != state or pool.said_error != error or said.mode != pool.mode:
+        pool.said_error = error
         pool.said = PoolChanged(pool.key, state, reason, retry_after_s, pool.mode)
         yield pool.said

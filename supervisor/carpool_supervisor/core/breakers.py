@@ -29,12 +29,19 @@ class Breakers:
         self._out = out
 
     def failed(
-        self, instance: Instance, why: str, jitter: float, now: float, *, hopeless: bool = False
+        self,
+        instance: Instance,
+        why: str,
+        jitter: float,
+        now: float,
+        *,
+        hopeless: bool = False,
+        words: str = "",
     ) -> None:
-        """This instance, which is gone, was one failure."""
+        """This instance, which is gone, was one failure. `words`: its last ones, where they may be told."""
         pool = instance.pool
         lived_s = 0.0 if instance.fit_at is None else now - instance.fit_at
-        pool.last_error = why
+        pool.erred(why, words)
         pool.restart, pause_s = after_failure(
             pool.policy, pool.restart, lived_s=lived_s, jitter=jitter, hopeless=hopeless
         )

@@ -253,11 +253,19 @@ class Pool:
         self.generations = 0
         self.ever_fit = False
         self.last_error = ""
+        self.last_words = ""
+        """The line of stderr that tells most of a server that never came to serve; for texts alone."""
         self.stderr: list[str] = []
         """The last lines of the instance that failed last."""
         self.said: PoolChanged | None = None
+        self.said_error = ""
+        """The error in it: words of the server do not decide whether something is said."""
         self.operations: list[tuple[int, str, int]] = []
         """(token, verb, generation at that time) of operators who wait."""
+
+    def erred(self, error: str, words: str = "") -> None:
+        """This went wrong last."""
+        self.last_error, self.last_words = error, words
 
     @property
     def mode(self) -> Mode:

@@ -13,6 +13,8 @@ from carpool_supervisor.core.pool import OpenCall, Pool
 GONE_POOL = ("draining", "Its configuration has just changed.", 0.5)
 
 
+LAST_WORDS_CHARS: Final = 400
+
 PROBE_S: Final = 5.0
 """While one start shows whether a server is well again: others may ask again after so long."""
 
@@ -43,7 +45,25 @@ def broken(pool: Pool, now: float) -> tuple[str, str, float | None]:
 
 def last_error(pool: Pool) -> str:
     """What went wrong last, as a sentence, or nothing."""
-    return f"Its last error: {pool.last_error}." if pool.last_error else ""
+    return f"Its last error: {told_error(pool)}." if pool.last_error else ""
+
+
+def told_error(pool: Pool) -> str:
+    """What went wrong last, with what the server itself said before it could serve anybody (rule 7)."""
+    return f"{pool.last_error}: {pool.last_words}" if pool.last_words else pool.last_error
+
+
+def last_words(stderr: str) -> str:
+    """The line that tells most, of what a program wrote before it ended: the last one at the margin.
+
+    What Python, node and most others end with; a stack and the version of node are none.
+    """
+    told = [
+        line.strip()
+        for line in stderr.splitlines()
+        if line[:1].isalnum() and " " in line.strip() and not line.startswith("Node.js v")
+    ]
+    return told[-1][:LAST_WORDS_CHARS].rstrip(".") if told else ""
 
 
 OWN_LANE = (

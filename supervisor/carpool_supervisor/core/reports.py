@@ -8,6 +8,7 @@ from carpool_protocol.messages import InstanceReport, PoolReport
 from carpool_supervisor.core.leases import Leases
 from carpool_supervisor.core.lifecycle import State
 from carpool_supervisor.core.pool import Instance, Pool
+from carpool_supervisor.core.refusals import told_error
 from carpool_supervisor.core.wear import past
 
 
@@ -20,7 +21,7 @@ def report(pool: Pool, now: float, leases: Leases) -> PoolReport:
         sharing=pool.mode,
         waiting=len(pool.waiting),
         restarts=pool.restart.restarts,
-        last_error=pool.last_error,
+        last_error=told_error(pool),
         stderr_tail=list(pool.stderr),
         instances=[_instance(each, now, leases) for each in pool.instances.values()],
         verified=pool.verdict.verified,

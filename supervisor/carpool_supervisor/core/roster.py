@@ -27,7 +27,7 @@ from carpool_supervisor.core.held import MAX_HELD_S
 from carpool_supervisor.core.leases import Cause, Leases
 from carpool_supervisor.core.lifecycle import ACTIVE, ENDING, Happening, State
 from carpool_supervisor.core.pool import MAX_LINGERING, Instance, Pool, Pools, heed_losses
-from carpool_supervisor.core.refusals import died_text, ended_text
+from carpool_supervisor.core.refusals import died_text, ended_text, last_words
 from carpool_supervisor.core.silence import Judgement, judge
 from carpool_supervisor.core.starts import Starts, falls_short
 from carpool_supervisor.core.touched import check_instance
@@ -229,7 +229,8 @@ class Roster:
         forgiven = self.eras.ended(instance, by_itself=instance.failure is None and not asked)
         if failure is not None and not forgiven:
             pool.stderr = event.stderr.splitlines()[-20:]
-            self.breakers.failed(instance, failure, event.jitter, now)
+            words = last_words(event.stderr) if never_fit else ""
+            self.breakers.failed(instance, failure, event.jitter, now, words=words)
         self._after_exit(pool, now)
 
     def spawn_failed(self, instance: Instance, event: SpawnFailed, now: float) -> None:

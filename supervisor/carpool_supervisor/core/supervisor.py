@@ -298,7 +298,7 @@ class SupervisorCore:
             case ServerAnswered():
                 self._answered(event, now)
             case AnswerUnreadable():
-                pool.last_error = event.text
+                pool.erred(event.text)
                 self.desk.unreadable(instance, event.wire, event.fault, event.text, now)
                 self._relax(pool, now)
             case ServerProgressed():
@@ -328,7 +328,7 @@ class SupervisorCore:
             case InstanceHeard() | ProbeAnswered():
                 pass
             case ServerMisspoke():
-                pool.last_error = event.text
+                pool.erred(event.text)
             case StdinBlocked():
                 instance.blocked = event.blocked
                 self.desk.serve(pool, now)

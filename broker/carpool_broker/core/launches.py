@@ -179,7 +179,8 @@ def launch_of(server: ServerConfig, scope: Surroundings) -> Launch | str:
         policy=server.policy,
         stop_first=server.replace == "stop_first",
         roots=roots,
-        era=_ERAS[server.era],
+        # A child of ours needs no finding out.
+        era="handshake" if server.python is not None and server.era == "auto" else _ERAS[server.era],
     )
 
 

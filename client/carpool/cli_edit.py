@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from carpool import display
+from carpool.check_layers import working_directory
 from carpool.cli import EXIT_FAILED, EXIT_USAGE, ask, fail, fail_at, json_option, print_json, reach, the_place
 from carpool.door import DoorError
 from carpool_protocol import private_files
@@ -33,35 +34,43 @@ _config_option = click.option("--config", "file", help="This file, not your own 
 
 @click.command()
 @click.argument("name")
-@click.argument("command", nargs=-1, required=True)
+@click.argument("command", nargs=-1)
+@click.option(
+    "--python", "module", metavar="MODULE", help="In place of a command: the functions of package.module."
+)
 @click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="May be said again.")
-@click.option("--cwd", help="The directory it runs in.")
+@click.option("--cwd", help="The directory it runs in; with --python by default this one.")
 @_config_option
 @json_option
 def add(
     name: str,
     command: tuple[str, ...],
+    module: str | None,
     variables: tuple[str, ...],
     cwd: str | None,
     *,
     file: str | None,
     as_json: bool,
 ) -> None:
-    """Add a server: `carpool add NAME -- COMMAND ARGS…`.
+    """Add a server: `carpool add NAME -- COMMAND ARGS…` or `carpool add NAME --python MODULE`.
 
     It is written into your own configuration, and agents that are there see it at once. Better than a secret
     here is a variable: --env 'TOKEN=${TOKEN}' takes each agent's own.
     """
     if (why := check_server_name(name)) is not None:
         raise click.UsageError(f"the name {display.printable(name)!r} {why}")
+    if bool(command) == (module is not None):
+        raise click.UsageError("a server is a command after --, or --python MODULE: say one of them")
     env: dict[str, Any] = {}
     for each in variables:
         variable, equals, value = each.partition("=")
         if not equals:  # not repeated: it may be a value that lost its name
             raise click.UsageError("--env is NAME=VALUE")
         env[variable] = value
-    server: dict[str, Any] = {"command": command[0]}
+    server: dict[str, Any] = {"command": command[0]} if command else {"python": module}
     server |= {"args": list(command[1:])} if command[1:] else {}
+    if module is not None and cwd is None:
+        cwd = working_directory() or None
     server |= {"env": env} if env else {}
     server |= {"cwd": cwd} if cwd is not None else {}
     config = _in_force(file)

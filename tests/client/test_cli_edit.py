@@ -1,6 +1,7 @@
 """The verbs `add` and `remove`, without a daemon."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,28 @@ def test_a_server_is_added_to_a_file_that_is_made_for_it_and_taken_out_again(hou
     assert json.loads(file.read_text()) == {"mcpServers": {}}
 
 
+@behaviour("config:edited", "python:run")
+def test_a_python_module_is_added_with_the_directory_it_is_looked_for_in(house: House) -> None:
+    assert house.run("add", "a", "--python", "pack.mine").returncode == 0
+    assert house.run("add", "b", "--python", "mine", "--cwd", "~/code").returncode == 0
+    assert json.loads((house.base / FILE).read_text()) == {
+        "mcpServers": {
+            "a": {"python": "pack.mine", "cwd": os.getcwd()},
+            "b": {"python": "mine", "cwd": "~/code"},
+        }
+    }
+
+
+@pytest.mark.parametrize("words", [[], ["--python", "mine", "--", "cmd"]])
+def test_a_server_that_is_added_is_one_thing(house: House, words: list[str]) -> None:
+    done = house.run("add", "a", *words)
+    assert (done.returncode, done.stderr.strip().splitlines()[-1]) == (
+        2,
+        "Error: a server is a command after --, or --python MODULE: say one of them",
+    )
+    assert not (house.base / FILE).exists()
+
+
 @behaviour("config:edited")
 def test_a_server_is_taken_out_of_the_file_that_it_is_written_in(house: House) -> None:
     own = written(house, '{ "include": ["more.json"] } // mine\n')
@@ -61,7 +84,7 @@ def test_a_file_that_is_a_link_stays_one(house: House) -> None:
         ("{}", ["add", "a__b", "--", "y"], 2, "a__b"),
         ("{}", ["add", "a", "--env", "secret", "--", "y"], 2, "--env is NAME=VALUE"),
         ("{}", ["add", "a", "--", "${x"], 2, "nothing is changed"),
-        ("{}", ["add", "a"], 2, "Missing argument"),
+        ("{}", ["add", "a"], 2, "say one of them"),
         ('{"servers": [{"name": "a", "command": "x"}]}', ["remove", "a"], 1, "by hand"),
         ('{"servers": [{"name": "a", "command": "x"}]}', ["add", "b", "--", "x"], 2, "nothing is changed"),
         ('{"mcpServers": {"git": {"command": "x"}}}', ["remove", "gti"], 1, "did you mean git?"),

@@ -17,6 +17,7 @@ from msgspec import Struct
 from carpool_broker.configuration import Configuration
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.view import View, ViewTool
+from carpool_broker.known_lists import known_lists
 from carpool_broker.status import Facts, page
 from carpool_protocol.config.problems import did_you_mean
 from carpool_protocol.ids import PoolKey, RawJson, ServerName, SessionId
@@ -86,7 +87,9 @@ class Control:
         supervisors: Callable[[], list[tuple[str, int]]],
         control_sessions: Callable[[], set[SessionId]],
         reload: Callable[[], list[str]],
+        told_at: Callable[[PoolKey], str] = lambda _: "",
     ) -> None:
+        """`told_at`: when a pool last told its lists."""
         self._core = core
         self._configuration = configuration
         self._send = send
@@ -95,6 +98,7 @@ class Control:
         self._supervisors = supervisors
         self._control_sessions = control_sessions
         self._reload = reload
+        self._told_at = told_at
         self._began_at = trio.current_time()
         self._tokens = 0
         self._asked: dict[int, tuple[trio.Event, list[Told]]] = {}
@@ -169,7 +173,6 @@ class Control:
             for name, why in source.goal.misconfigured.items():
                 servers[name] = servers.get(name) or why
             untrusted |= source.goal.untrusted
-        catalogs = {spec.key: core.registry.catalog(spec.key) for spec in core.sources.wanted().pools}
         return page(
             Facts(
                 broker_pid=os.getpid(),
@@ -181,7 +184,7 @@ class Control:
                 surveyed=surveyed if isinstance(surveyed, Surveyed) else None,
                 sessions=sessions,
                 calls=core.ledger.opened,
-                tools={key: len(catalog.tools) for key, catalog in catalogs.items() if catalog is not None},
+                lists=known_lists(core, self._told_at),
                 servers=servers,
                 sharing={name: server.policy.sharing for name, server in known.items()},
                 tags={name: server.tags for name, server in known.items()},
@@ -262,17 +265,19 @@ class Control:
     async def _why(self, params: _WhyParams) -> dict[str, Any]:
         """`{"server", "pools": [{"key", "mode", "verified", "source", "lines"}]}`."""
         pools: list[dict[str, Any]] = []
+        lists = known_lists(self._core, self._told_at)
         for key in self._pools_of(params.server):
             answer = await self._ask(lambda token, key=key: Explain(token, key), EXPLAIN_S)  # type: ignore[misc]
             if not isinstance(answer, Explained):
                 raise ControlError("supervisor_away", "It did not answer in time.")
+            of_lists = lists[key].sentence() if key in lists else ""
             pools.append(
                 {
                     "key": key,
                     "mode": answer.mode,
                     "verified": answer.verified,
                     "source": answer.source,
-                    "lines": answer.lines,
+                    "lines": [*answer.lines, *([of_lists] if of_lists else [])],
                 }
             )
         return {"server": params.server, "pools": pools}

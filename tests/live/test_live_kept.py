@@ -1,0 +1,151 @@
+"""Lists from disk: what a server told an earlier carpool is there before anything runs."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from carpool.door import Door
+from tests.behaviours import behaviour
+from tests.kit.line_agent import LIMIT_S, WAIT_S, Json
+from tests.kit.live import Daemon, kit
+from tests.kit.stateless_agent import Stateless
+from tests.kit.waits import until
+
+CHANGED = "notifications/tools/list_changed"
+RICH = {
+    "tools": {"buy": "Buys."},
+    "instructions": "Ring the bell.",
+    "prompts": ["haggle"],
+    "resources": ["shop:/bread"],
+}
+
+
+class Shop:
+    """A server that offers what a file says, and how often it was started."""
+
+    def __init__(self, one: Daemon, name: str, **offer: Any) -> None:
+        self.ledger, self.offer = one.base / f"{name}-starts", one.base / f"{name}.json"
+        self.ledger.touch()
+        self.offers(**offer)
+
+    def offers(self, **what: Any) -> None:
+        self.offer.write_text(json.dumps(what))
+
+    def config(self, **settings: Any) -> Json:
+        return kit("offers", str(self.ledger), str(self.offer), **settings)
+
+    def starts(self) -> int:
+        return len(self.ledger.read_text().splitlines())
+
+
+class Street(Daemon):
+    """Carpool has run once, all shops have told their lists, and it runs again; each test has its shop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        names = ("rich", "modern", "grown", "torn", "moved")
+        self.shops = {name: Shop(self, name, **RICH) for name in names}
+        self.shops["leaky"] = Shop(self, "leaky", tools={"buy": "Buys with open-sesame-17."})
+        servers = {name: shop.config() for name, shop in self.shops.items()}
+        servers["leaky"]["env"] = {"SHOP_TOKEN": "open-sesame-17"}
+        self.configure(servers)
+        self.up()
+        with Door(str(self.directory), control=True) as door:
+            door.request("carpool/tools", {}, WAIT_S)
+        key = self.facts()["servers"]["torn"]["pools"][0]["key"]
+        assert self.run("down").returncode == 0
+        self.torn = self.kept / f"{key.rpartition(':')[2]}.catalog"
+        data = self.torn.read_bytes()
+        self.broken = data[:-1] + bytes([data[-1] ^ 1])
+        self.torn.write_bytes(self.broken)
+        other = Shop(self, "moved-there", tools={"lend": "Lends."})
+        self.configure({**servers, "moved": other.config()})
+        self.up()
+
+    @property
+    def kept(self) -> Path:
+        return self.directory / "state" / "catalogs"
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Street]:
+    street = Street()
+    yield street
+    street.close()
+
+
+@behaviour("lists:from-disk", "lists:renewed")
+async def test_lists_come_from_disk_and_a_start_that_offers_others_is_told(shared: Street) -> None:
+    shop = shared.shops["rich"]
+    shop.offers(tools={"buy": "Buys.", "sell": "Sells it."})
+    with trio.fail_after(LIMIT_S):
+        async with shared.shim(greet=False) as agent, shared.agent() as never_listed:
+            greeted = await agent.greet()
+            assert "Ring the bell." in greeted["instructions"]
+            assert {"tools", "prompts", "resources"} <= greeted["capabilities"].keys()
+            assert "rich__buy" in await agent.tools()
+            prompts = (await agent.result("prompts/list"))["prompts"]
+            resources = (await agent.result("resources/list"))["resources"]
+            assert "rich__haggle" in [it["name"] for it in prompts]
+            assert "shop:/bread" in [it["uri"] for it in resources]
+            facts = (await shared.status())["servers"]["rich"]
+            assert (facts["state"], facts["tools"], facts["lists"]["from"]) == ("cold", 1, "earlier")
+            assert "since carpool started" in (await shared.carpool("why", "rich"))[1]
+            assert shop.starts() == 1, "a list has started it"
+            since = len(agent.notices)
+            assert await never_listed.text("rich__buy") == "buy"
+            await agent.notice(CHANGED, since)
+            assert "rich__sell" in await agent.tools()
+            assert shop.starts() == 2
+            assert (await shared.status())["servers"]["rich"]["lists"]["from"] == "server"
+            files = list(shared.kept.glob("*.catalog"))
+            assert {oct(path.stat().st_mode & 0o777) for path in files} == {"0o600"}
+            await until(
+                lambda: any(b"Sells it." in path.read_bytes() for path in shared.kept.glob("*.catalog")),
+                "what it offers now is on disk",
+            )
+
+
+async def test_an_agent_of_the_stateless_era_is_told_that_a_list_from_disk_may_be_old(shared: Street) -> None:
+    with trio.fail_after(LIMIT_S):
+        async with shared.agent(greet=False) as agent:
+            listed = await Stateless(agent).result("tools/list")
+            assert "modern__buy" in [tool["name"] for tool in listed["tools"]]
+            assert listed["ttlMs"] == 0
+            assert shared.shops["modern"].starts() == 1
+
+
+async def test_a_tool_that_the_list_from_disk_does_not_have_is_asked_of_the_server(shared: Street) -> None:
+    shared.shops["grown"].offers(tools={"sell": "Sells."})
+    with trio.fail_after(LIMIT_S):
+        async with shared.agent() as agent:
+            assert await agent.text("grown__sell") == "sell"
+            assert (await agent.ask("tools/call", {"name": "grown__steal"}))["error"]["code"] == -32602
+            names = await agent.tools()
+            assert [name for name in names if name.startswith("grown__")] == ["grown__sell"]
+
+
+@behaviour("lists:broken-file")
+async def test_a_file_that_is_not_as_it_was_written_is_passed_over_and_replaced(shared: Street) -> None:
+    with trio.fail_after(LIMIT_S):
+        async with shared.agent() as agent:
+            await agent.until_listed(lambda names: "torn__buy" in names, "its server has told")
+        assert shared.shops["torn"].starts() == 2
+        assert shared.log("broker").count("is no catalog of this carpool") == 1
+        await until(lambda: shared.torn.read_bytes() != shared.broken, "it is written again")
+
+
+async def test_a_list_that_holds_a_value_of_the_environment_is_not_kept(shared: Street) -> None:
+    assert "the lists of leaky hold a value of its environment" in shared.log("broker")
+    assert "open-sesame-17" not in shared.log_text()
+
+
+async def test_a_server_with_other_arguments_is_another_one_to_what_is_kept(shared: Street) -> None:
+    with trio.fail_after(LIMIT_S):
+        async with shared.agent() as agent:
+            names = await agent.until_listed(lambda names: "moved__lend" in names, "its server has told")
+            assert "moved__buy" not in names

@@ -786,6 +786,13 @@ _CONFIG: Final = {
         "issue 6",
         "The tools of a `tools_file` are listed while its server has not told its own, and while it is away.",
     ),
+    "tools-file:bad": Behaviour(
+        "issue 6", "A `tools_file` that cannot be used is told with its line and concerns its server only."
+    ),
+    "call:dry-run": Behaviour(
+        "issue 6",
+        "Arguments are checked against the listed schema without a server; no problem quotes a value.",
+    ),
     "lists:broken-file": Behaviour(
         "issue 6", "A kept list that is not as it was written is passed over with one line, and replaced."
     ),

@@ -33,6 +33,7 @@ from carpool_protocol.config.merge import cap_problem, merge, shadowed
 from carpool_protocol.config.model import Config, ServerConfig, variables
 from carpool_protocol.config.stamps import Stamp, is_current
 from carpool_protocol.ids import PoolKey, ServerName, SessionId
+from carpool_protocol.messages import Catalog
 from carpool_protocol.streams import Refused
 
 DAEMON = SourceId("daemon")
@@ -349,6 +350,12 @@ class Configuration:
             )
         return found
 
+    def _kept_of(self, keys: list[PoolKey]) -> dict[PoolKey, Catalog]:
+        """What the pools of one launch told an earlier carpool; for one that never told, what another did."""
+        found = {key: it.catalog for key in keys if (it := self._kept(key)) is not None}
+        other = next(iter(found.values()), None)
+        return found if other is None else {key: found.get(key) or replace(other, key=key) for key in keys}
+
     def secrets(self) -> Iterator[str]:
         """Values of variables that are in use: nothing that is kept on disk may hold one."""
         yield from self._env_file.values()
@@ -367,8 +374,10 @@ class Configuration:
     def _reading(self, source: SourceId, held: _Held, config: Config, found: Resolution) -> SourceRead:
         if held.server:
             found = only(found, ServerName(held.server))
-        specs = (*found.specs, *found.twins.values(), *found.stateless.values())
-        kept = {spec.key: it.catalog for spec in specs if (it := self._kept(spec.key)) is not None}
+        kept: dict[PoolKey, Catalog] = {}
+        for spec in found.specs:
+            others = (found.twins.get(spec.key), found.stateless.get(spec.key))
+            kept |= self._kept_of([spec.key, *(other.key for other in others if other is not None)])
         return SourceRead(
             source=source,
             scope=Scope(tuple(found.entries), config.separator),

@@ -7,7 +7,7 @@ Knows nothing of: sockets, how answers are shown to people.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -56,6 +56,8 @@ class ControlError(Exception):
 
 class _ToolsParams(Struct):
     name: str | None = None
+    offline: bool = False
+    """Only what is known: nothing is started or waited for."""
 
 
 class _OperateParams(Struct):
@@ -199,17 +201,28 @@ class Control:
     # --- tools -----------------------------------------------------------------------------------------
 
     async def _tools(self, session: SessionId, params: _ToolsParams) -> dict[str, Any]:
-        view = await self._settled_view(session)
+        view = self._known_view(session, params) if params.offline else await self._settled_view(session)
+        own = self._core.registry.own_tools(view.scope)
         if params.name is None:
-            return {"tools": [_describe(view, tool) for tool in view.tools]}
+            return {"tools": [_describe(view, tool, own[tool.key]) for tool in view.tools]}
         found = view.resolve(params.name)
         if isinstance(found, ViewTool):
-            return {"tools": [_describe(view, found)]}
+            return {"tools": [_describe(view, found, own[found.key])]}
         if isinstance(found, Ambiguous):
             names = ", ".join(found.candidates)
             raise ControlError("unknown_tool", f"More than one server has it; say which: {names}.")
         suggestions = getattr(found, "suggestions", ())
         raise ControlError("unknown_tool", f"Did you mean {', '.join(suggestions)}?" if suggestions else "")
+
+    def _known_view(self, session: SessionId, params: _ToolsParams) -> View:
+        """What is known now; that of other agents where a name is known there only (rule 12)."""
+        core = self._core
+        view = core.view_of(session)
+        plain = core.registry.view(core.sources.scope(core.sessions[session].source))
+        found_there = params.name is not None and isinstance(plain.resolve(params.name), ViewTool)
+        if found_there and not isinstance(view.resolve(params.name or ""), ViewTool):
+            return plain
+        return view
 
     async def _settled_view(self, session: SessionId) -> View:
         """What the session sees once every server has told its tools, or the patience for that is over."""
@@ -333,9 +346,11 @@ class Control:
         return "no such server in the configuration"
 
 
-def _describe(view: View, tool: ViewTool) -> dict[str, Any]:
+def _describe(view: View, tool: ViewTool, own: Mapping[str, RawJson]) -> dict[str, Any]:
+    definition: dict[str, Any] | None = None
     try:
         description = msgspec.json.decode(tool.definition, type=_Described).description
+        definition = msgspec.json.decode(own[tool.tool], type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         description = ""
     return {
@@ -344,6 +359,7 @@ def _describe(view: View, tool: ViewTool) -> dict[str, Any]:
         "tool": tool.tool,
         "description": description,
         "aliases": view.resolver.aliases(tool.server, tool.tool),
+        "definition": definition,
     }
 
 

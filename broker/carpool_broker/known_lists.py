@@ -26,9 +26,10 @@ class Lists(Struct, frozen=True):
     def sentence(self) -> str:
         """For people; empty where the server has told by itself or nothing is known."""
         if self.origin == "earlier":
+            when = f"on {self.told_at[:10]} at {self.told_at[11:16]} UTC" if self.told_at else "earlier"
             return (
-                f"Its lists are those that it told on {self.told_at[:10]} at {self.told_at[11:16]} UTC: it "
-                f"has told none since carpool started. When it starts it tells them anew."
+                f"Its lists are those that it told {when}: it has told none since carpool started. When it "
+                f"starts it tells them anew."
             )
         if self.origin == "file":
             return "Its tools are listed as its `tools_file` says, until it tells its own."

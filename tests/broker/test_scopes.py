@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from carpool_broker.core.launches import pool_key
 from carpool_broker.core.run_name import run_name
 from carpool_broker.core.scope import ScopeEntry
-from carpool_broker.core.launches import pool_key
 from carpool_broker.core.scopes import Resolution, resolve, resolve_run
 from carpool_protocol.attach import RunCommand
 from carpool_protocol.config.model import Config

@@ -1,4 +1,4 @@
-"""Lists from disk: what a server told an earlier carpool is there before anything runs."""
+"""Lists before anything runs: what a server told an earlier carpool, and what a `tools_file` says."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import trio
 
 from carpool.door import Door
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, WAIT_S, Json
+from tests.kit.line_agent import LIMIT_S, WAIT_S, Json, fault_of
 from tests.kit.live import Daemon, kit
 from tests.kit.stateless_agent import Stateless
 from tests.kit.waits import until
@@ -47,7 +47,7 @@ class Street(Daemon):
 
     def __init__(self) -> None:
         super().__init__()
-        names = ("rich", "modern", "grown", "torn", "moved")
+        names = ("rich", "modern", "grown", "torn", "moved", "filed")
         self.shops = {name: Shop(self, name, **RICH) for name in names}
         self.shops["leaky"] = Shop(self, "leaky", tools={"buy": "Buys with open-sesame-17."})
         servers = {name: shop.config() for name, shop in self.shops.items()}
@@ -63,7 +63,19 @@ class Street(Daemon):
         self.broken = data[:-1] + bytes([data[-1] ^ 1])
         self.torn.write_bytes(self.broken)
         other = Shop(self, "moved-there", tools={"lend": "Lends."})
-        self.configure({**servers, "moved": other.config()})
+        schema = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
+        tools = [{"name": "buy", "inputSchema": schema}, {"name": "order", "inputSchema": schema}]
+        self.lists = self.base / "tools.json"
+        self.lists.write_text(json.dumps({"tools": tools}))
+        (self.base / "bad.json").write_text('{"tools": [\n{"title": "no name"}]}')
+        absent = {"command": str(self.base / "no-such-program"), "tools_file": "tools.json"}
+        more = {
+            "moved": other.config(),
+            "filed": self.shops["filed"].config(tools_file="tools.json"),
+            "absent": {**absent, "restart": {"give_up_after": 1, "open_s": 0}},
+            "bad": self.shops["filed"].config(tools_file="bad.json"),
+        }
+        self.configure({**servers, **more})
         self.up()
 
     @property
@@ -149,3 +161,62 @@ async def test_a_server_with_other_arguments_is_another_one_to_what_is_kept(shar
         async with shared.agent() as agent:
             names = await agent.until_listed(lambda names: "moved__lend" in names, "its server has told")
             assert "moved__buy" not in names
+
+
+# --- tools files -------------------------------------------------------------------------------------------
+
+
+def of(server: str, names: list[str]) -> list[str]:
+    return [name for name in names if name.startswith(f"{server}__")]
+
+
+@behaviour("tools-file:listed", "call:dry-run")
+async def test_a_tools_file_speaks_until_the_server_does_and_when_it_is_stopped(shared: Street) -> None:
+    shop = shared.shops["filed"]
+    by_file = ["filed__buy", "filed__order"]
+    with trio.fail_after(LIMIT_S):
+        async with shared.agent() as agent:
+            assert of("filed", await agent.tools()) == by_file
+            assert (await shared.status())["servers"]["filed"]["lists"]["from"] == "file"
+            words = ("call", "filed__order", "--dry-run", "--args")
+            code, said, _ = await shared.carpool(*words, '{"count": 3}')
+            assert (code, "nothing was called" in said) == (0, True)
+            code, said, _ = await shared.carpool(*words, '{"count": "hush-hush"}', "--json")
+            assert (code, json.loads(said)["problems"][0]["path"], "hush" in said) == (1, "count", False)
+            assert shop.starts() == 1, "listing or a dry run has started it"
+            since = len(agent.notices)
+            assert await agent.text("filed__buy", {"count": 1}) == "buy"
+            await agent.notice(CHANGED, since)
+            assert of("filed", await agent.tools()) == ["filed__buy"]
+            since = len(agent.notices)
+            assert (await shared.carpool("stop", "filed"))[0] == 0
+            await agent.notice(CHANGED, since)
+            assert of("filed", await agent.tools()) == by_file
+            assert fault_of(await agent.call("filed__order"))["code"] == "stopped"
+            since = len(agent.notices)
+            shared.lists.write_text(json.dumps([{"name": "fetch"}]))
+            await agent.notice(CHANGED, since)
+            assert of("filed", await agent.tools()) == ["filed__fetch"]
+
+
+async def test_the_tools_of_a_server_that_cannot_be_started_stay_listed_and_a_call_says_why(
+    shared: Street,
+) -> None:
+    with trio.fail_after(LIMIT_S):
+        async with shared.agent() as agent:
+            listed = of("absent", await agent.tools())
+            assert listed
+            fault = fault_of(await agent.call(listed[0]))
+            assert (fault["server"], fault["delivered"]) == ("absent", "no")
+            await shared.until(
+                lambda facts: facts["servers"]["absent"]["state"] == "given_up", "it has given up"
+            )
+            assert of("absent", await agent.tools()) == listed
+            assert fault_of(await agent.call(listed[0]))["code"] == "given_up"
+
+
+@behaviour("tools-file:bad")
+async def test_a_bad_tools_file_is_told_with_its_line(shared: Street) -> None:
+    facts = (await shared.status())["servers"]["bad"]
+    assert facts["state"] == "misconfigured"
+    assert "bad.json:2: tools[0]: has no name" in facts["last_error"]

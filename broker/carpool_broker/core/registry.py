@@ -30,7 +30,7 @@ from carpool_broker.core.resources import Route
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_broker.core.view import View
 from carpool_protocol.faults import InvariantBroken
-from carpool_protocol.ids import EMPTY_OBJECT, PoolKey
+from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson
 from carpool_protocol.messages import Catalog
 
 Changes = dict[Scope, frozenset[Family]]
@@ -130,6 +130,11 @@ class Registry:
         """The same, or else what it told an earlier carpool."""
         shelf = self._shelves.get(key) or self._kept.get(key)
         return None if shelf is None else shelf.catalog
+
+    def own_tools(self, scope: Scope) -> Mapping[PoolKey, Mapping[str, RawJson]]:
+        """Of every pool in a retained scope: the tools that are shown, by their own names and unchanged."""
+        shelves = self._stock(scope, self._scopes[scope].offline).shelves
+        return {it.key: shelves[it.key].offers["tools"] for it in scope.servers if it.key in shelves}
 
     # --- who looks ---------------------------------------------------------------------------------------
 

@@ -775,6 +775,27 @@ _CONFIG: Final = {
         "issue 6",
         "`carpool add` and `remove` change one server of a file and leave the rest as it was written.",
     ),
+    "lists:from-disk": Behaviour(
+        "issue 6",
+        "Greeting and lists are answered from what a server told an earlier carpool; that starts nothing.",
+    ),
+    "lists:renewed": Behaviour(
+        "issue 6", "A server that offers something else when it starts is told as list_changed, and kept."
+    ),
+    "tools-file:listed": Behaviour(
+        "issue 6",
+        "The tools of a `tools_file` are listed while its server has not told its own, and while it is away.",
+    ),
+    "tools-file:bad": Behaviour(
+        "issue 6", "A `tools_file` that cannot be used is told with its line and concerns its server only."
+    ),
+    "call:dry-run": Behaviour(
+        "issue 6",
+        "Arguments are checked against the listed schema without a server; no problem quotes a value.",
+    ),
+    "lists:broken-file": Behaviour(
+        "issue 6", "A kept list that is not as it was written is passed over with one line, and replaced."
+    ),
     "config:included": Behaviour(
         "issue 6", "Files that are included come, change and go, and their servers with them."
     ),

@@ -1,17 +1,22 @@
 """`python -m carpool_broker`: the broker process, started by the launcher."""
 
 import argparse
+import logging
 import os
 import sys
 
+from carpool_broker import pool_secret
 from carpool_broker.configuration import BrokenConfigError, Configuration
 from carpool_broker.heritage import Heritage, read_heir
+from carpool_broker.kept_catalogs import KeptCatalogs
 from carpool_broker.shell import BrokerShell
 from carpool_protocol import paths
 from carpool_protocol.config.load import find_config_file
 from carpool_protocol.runtime.daemon_log import log_to_stderr
 from carpool_protocol.runtime.lifeline import Lifeline, first_line
 from carpool_protocol.runtime.process import run_daemon
+
+log = logging.getLogger("carpool.broker")
 
 EXIT_FAILED, EXIT_CONFIG = 1, 2
 
@@ -35,15 +40,22 @@ def main() -> int:
         return EXIT_FAILED
     try:
         file = find_config_file(os.environ, arguments.config)
-        trust = paths.trust_file(paths.state_dir(os.environ, arguments.runtime_dir))
-        configuration = Configuration(file, os.environ, trust, heritage.key("pools"))
+        state = paths.state_dir(os.environ, arguments.runtime_dir)
+        secret, trouble = pool_secret.load(state)
+        if trouble:
+            log.warning("%s", trouble)
+        kept = KeptCatalogs(state, secret)
+        trust = paths.trust_file(state)
+        configuration = Configuration(
+            file, os.environ, trust, secret or heritage.key("pools"), kept=kept.find
+        )
     except BrokenConfigError as error:
         print(error, file=sys.stderr)  # noqa: T201 - the launcher shows it to whoever started it
         return EXIT_CONFIG
 
     async def run() -> None:
         lifeline = Lifeline(lifeline_fd) if lifeline_fd >= 0 else None
-        await BrokerShell(arguments.runtime_dir, configuration, heritage, lifeline).run()
+        await BrokerShell(arguments.runtime_dir, configuration, heritage, lifeline, kept).run()
 
     return run_daemon("broker", run)
 

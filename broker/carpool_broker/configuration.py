@@ -15,7 +15,7 @@ Knows nothing of: sockets, calls, how scopes come into force (`core.sources`), w
 import hashlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 from msgspec.structs import replace
@@ -24,6 +24,7 @@ from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.events import SessionMoved, SourceDropped, SourceId, SourceRead
 from carpool_broker.core.scope import Scope
 from carpool_broker.core.scopes import Resolution, only, resolve, resolve_run
+from carpool_broker.kept_catalogs import Kept
 from carpool_broker.workspaces import Project, Workspaces
 from carpool_protocol.attach import Attach, RunCommand
 from carpool_protocol.config.environment import scrub
@@ -32,7 +33,8 @@ from carpool_protocol.config.load import ConfigFile, home_of, load_layer
 from carpool_protocol.config.merge import cap_problem, merge, shadowed
 from carpool_protocol.config.model import Config, ServerConfig, variables
 from carpool_protocol.config.stamps import Stamp, is_current
-from carpool_protocol.ids import ServerName, SessionId
+from carpool_protocol.ids import PoolKey, ServerName, SessionId
+from carpool_protocol.messages import Catalog
 from carpool_protocol.streams import Refused
 
 DAEMON = SourceId("daemon")
@@ -86,15 +88,22 @@ class Configuration:
     """The file, its last good reading, and the sources in use."""
 
     def __init__(
-        self, file: ConfigFile, environ: Mapping[str, str], trust: str = "", secret: bytes = b""
+        self,
+        file: ConfigFile,
+        environ: Mapping[str, str],
+        trust: str = "",
+        secret: bytes = b"",
+        kept: Callable[[PoolKey], Kept | None] = lambda _: None,
     ) -> None:
         """`trust`: the file of trusted projects; empty: none is. `secret` keys the hashes in pool keys: with
-        an earlier broker's its pools are ours. Raises `BrokenConfigError`.
+        an earlier broker's its pools are ours. `kept`: what a pool told an earlier one. Raises
+        `BrokenConfigError`.
         """
         self._file = file
         self._base_environment = scrub(environ)
         self._home = home_of(environ)
         self._secret = secret or os.urandom(32)
+        self._kept = kept
         self._sources: dict[SourceId, _Held] = {DAEMON: _Held({}, "", "")}
         self._guests: dict[SessionId, _Guest] = {}
         self.workspaces = Workspaces(self._home, trust)
@@ -343,12 +352,34 @@ class Configuration:
             )
         return found
 
+    def _kept_of(self, keys: list[PoolKey]) -> dict[PoolKey, Catalog]:
+        """What the pools of one launch told an earlier carpool; for one that never told, what another did."""
+        found = {key: it.catalog for key in keys if (it := self._kept(key)) is not None}
+        other = next(iter(found.values()), None)
+        return found if other is None else {key: found.get(key) or replace(other, key=key) for key in keys}
+
+    def secrets(self) -> Iterator[str]:
+        """Values of variables that are in use: nothing that is kept on disk may hold one."""
+        yield from self._env_file.values()
+        for project in self.workspaces.projects.values():
+            yield from project.env.values()
+        for held in self._sources.values():
+            yield from held.environment.values()
+
+    def own_environment(self) -> Mapping[str, str]:
+        """The daemon's own, scrubbed: every server has it."""
+        return self._base_environment
+
     def _over(self, project: Project) -> Config:
         return self.config if project.config is None else merge(self.config, project.config)
 
     def _reading(self, source: SourceId, held: _Held, config: Config, found: Resolution) -> SourceRead:
         if held.server:
             found = only(found, ServerName(held.server))
+        kept: dict[PoolKey, Catalog] = {}
+        for spec in found.specs:
+            others = (found.twins.get(spec.key), found.stateless.get(spec.key))
+            kept |= self._kept_of([spec.key, *(other.key for other in others if other is not None)])
         return SourceRead(
             source=source,
             scope=Scope(tuple(found.entries), config.separator),
@@ -363,4 +394,5 @@ class Configuration:
             own_roots=found.own_roots,
             stateless=found.stateless,
             untrusted=found.untrusted,
+            kept=kept,
         )

@@ -7,7 +7,7 @@ Knows nothing of: sockets, how answers are shown to people.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -17,6 +17,7 @@ from msgspec import Struct
 from carpool_broker.configuration import Configuration
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.view import View, ViewTool
+from carpool_broker.known_lists import known_lists
 from carpool_broker.status import Facts, page
 from carpool_protocol.config.problems import did_you_mean
 from carpool_protocol.ids import PoolKey, RawJson, ServerName, SessionId
@@ -55,6 +56,8 @@ class ControlError(Exception):
 
 class _ToolsParams(Struct):
     name: str | None = None
+    offline: bool = False
+    """Only what is known: nothing is started or waited for."""
 
 
 class _OperateParams(Struct):
@@ -86,7 +89,9 @@ class Control:
         supervisors: Callable[[], list[tuple[str, int]]],
         control_sessions: Callable[[], set[SessionId]],
         reload: Callable[[], list[str]],
+        told_at: Callable[[PoolKey], str] = lambda _: "",
     ) -> None:
+        """`told_at`: when a pool last told its lists."""
         self._core = core
         self._configuration = configuration
         self._send = send
@@ -95,6 +100,7 @@ class Control:
         self._supervisors = supervisors
         self._control_sessions = control_sessions
         self._reload = reload
+        self._told_at = told_at
         self._began_at = trio.current_time()
         self._tokens = 0
         self._asked: dict[int, tuple[trio.Event, list[Told]]] = {}
@@ -169,7 +175,6 @@ class Control:
             for name, why in source.goal.misconfigured.items():
                 servers[name] = servers.get(name) or why
             untrusted |= source.goal.untrusted
-        catalogs = {spec.key: core.registry.catalog(spec.key) for spec in core.sources.wanted().pools}
         return page(
             Facts(
                 broker_pid=os.getpid(),
@@ -181,7 +186,7 @@ class Control:
                 surveyed=surveyed if isinstance(surveyed, Surveyed) else None,
                 sessions=sessions,
                 calls=core.ledger.opened,
-                tools={key: len(catalog.tools) for key, catalog in catalogs.items() if catalog is not None},
+                lists=known_lists(core, self._told_at),
                 servers=servers,
                 sharing={name: server.policy.sharing for name, server in known.items()},
                 tags={name: server.tags for name, server in known.items()},
@@ -196,17 +201,28 @@ class Control:
     # --- tools -----------------------------------------------------------------------------------------
 
     async def _tools(self, session: SessionId, params: _ToolsParams) -> dict[str, Any]:
-        view = await self._settled_view(session)
+        view = self._known_view(session, params) if params.offline else await self._settled_view(session)
+        own = self._core.registry.own_tools(view.scope)
         if params.name is None:
-            return {"tools": [_describe(view, tool) for tool in view.tools]}
+            return {"tools": [_describe(view, tool, own[tool.key]) for tool in view.tools]}
         found = view.resolve(params.name)
         if isinstance(found, ViewTool):
-            return {"tools": [_describe(view, found)]}
+            return {"tools": [_describe(view, found, own[found.key])]}
         if isinstance(found, Ambiguous):
             names = ", ".join(found.candidates)
             raise ControlError("unknown_tool", f"More than one server has it; say which: {names}.")
         suggestions = getattr(found, "suggestions", ())
         raise ControlError("unknown_tool", f"Did you mean {', '.join(suggestions)}?" if suggestions else "")
+
+    def _known_view(self, session: SessionId, params: _ToolsParams) -> View:
+        """What is known now; that of other agents where a name is known there only (rule 12)."""
+        core = self._core
+        view = core.view_of(session)
+        plain = core.registry.view(core.sources.scope(core.sessions[session].source))
+        found_there = params.name is not None and isinstance(plain.resolve(params.name), ViewTool)
+        if found_there and not isinstance(view.resolve(params.name or ""), ViewTool):
+            return plain
+        return view
 
     async def _settled_view(self, session: SessionId) -> View:
         """What the session sees once every server has told its tools, or the patience for that is over."""
@@ -262,17 +278,19 @@ class Control:
     async def _why(self, params: _WhyParams) -> dict[str, Any]:
         """`{"server", "pools": [{"key", "mode", "verified", "source", "lines"}]}`."""
         pools: list[dict[str, Any]] = []
+        lists = known_lists(self._core, self._told_at)
         for key in self._pools_of(params.server):
             answer = await self._ask(lambda token, key=key: Explain(token, key), EXPLAIN_S)  # type: ignore[misc]
             if not isinstance(answer, Explained):
                 raise ControlError("supervisor_away", "It did not answer in time.")
+            of_lists = lists[key].sentence() if key in lists else ""
             pools.append(
                 {
                     "key": key,
                     "mode": answer.mode,
                     "verified": answer.verified,
                     "source": answer.source,
-                    "lines": answer.lines,
+                    "lines": [*answer.lines, *([of_lists] if of_lists else [])],
                 }
             )
         return {"server": params.server, "pools": pools}
@@ -328,9 +346,11 @@ class Control:
         return "no such server in the configuration"
 
 
-def _describe(view: View, tool: ViewTool) -> dict[str, Any]:
+def _describe(view: View, tool: ViewTool, own: Mapping[str, RawJson]) -> dict[str, Any]:
+    definition: dict[str, Any] | None = None
     try:
         description = msgspec.json.decode(tool.definition, type=_Described).description
+        definition = msgspec.json.decode(own[tool.tool], type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         description = ""
     return {
@@ -339,6 +359,7 @@ def _describe(view: View, tool: ViewTool) -> dict[str, Any]:
         "tool": tool.tool,
         "description": description,
         "aliases": view.resolver.aliases(tool.server, tool.tool),
+        "definition": definition,
     }
 
 

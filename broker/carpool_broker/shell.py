@@ -9,7 +9,7 @@ worded (`saying`).
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -23,12 +23,14 @@ from carpool_broker.core.registry import Registry
 from carpool_broker.door import Door
 from carpool_broker.heritage import Heritage
 from carpool_broker.hosting import Hosting
+from carpool_broker.kept_catalogs import KeptCatalogs
 from carpool_broker.saying import Saying
 from carpool_protocol import paths
-from carpool_protocol.ids import Epoch
+from carpool_protocol.ids import Epoch, PoolKey
 from carpool_protocol.messages import (
     LINK_VERSION,
     AnyMessage,
+    Catalog,
     Explained,
     Hello,
     Operated,
@@ -66,9 +68,13 @@ class BrokerShell:
         configuration: Configuration,
         heritage: Heritage,
         lifeline: Lifeline | None,
+        kept: KeptCatalogs | None = None,
     ) -> None:
+        """`kept`: without it no catalog outlives this process."""
         self._release = version("carpool")
         self._configuration = configuration
+        self._kept = kept or KeptCatalogs("", b"")
+        self._kept.secrets = self._secrets
         self._lifeline = lifeline
         config = configuration.config
         epoch = Epoch(f"{os.getpid():x}-{os.urandom(6).hex()}")
@@ -108,6 +114,7 @@ class BrokerShell:
             supervisors=self._supervisors,
             control_sessions=self._hosting.operators,
             reload=self._reload,
+            told_at=self._kept.told_at,
         )
         self._hosting.answer, self._hosting.write = self._control.answer, self._door.write
         self._hosting.settle = self._settle
@@ -137,6 +144,7 @@ class BrokerShell:
             nursery.start_soon(self._clock.watch, self._jumped)
             nursery.start_soon(self._door.watch)
             nursery.start_soon(self._watch_configuration)
+            nursery.start_soon(self._kept.run)
             await nursery.start(self._link.run, self._deliver, self._settle)
             self._door.open(self._settle)
             if self._lifeline is not None:
@@ -154,6 +162,8 @@ class BrokerShell:
                 with trio.move_on_after(LAST_WORDS_S):
                     await self._door.heard_out()
             self._door.close()
+            with trio.CancelScope(shield=True):
+                await self._kept.flush()
             nursery.cancel_scope.cancel()
 
     def stop(self) -> None:
@@ -226,8 +236,7 @@ class BrokerShell:
         burst: list[events.AnyEvent] = []
         for message in messages:
             if isinstance(message, events.LinkEvent):
-                if isinstance(message, Recorded) and message.last:
-                    self._hosting.record_came()
+                self._look_aside(message)
                 burst.append(message)
                 continue
             if burst:
@@ -249,6 +258,13 @@ class BrokerShell:
                     log.error("the supervisor said what only a broker says: %s", type(message).__name__)
         if burst:
             self._pump.feed_all(burst)
+
+    def _look_aside(self, message: events.LinkEvent) -> None:
+        """What others than the core take from an event of the link."""
+        if type(message) is Catalog:
+            self._kept.keep(message)
+        elif type(message) is Recorded and message.last:
+            self._hosting.record_came()
 
     def _supervisor_came(self, hello: Hello) -> None:
         if self._supervisor is not None and self._supervisor.name != hello.name:
@@ -299,6 +315,14 @@ class BrokerShell:
         for reading in readings:
             self._pump.feed(reading)
         return problem.splitlines()
+
+    def _secrets(self, key: PoolKey) -> Iterator[str]:
+        """What must not be kept of a pool's catalog."""
+        own = set(self._configuration.own_environment().values())
+        for spec in self.core.sources.wanted().pools:
+            if spec.key == key:
+                yield from (value for value in spec.env.values() if value not in own)
+        yield from self._configuration.secrets()
 
     def _say_warnings(self) -> None:
         for text in self._configuration.warnings:

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from carpool_broker.core.session import Session
+from carpool_broker.known_lists import Lists
 from carpool_protocol.ids import PoolKey, ServerName, SessionId
 from carpool_protocol.messages import InstanceReport, PoolReport, Surveyed
 
@@ -31,8 +32,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     """Without those of operators."""
     calls: int
     """All calls since this broker began."""
-    tools: Mapping[PoolKey, int]
-    """How many tools each pool offers, where known."""
+    lists: Mapping[PoolKey, Lists]
+    """What is known of what each pool offers."""
     servers: Mapping[ServerName, str]
     """Configured servers; the value says why one is not run (`disabled`, a misconfiguration), or is empty."""
     sharing: Mapping[ServerName, str]
@@ -130,7 +131,10 @@ def _server_of(
         waiting = pool.waiting + facts.waiting.get(pool.key, 0)
         server["waiting"] += waiting
         server["restarts"] += pool.restarts
-        server["tools"] = max(server["tools"], facts.tools.get(pool.key, 0))
+        lists = facts.lists.get(pool.key, Lists())
+        server["tools"] = max(server["tools"], lists.tools)
+        if pool is liveliest:
+            server["lists"] = {"from": lists.origin, "told_at": lists.told_at}
         if pool.last_error:
             server["last_error"] = pool.last_error
             server["stderr"] = pool.stderr_tail
@@ -196,6 +200,7 @@ def _server(state: str, sharing: str, *, verified: bool, last_error: str) -> dic
         "waiting": 0,
         "restarts": 0,
         "tools": 0,
+        "lists": {"from": "unknown", "told_at": ""},
         "last_error": last_error,
         "stderr": [],
         "instances": [],

@@ -1,7 +1,7 @@
 """The verb `call`: one tool call, made as an agent would make it.
 
-Owns what goes into the call and how its result is shown. Starts carpool when it does
-not run. Argument values are never repeated in an error.
+Owns what goes into the call and how its result is shown; what is wrong with arguments that are only checked
+is `dry_run`'s. Starts carpool when it does not run. Argument values are never repeated in an error.
 """
 
 import json
@@ -11,8 +11,8 @@ from typing import Any
 import click
 import msgspec
 
-from carpool import display
-from carpool.cli import EXIT_FAILED, EXIT_USAGE, fail, fail_at, json_option, open_door
+from carpool import display, dry_run
+from carpool.cli import EXIT_FAILED, EXIT_USAGE, fail, fail_at, json_option, open_door, print_json
 from carpool.door import AnsweredError, Door, DoorError
 
 CALL_S = 1900.0
@@ -48,9 +48,20 @@ class _Progress(msgspec.Struct):
     "--timeout", "timeout_s", type=click.FloatRange(0, min_open=True), default=CALL_S, help="Seconds."
 )
 @click.option("--profile", default="", help="See and call what this profile may.")
+@click.option(
+    "--dry-run",
+    "only_check",
+    is_flag=True,
+    help="Only check the arguments against the tool's schema, as it is listed; no server is started.",
+)
 @json_option
-def call(name: str, arguments: str, timeout_s: float, profile: str, as_json: bool) -> None:
+def call(
+    name: str, *, arguments: str, timeout_s: float, profile: str, only_check: bool, as_json: bool
+) -> None:
     """Call the tool NAME (any spelling `carpool tools NAME` knows). Exit code 1: its answer is an error."""
+    if only_check:
+        _judge(name, json_object(arguments), as_json)
+        return
     params = {"name": name, "arguments": json_object(arguments), "_meta": {"progressToken": _PROGRESS}}
     with open_door(control=False, start=True, profile=profile) as door:
         try:
@@ -74,6 +85,47 @@ def _called(door: Door, params: dict[str, Any], timeout_s: float) -> msgspec.Raw
     except DoorError as error:
         text = f"{error}. The call may have been executed. Look at what it has changed before you repeat it."
         raise DoorError(text) from None
+
+
+def _judge(name: str, arguments: msgspec.Raw, as_json: bool) -> None:
+    """Say what is wrong with the arguments; exit code 1 where anything is."""
+    tool = _listed(name)
+    schema = (tool.get("definition") or {}).get("inputSchema")
+    try:
+        wrong = dry_run.problems(schema, json.loads(bytes(arguments)))
+    except dry_run.BadSchemaError as error:
+        fail(f"the schema that {tool['server']} lists for this tool is of no use: {error}")
+    if as_json:
+        print_json(
+            {
+                "name": tool["name"],
+                "server": tool["server"],
+                "tool": tool["tool"],
+                "valid": not wrong,
+                "problems": [{"path": it.path, "rule": it.rule, "text": it.text} for it in wrong],
+            }
+        )
+    elif wrong:
+        for it in wrong:
+            click.echo(display.printable(f"{it.path}: {it.text}" if it.path else it.text), err=True)
+    else:
+        click.echo(f"{tool['name']}: the arguments fit; nothing was called")
+    if wrong:
+        raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _listed(name: str) -> dict[str, Any]:
+    """The tool as it is listed; ends the verb where no list that is known has it."""
+    with open_door(control=True, start=True) as door:
+        try:
+            answer = msgspec.json.decode(door.request("carpool/tools", {"name": name, "offline": True}))
+        except DoorError as error:
+            fail_at(error)
+        except AnsweredError as error:
+            more = "Only lists that are known are looked at; `carpool tools` has every server tell its own"
+            fail(f"{error} {more}")
+    tool: dict[str, Any] = answer["tools"][0]
+    return tool
 
 
 def json_object(text: str) -> msgspec.Raw:

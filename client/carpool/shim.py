@@ -11,7 +11,7 @@ carpool when none runs), says who attaches, then pumps. Invariants:
 
 The standard library's smallest corner only, because there is one of these per
 agent: `socket`, `signal`, `subprocess` and `json` would cost more than all the rest
-(so their C halves are used, and `json` only where the broker wants an environment).
+(so their C halves are used, and `json` only to say why the broker refuses).
 Refuses to know MCP.
 """
 
@@ -19,14 +19,9 @@ import os
 import sys
 
 from carpool.shim_kept import Kept
-from carpool.shim_pump import AGENT_GONE, REFUSED, Pump
+from carpool.shim_pump import AGENT_GONE, REFUSED, Pump, quote
 from carpool_protocol import credentials, paths
 from carpool_protocol.attach_version import ATTACH_VERSION
-
-try:
-    from _json import encode_basestring_ascii as quote
-except ImportError:  # another Python than CPython
-    from json.encoder import py_encode_basestring_ascii as quote
 
 try:
     from _socket import AF_UNIX, SOCK_STREAM, socket

@@ -21,6 +21,11 @@ from carpool.shim_kept import OURS as _OURS
 from carpool.shim_kept import SETTLED as _SETTLED
 from carpool.shim_kept import Kept
 
+try:
+    from _json import encode_basestring_ascii
+except ImportError:  # another Python than CPython
+    from json.encoder import py_encode_basestring_ascii as encode_basestring_ascii
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the shim has the C half of it only
     import _socket
@@ -31,6 +36,9 @@ _READ_BYTES = 65536
 _ATTACHED = b'{"jsonrpc":"2.0","method":"carpool/attached"'
 _REFUSED = b'{"jsonrpc":"2.0","method":"carpool/refused"'
 _NO_ENVIRONMENT = b'"env":[]'
+_ENVIRONMENT = b'"env":['
+quote = encode_basestring_ascii
+"""A string as JSON, by the C half of `json`."""
 _FIFO, _SOCKET = 0o010000, 0o140000
 
 
@@ -248,12 +256,16 @@ class Pump:
         return whole
 
     def _tell_environment(self, attached: bytes) -> None:
-        import json  # only here: most configurations use no variable of the agent's
-
-        names = json.loads(attached)["params"].get("env", [])
+        _, asked, after = attached.partition(_ENVIRONMENT)
+        if not asked:
+            return
+        # Names of variables are letters, digits and `_`: taking them apart by hand spares `json`, as costly
+        # to import as all of the shim.
+        names = after.partition(b"]")[0].decode().replace('"', "").split(",")
         values = {name: os.environ[name] for name in names if name in os.environ}
         values = {k: v for k, v in values.items() if not any("\ud800" <= c <= "\udfff" for c in v)}
-        line = json.dumps({"jsonrpc": "2.0", "method": "carpool/environment", "params": values}) + "\n"
+        params = ",".join(f"{quote(name)}:{quote(value)}" for name, value in values.items())
+        line = f'{{"jsonrpc":"2.0","method":"carpool/environment","params":{{{params}}}}}\n'
         if self._at_line_start:
             self._up = bytes(self._up) + line.encode()
             self._push_up()

@@ -18,8 +18,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from carpool_protocol import state_file
 from carpool_protocol.messages import Era
-from carpool_supervisor import state_file
 
 NAME: Final = "eras.json"
 MAX_BYTES: Final = 1024 * 1024

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from carpool_supervisor import state_file
+from carpool_protocol import state_file
 from carpool_supervisor.core.sharing import Evidence, EvidenceKind
 
 NAME: Final = "verdicts.json"

@@ -167,6 +167,107 @@ def test_instructions_of_several_servers_are_told_under_their_names() -> None:
     assert registry.view(seen).instructions == "# time\n\nAsk me."
 
 
+# --- what was told to an earlier carpool -------------------------------------------------------------------
+
+
+def keep(*catalogs: Catalog) -> dict[PoolKey, Catalog]:
+    return {each.key: each for each in catalogs}
+
+
+def test_a_kept_catalog_is_listed_and_waited_for_no_more_and_is_no_word_of_the_server() -> None:
+    registry = Registry()
+    registry.keep(keep(catalog("git", "log", instructions="Commit often.")))
+    view = registry.retain(scope("git", "time"))
+    assert listed(view) == ["git__log"]
+    assert "Commit often." in view.instructions
+    assert view.unknown == {PoolKey("time")}
+    assert view.hearsay == {PoolKey("git")}
+    assert registry.catalog(PoolKey("git")) is None
+    assert registry.known(PoolKey("git")) == catalog("git", "log", instructions="Commit often.")
+    registry.check()
+
+
+def test_the_server_telling_the_same_as_before_changes_no_list() -> None:
+    registry = Registry()
+    registry.keep(keep(catalog("git", "log")))
+    before = registry.retain(scope("git"))
+    assert registry.learn(catalog("git", "log")) == {}
+    view = registry.view(scope("git"))
+    assert view.version("tools") == before.version("tools")
+    assert view.hearsay == set()
+    registry.check()
+
+
+def test_the_server_telling_something_else_changes_the_list_that_is_another_one() -> None:
+    registry = Registry()
+    registry.keep(keep(offered(PoolKey("git"), {"tools": {"log": ""}, "prompts": {"ask": ""}})))
+    registry.retain(scope("git"))
+    told = offered(PoolKey("git"), {"tools": {"log": "", "add": ""}, "prompts": {"ask": ""}})
+    assert registry.learn(told) == {scope("git"): {"tools"}}
+    assert listed(registry.view(scope("git"))) == ["git__add", "git__log"]
+    registry.check()
+
+
+def test_what_is_kept_never_stands_in_for_what_the_server_has_told() -> None:
+    registry = Registry()
+    registry.retain(scope("git"))
+    registry.learn(catalog("git", "log"))
+    assert registry.keep(keep(catalog("git", "old"))) == {}
+    assert listed(registry.view(scope("git"))) == ["git__log"]
+    registry.check()
+
+
+def test_a_name_that_a_kept_catalog_does_not_have_may_still_be_the_servers() -> None:
+    registry = Registry()
+    registry.keep(keep(catalog("git", "log")))
+    view = registry.retain(scope("git"))
+    assert view.suspects("git__add") == ("git",)
+    registry.learn(catalog("git", "log"))
+    assert registry.view(scope("git")).suspects("git__add") == ()
+
+
+# --- tools files -------------------------------------------------------------------------------------------
+
+
+def by_file(server: str, *tools: str) -> ScopeEntry:
+    return entry(server, offline=tuple(ToolOffer(name, definition(name)) for name in tools))
+
+
+@behaviour("tools-file:listed")
+def test_a_tools_file_speaks_for_a_server_that_has_not_told_or_is_away_and_never_against_it() -> None:
+    registry = Registry()
+    seen = scope(by_file("git", "log"))
+    registry.keep(keep(catalog("git", "kept")))
+    view = registry.retain(seen)
+    assert listed(view) == ["git__log"]
+    assert view.unknown == set()
+    assert registry.learn(catalog("git", "log", "add")) == {seen: {"tools"}}
+    assert listed(registry.view(seen)) == ["git__add", "git__log"]
+    assert registry.hide(PoolKey("git")) == {seen: {"tools"}}
+    view = registry.view(seen)
+    assert listed(view) == ["git__log"]
+    assert view.away == {PoolKey("git")}
+    registry.check()
+    registry.show(PoolKey("git"))
+    assert listed(registry.view(seen)) == ["git__add", "git__log"]
+    registry.check()
+
+
+def test_a_tools_file_is_seen_in_its_own_scope_only() -> None:
+    registry = Registry()
+    assert listed(registry.retain(scope(by_file("git", "log")))) == ["git__log"]
+    plain = registry.retain(scope("git"))
+    assert listed(plain) == []
+    assert plain.unknown == {PoolKey("git")}
+    registry.check()
+
+
+def test_prompts_and_resources_are_announced_where_only_a_tools_file_speaks() -> None:
+    registry = Registry()
+    view = registry.retain(scope(by_file("git", "log")))
+    assert {"tools", "prompts", "resources"} <= view.capabilities()
+
+
 # --- changes -----------------------------------------------------------------------------------------------
 
 

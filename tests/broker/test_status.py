@@ -4,11 +4,13 @@ from typing import Any
 
 from carpool_broker.core.events import SourceId
 from carpool_broker.core.session import Session
+from carpool_broker.known_lists import Lists
 from carpool_broker.status import Facts, page
 from carpool_protocol.ids import InstanceId, PoolKey, ServerName, SessionId
 from carpool_protocol.messages import InstanceReport, PoolReport, PoolState, ProcessReport, Surveyed
 from tests.behaviours import behaviour
 
+T = "2026-11-22T10:00:00.000Z"
 A, B = ServerName("a"), ServerName("b")
 
 
@@ -50,7 +52,7 @@ def status(*pools: PoolReport, **more: Any) -> dict[str, Any]:
         "surveyed": Surveyed(1, list(pools), processes),
         "sessions": [],
         "calls": 7,
-        "tools": {PoolKey("a:1"): 3},
+        "lists": {PoolKey("a:1"): Lists("earlier", 3, T)},
         "servers": {A: "", B: ""},
         "sharing": {A: "concurrent", B: "concurrent"},
         "config_file": "carpool.json",

@@ -224,7 +224,7 @@ class BrokerCore:
             case PoolChanged():
                 self._pool_changed(event, now)
             case SourceRead():
-                self.sources.read(event)
+                self._told(self.sources.read(event))
                 self._follow()
                 for each in self.sessions.values():
                     if each.source == event.source:

@@ -105,6 +105,8 @@ class SourceRead(Event, frozen=True, kw_only=True):
     """By the key of a spec: the same launch, for agents of the stateless era (`"era": "match"`)."""
     untrusted: frozenset[ServerName] = frozenset()
     """Those among `misconfigured` that only wait for the user's trust (rule 19)."""
+    kept: dict[PoolKey, Catalog] = {}
+    """What pools of this source told an earlier carpool, as far as it is on disk."""
 
 
 class SourceDropped(Event, frozen=True):

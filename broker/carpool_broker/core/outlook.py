@@ -149,6 +149,12 @@ class Outlook:
                 self._out(Discover(key))
         self.miss(view)
 
+    def verify(self, view: View, suspects: Iterable[PoolKey]) -> None:
+        """Have these tell of which only a file's word is known: it does not name what is wanted."""
+        for key in suspects:
+            if key in view.hearsay and not self.is_settled(key):
+                self._out(Discover(key))
+
     def miss(self, view: View) -> None:
         """Somebody who looks through this view does not find what is away."""
         for key in sorted(view.away):

@@ -1,6 +1,7 @@
 """What all servers offer, and the view of it for every scope in use.
 
-Owns: the latest catalog of each pool, which pools are hidden (rule 18), one view per retained scope, the
+Owns: the latest catalog of each pool, which pools are hidden (rule 18), what is shown of a pool that has not
+told (the list of its `tools_file`, else what it told an earlier carpool), one view per retained scope, the
 version. A view is replaced, never changed; sessions and pages keep the value they hold.
 
 Invariants (`check`): a scope has a view exactly while somebody retains it; the view is what its catalogs
@@ -10,6 +11,8 @@ outlives `kept_versions` - 1 changes of its list.
 Knows nothing of: sessions (they hold scopes), why a pool is hidden, instances, the link, how a view is made
 (`views`).
 """
+
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -24,10 +27,10 @@ from carpool_broker.core.listing import (
 )
 from carpool_broker.core.offers import Shelf
 from carpool_broker.core.resources import Route
-from carpool_broker.core.scope import Scope
+from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_broker.core.view import View
 from carpool_protocol.faults import InvariantBroken
-from carpool_protocol.ids import PoolKey
+from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson
 from carpool_protocol.messages import Catalog
 
 Changes = dict[Scope, frozenset[Family]]
@@ -38,6 +41,8 @@ class _Seen(Struct):
     """A scope in use."""
 
     view: View
+    offline: Mapping[PoolKey, Shelf]
+    """What the files of its servers list."""
     holders: int = 0
 
 
@@ -55,6 +60,9 @@ class Registry:
         self._paging = Paging(mark, page_entries, page_bytes, kept_versions)
         self._version = 0
         self._shelves: dict[PoolKey, Shelf] = {}
+        """Told by the pools themselves."""
+        self._kept: dict[PoolKey, Shelf] = {}
+        """Told to an earlier carpool."""
         self._hidden: set[PoolKey] = set()
         self._scopes: dict[Scope, _Seen] = {}
         self._scopes_of: dict[PoolKey, dict[Scope, None]] = {}
@@ -72,8 +80,26 @@ class Registry:
         if former is not None and former.catalog == catalog:
             return {}
         shelf = self._shelves[catalog.key] = Shelf(catalog)
-        touched = views.ALL if former is None else shelf.inherit(former)
+        shown = former or self._kept.get(catalog.key)
+        touched = views.ALL if shown is None else shelf.inherit(shown)
+        if any(catalog.key in self._scopes[scope].offline for scope in self._scopes_of.get(catalog.key, ())):
+            touched = views.ALL
         return self._look_again(catalog.key, touched)
+
+    def keep(self, kept: Mapping[PoolKey, Catalog]) -> Changes:
+        """These are the catalogs of an earlier carpool, complete each time. Returns as `learn`."""
+        former = self._kept
+        self._kept = {}
+        for key, catalog in kept.items():
+            before = former.get(key)
+            same = before is not None and before.catalog == catalog
+            self._kept[key] = before if before is not None and same else Shelf(catalog)
+        changes: Changes = {}
+        for key in former.keys() | self._kept.keys():
+            if former.get(key) is not self._kept.get(key) and key not in self._shelves:
+                for scope, families in self._look_again(key, views.ALL).items():
+                    changes[scope] = changes.get(scope, frozenset()) | families
+        return changes
 
     def forget(self, key: PoolKey) -> Changes:
         """The pool is no longer wanted: nothing of it is remembered. Returns as `learn`."""
@@ -100,6 +126,16 @@ class Registry:
         shelf = self._shelves.get(key)
         return None if shelf is None else shelf.catalog
 
+    def known(self, key: PoolKey) -> Catalog | None:
+        """The same, or else what it told an earlier carpool."""
+        shelf = self._shelves.get(key) or self._kept.get(key)
+        return None if shelf is None else shelf.catalog
+
+    def own_tools(self, scope: Scope) -> Mapping[PoolKey, Mapping[str, RawJson]]:
+        """Of every pool in a retained scope: the tools that are shown, by their own names and unchanged."""
+        shelves = self._stock(scope, self._scopes[scope].offline).shelves
+        return {it.key: shelves[it.key].offers["tools"] for it in scope.servers if it.key in shelves}
+
     # --- who looks ---------------------------------------------------------------------------------------
 
     def retain(self, scope: Scope) -> View:
@@ -109,7 +145,8 @@ class Registry:
             keys = {entry.key for entry in scope.servers}
             if len({entry.server for entry in scope.servers}) < len(scope.servers):
                 raise InvariantBroken("a scope names a server twice")
-            seen = self._scopes[scope] = _Seen(self._see(scope, None, views.ALL))
+            offline = {it.key: _by_file(it) for it in scope.servers if it.offline is not None}
+            seen = self._scopes[scope] = _Seen(self._see(scope, offline, None, views.ALL), offline)
             for key in keys:
                 self._scopes_of.setdefault(key, {})[scope] = None
         seen.holders += 1
@@ -142,17 +179,44 @@ class Registry:
         changed: Changes = {}
         for scope in self._scopes_of.get(key, ()):
             seen = self._scopes[scope]
-            former, seen.view = seen.view, self._see(scope, seen.view, touched)
+            former, seen.view = seen.view, self._see(scope, seen.offline, seen.view, touched)
             others = frozenset(f for f in FAMILIES if seen.view.version(f) != former.version(f))
             if others:
                 changed[scope] = others
         return changed
 
-    def _see(self, scope: Scope, former: View | None, touched: frozenset[Family]) -> View:
+    def _stock(self, scope: Scope, offline: Mapping[PoolKey, Shelf]) -> views.Stock:
+        """A pool's own word counts, unless it is away and a file speaks for it."""
+        if not offline and not self._kept:
+            return views.Stock(self._shelves, self._hidden)
+        shelves: dict[PoolKey, Shelf] = {}
+        by_file: set[PoolKey] = set()
+        hearsay: set[PoolKey] = set()
+        for entry in scope.servers:
+            key = entry.key
+            told = self._shelves.get(key)
+            shelf = told
+            if key in offline and (told is None or key in self._hidden):
+                shelf = offline[key]
+                by_file.add(key)
+            elif told is None:
+                shelf = self._kept.get(key)
+            if shelf is not None:
+                shelves[key] = shelf
+                if told is None:
+                    hearsay.add(key)
+        return views.Stock(shelves, self._hidden, frozenset(hearsay), frozenset(by_file))
+
+    def _see(
+        self,
+        scope: Scope,
+        offline: Mapping[PoolKey, Shelf],
+        former: View | None,
+        touched: frozenset[Family],
+    ) -> View:
         return views.make_view(
             scope,
-            self._shelves,
-            self._hidden,
+            self._stock(scope, offline),
             former,
             touched=touched,
             paging=self._paging,
@@ -177,8 +241,10 @@ class Registry:
             assert view.scope == scope
             keys = {entry.key for entry in scope.servers}
             assert view.away == keys & self._hidden
-            assert view.unknown == keys - self._hidden - self._shelves.keys()
-            self._check_lists(view)
+            stock = self._stock(scope, seen.offline)
+            assert view.unknown == keys - self._hidden - stock.shelves.keys()
+            assert view.hearsay == keys & stock.shelves.keys() - self._shelves.keys()
+            self._check_lists(view, stock)
             for history in view.lists:
                 history.check(self._paging.kept_versions)
                 for listing in history.listings:
@@ -188,12 +254,11 @@ class Registry:
         assert index.keys() == self._scopes_of.keys()
         assert all(index[key].keys() == self._scopes_of[key].keys() for key in index)
 
-    def _check_lists(self, view: View) -> None:
+    def _check_lists(self, view: View, stock: views.Stock) -> None:
         """The lists are what the catalogs say, and whatever is in them is found."""
         afresh = views.make_view(
             view.scope,
-            self._shelves,
-            self._hidden,
+            stock,
             None,
             touched=views.ALL,
             paging=self._paging,
@@ -215,3 +280,8 @@ class Registry:
             assert (there.key, there.uri) == (resource.key, resource.uri), "a listed URI leads elsewhere"
         assert len({it.shown for it in view.resources}) == len(view.resources), "a URI is listed twice"
         assert len({it.shown for it in view.templates}) == len(view.templates), "a template is listed twice"
+
+
+def _by_file(entry: ScopeEntry) -> Shelf:
+    """What the server's `tools_file` lists."""
+    return Shelf(Catalog(entry.key, list(entry.offline or ()), "", EMPTY_OBJECT, EMPTY_OBJECT, ""))

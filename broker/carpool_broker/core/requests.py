@@ -130,6 +130,8 @@ class Requests:
         if patient and self._may_change(owed.session, view, found):
             if owed.call not in self.name_waits and not self._ledger.refuses(owed):
                 self._outlook.discover(owed.session, view)
+                if isinstance(found, NoTarget):
+                    self._outlook.verify(view, found.suspects)
                 self._nameless[owed.call] = owed
                 self.name_waits.arm(owed.call, now, self.lists.wait_s)
             return

@@ -33,7 +33,7 @@ class NoTarget(Struct, frozen=True, kw_only=True):
     fault: str
     detail: str = ""
     suspects: tuple[PoolKey, ...] = ()
-    """Pools without a known catalog that it may belong to."""
+    """Pools without a told catalog that it may belong to."""
     server: str = ""
     subject: str = ""
 

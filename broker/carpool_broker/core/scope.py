@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from msgspec import Struct
 
 from carpool_protocol.ids import PoolKey, ServerName
+from carpool_protocol.messages import ToolOffer
 from carpool_protocol.names import SEPARATOR
 
 
@@ -26,6 +27,8 @@ class ScopeEntry(Struct, frozen=True, kw_only=True, cache_hash=True):
     tools_deny: tuple[str, ...] = ()
     """Shell patterns; stronger than `tools_allow`."""
     tags: tuple[str, ...] = ()
+    offline: tuple[ToolOffer, ...] | None = None
+    """What its `tools_file` lists, shown while the server has not told by itself, or is away."""
 
     def allows(self, tool: str) -> bool:
         """Whether the server's tool of this name may be seen and called."""

@@ -181,4 +181,5 @@ def _entry(config: Config, server: ServerConfig, key: PoolKey) -> ScopeEntry:
         tools_allow=server.tools_allow,
         tools_deny=server.tools_deny,
         tags=server.tags,
+        offline=server.offline,
     )

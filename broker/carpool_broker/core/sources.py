@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from carpool_broker.core.events import SourceId, SourceRead
 from carpool_broker.core.matches import Matches
-from carpool_broker.core.registry import Registry
+from carpool_broker.core.registry import Changes, Registry
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_broker.core.twins import Twins
 from carpool_protocol.ids import PoolKey, ServerName
@@ -71,15 +71,22 @@ class Sources:
         self._matches = Matches(registry)
         self.sources: dict[SourceId, Source] = {}
 
-    def read(self, event: SourceRead) -> None:
-        """Take over a source, new or read again."""
+    def read(self, event: SourceRead) -> Changes:
+        """Take over a source, new or read again. Returns the scopes whose lists changed by what is kept."""
         source = self.sources.get(event.source)
         if source is None:
             source = self.sources[event.source] = Source(event)
             self._registry.retain(source.lanes[False, False].in_force)
         source.goal = event
         self._pair()
+        changes = self._keep()
         self._settle(source)
+        return changes
+
+    def _keep(self) -> Changes:
+        return self._registry.keep(
+            {key: it for each in self.sources.values() for key, it in each.goal.kept.items()}
+        )
 
     def enter(self, source: SourceId, *, asking: bool, stateless: bool) -> bool:
         """An agent of this class uses this source. True when it is the first one."""
@@ -103,6 +110,7 @@ class Sources:
             for lane in gone.lanes.values():
                 self._registry.release(lane.in_force)
             self._pair()
+            self._keep()
 
     def advance(self, key: PoolKey | None = None) -> bool:
         """A catalog came or a pool changed: `key`. True when something else is in force or wanted now."""

@@ -86,7 +86,7 @@ class Tasks:
 
     def served(self, view: View) -> bool:
         """Whether some server of this view knows of tasks, as far as servers have told."""
-        catalogs = (self._registry.catalog(entry.key) for entry in view.scope.servers)
+        catalogs = (self._registry.known(entry.key) for entry in view.scope.servers)
         return any(catalog is not None and catalog.tasks for catalog in catalogs)
 
     def may_begin(self, owed: Owed) -> bool:

@@ -66,6 +66,7 @@ class View:
         "_by_name",
         "_features",
         "away",
+        "hearsay",
         "instructions",
         "lists",
         "prompt_names",
@@ -85,6 +86,7 @@ class View:
         uris: UriTable,
         unknown: frozenset[PoolKey],
         away: frozenset[PoolKey],
+        hearsay: frozenset[PoolKey],
         instructions: str,
         features: frozenset[Feature],
     ) -> None:
@@ -96,6 +98,8 @@ class View:
         """Pools whose catalog is not known yet and may still come: what a list waits for."""
         self.away = away
         """Pools that were hidden: their offers are not listed, and there is nothing to wait for."""
+        self.hearsay = hearsay
+        """Pools whose offers are known from a file only, ours or the user's: the server may offer others."""
         self.instructions = instructions
         """What the servers that are not away say about themselves, merged."""
         self._features = features
@@ -161,12 +165,12 @@ class View:
         return found
 
     def suspects(self, spelling: str, family: Literal["tools", "prompts"] = "tools") -> tuple[PoolKey, ...]:
-        """Pools without a known catalog that `spelling` can belong to, by the server's name at its head.
+        """Pools without a told catalog that `spelling` can belong to, by the server's name at its head.
 
         Never a route: it says whose catalog is worth waiting for before an unknown name is refused, and which
         server that is away is meant. With `tools_prefix` `""` every name can belong to the server.
         """
-        waiting = self.unknown | self.away
+        waiting = self.unknown | self.away | self.hearsay
         if not waiting:
             return ()
         table = self.tool_names if family == "tools" else self.prompt_names
@@ -175,7 +179,7 @@ class View:
             entry.key
             for entry in self.scope.servers
             if entry.key in waiting
-            and entry.key not in known
+            and (entry.key in self.hearsay or entry.key not in known)
             and may_be_of(spelling, entry.server, self.scope.separator, entry.prefix)
         )
 

@@ -13,6 +13,8 @@ Knows nothing of: who holds a view, who is told that it changed, how catalogs co
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Protocol, TypeVar
 
+from msgspec import Struct
+
 from carpool_broker.core.listing import FAMILIES, Entry, Family, History, Paging
 from carpool_broker.core.name_table import NameTable
 from carpool_broker.core.offers import Shelf, ViewPrompt, ViewResource, ViewTool
@@ -49,14 +51,26 @@ class _Offered(Entry, Protocol):
 
 E = TypeVar("E", bound=_Offered)
 
+
+class Stock(Struct, frozen=True):
+    """What a scope's servers offer, wherever that is known from."""
+
+    shelves: Mapping[PoolKey, Shelf]
+    hidden: Collection[PoolKey] = frozenset()
+    """Pools that are away."""
+    hearsay: frozenset[PoolKey] = frozenset()
+    """Pools that have not told by themselves what is on their shelf."""
+    by_file: frozenset[PoolKey] = frozenset()
+    """Pools whose shelf is a `tools_file`: listed whether they are away or not."""
+
+
 Known = list[tuple[ScopeEntry, Shelf]]
 """The servers of a scope that told their catalogs, hidden or not, in the order of lists."""
 
 
 def make_view(
     scope: Scope,
-    shelves: Mapping[PoolKey, Shelf],
-    hidden: Collection[PoolKey],
+    stock: Stock,
     former: View | None,
     *,
     touched: frozenset[Family],
@@ -64,6 +78,8 @@ def make_view(
     next_version: Callable[[], int],
 ) -> View:
     """What `scope` sees now. `touched`: the families in which anything can be different from `former`."""
+    shelves = stock.shelves
+    hidden = frozenset(stock.hidden) - stock.by_file
     known = known_of(scope, shelves)
 
     def listed(family: Family, before: History[E] | None, offered: Iterable[E]) -> History[E]:
@@ -102,9 +118,10 @@ def make_view(
         prompt_names=prompt_names,
         uris=uris,
         unknown=keys.difference(hidden, shelves),
-        away=keys.intersection(hidden),
+        away=keys.intersection(stock.hidden),
+        hearsay=keys & stock.hearsay,
         instructions=instructions_of(scope, known, hidden),
-        features=features_of_scope(scope, shelves),
+        features=features_of_scope(scope, stock),
     )
 
 
@@ -179,7 +196,7 @@ def templates_of(known: Known, uris: UriTable) -> list[ViewResource]:
     ]
 
 
-def features_of_scope(scope: Scope, shelves: Mapping[PoolKey, Shelf]) -> frozenset[Feature]:
+def features_of_scope(scope: Scope, stock: Stock) -> frozenset[Feature]:
     """What is announced to the agents of a scope, see `View.capabilities`.
 
     Lists change whenever a server comes or goes, so `listChanged` goes with every family. A scope without
@@ -187,10 +204,10 @@ def features_of_scope(scope: Scope, shelves: Mapping[PoolKey, Shelf]) -> frozens
     """
     found: set[Feature] = set() if scope.servers else set(PERHAPS)
     for entry in scope.servers:
-        shelf = shelves.get(entry.key)
-        if shelf is None:
+        shelf = stock.shelves.get(entry.key)
+        if shelf is None or entry.key in stock.by_file:
             found |= PERHAPS
-        else:
+        if shelf is not None:
             found.update(shelf.catalog.features)
             found.update(_OFFERED_AS[family] for family in FAMILIES if shelf.offers[family])
     found.update(changed for family, changed in _LIST_CHANGED.items() if family in found)

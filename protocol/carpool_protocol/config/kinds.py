@@ -172,4 +172,4 @@ def _text_hint(setting: Setting, value: JsonValue) -> str:
 
 
 _TEMPLATES: Final = frozenset({"template", "templates", "template map"})
-_NEVER_EMPTY: Final = frozenset({"command", "cwd", "env_file"})
+_NEVER_EMPTY: Final = frozenset({"command", "cwd", "env_file", "tools_file"})

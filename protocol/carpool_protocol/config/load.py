@@ -19,9 +19,11 @@ from msgspec.structs import replace
 
 from carpool_protocol.config.environment import read_env_file
 from carpool_protocol.config.model import Config
-from carpool_protocol.config.problems import ConfigProblem
+from carpool_protocol.config.problems import ConfigProblem, render_path
 from carpool_protocol.config.shape import Loaded, empty_config, read_config
 from carpool_protocol.config.stamps import Stamp, stamp
+from carpool_protocol.config.tools_file import read_tools
+from carpool_protocol.messages import ToolOffer
 
 CONFIG_VARIABLE: Final = "CARPOOL_CONFIG"
 MAX_FILE_BYTES: Final = 1024 * 1024
@@ -52,7 +54,9 @@ class Layer(Struct, frozen=True):
 
     loaded: Loaded
     files: tuple[str, ...]
-    """All that were read, or would have been: the file itself, what it includes, its `env_file`."""
+    """All that were read, or would have been: the file itself, what it includes, its `tools_file`s, its
+    `env_file`.
+    """
     seen: dict[str, Stamp]
     """These files, and the directories where more may come and go: while all are so, so is the layer."""
     env: dict[str, str]
@@ -71,7 +75,9 @@ def load_config(file: ConfigFile) -> Loaded:
 
 
 def load_layer(file: ConfigFile, home: str, *, project: bool = False) -> Layer:
-    """Read a file, what it includes and its `env_file`. Without `home` the last is left out."""
+    """Read a file, what it includes, its `tools_file`s and its `env_file`. Without `home` these two are left
+    out.
+    """
     reading = _Layer(project=project)
     text = reading.text(file.path)
     if text is None:
@@ -82,6 +88,7 @@ def load_layer(file: ConfigFile, home: str, *, project: bool = False) -> Layer:
         loaded = Loaded(None, [text])
     else:
         loaded = reading.with_included(read_config(text, file.path, project=project))
+        loaded = reading.with_tools(loaded, home) if home else loaded
     env: dict[str, str] = {}
     path = env_file_path(loaded.config, home) if loaded.config is not None and home else None
     if loaded.config is not None and path is not None:
@@ -138,6 +145,31 @@ class _Layer:
         if problems:
             return Loaded(None, problems, warnings)
         return Loaded(replace(config, servers=servers, unusable=unusable), [], warnings, written)
+
+    def with_tools(self, loaded: Loaded, home: str) -> Loaded:
+        """The lists of the servers that have a `tools_file`. A bad one is that server's problem."""
+        config = loaded.config
+        if config is None:
+            return loaded
+        servers, unusable = dict(config.servers), dict(config.unusable)
+        for name, server in config.servers.items():
+            if server.tools_file is None or server.disabled:
+                continue
+            path = os.path.join(os.path.dirname(server.file), _at_home(server.tools_file, home))
+            text = self.text(path)
+            found: tuple[ToolOffer, ...] | list[ConfigProblem]
+            if text is None:
+                line = server.lines.get(("tools_file",), server.lines[()])
+                where = render_path((*server.under, "tools_file"))
+                found = [ConfigProblem(server.file, line, where, f"there is no file {path}")]
+            else:
+                found = [text] if isinstance(text, ConfigProblem) else read_tools(text, path, name)
+            if isinstance(found, tuple):
+                servers[name] = replace(server, offline=found)
+            else:
+                del servers[name]
+                unusable[name] = "; ".join(each.render() for each in found[:3])
+        return replace(loaded, config=replace(config, servers=servers, unusable=unusable))
 
     def included(self, config: Config) -> list[str]:
         """The files that the patterns of `include` name, in order of their names."""

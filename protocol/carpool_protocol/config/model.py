@@ -14,7 +14,7 @@ from msgspec import Struct
 from carpool_protocol.config.expand import PLACES, references
 from carpool_protocol.config.problems import KeyPath
 from carpool_protocol.ids import ServerName
-from carpool_protocol.messages import Policy
+from carpool_protocol.messages import Policy, ToolOffer
 
 Replace = Literal["greet_first", "stop_first"]
 Roots = Literal["workspace", "agent"]
@@ -84,6 +84,10 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     description_prefix: bool | None
     """`None`: that of the file."""
     tags: tuple[str, ...]
+    tools_file: str | None
+    """As written; `tools_file.path_of` says where it is."""
+    offline: tuple[ToolOffer, ...] | None = None
+    """What stands in it; `None` without one, and until `load` has read it."""
     policy: Policy
     late: dict[KeyPath, str]
     """Numbers and switches that are written as `${VAR}`, by path below the server; `late.fill` reads them.

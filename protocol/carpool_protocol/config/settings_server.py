@@ -86,6 +86,14 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         text="Known and shown, never started; its tools are not listed.",
     ),
     Setting(
+        key="tools_file",
+        field="tools_file",
+        kind="text",
+        text="File with the server's tools, as `tools/list` or `carpool tools --json` give them, relative to "
+        "the file this stands in; `~/` is the home directory. They are listed while the server has not told "
+        "its own since carpool started, and while it is stopped or has failed.",
+    ),
+    Setting(
         key="auto_connect",
         field="policy.auto_connect",
         kind="switch",

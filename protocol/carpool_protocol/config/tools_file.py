@@ -1,0 +1,83 @@
+"""The list of tools that people write, or export, for a server that is not always there.
+
+Owns what such a file may hold: `{"tools": [TOOL, …]}` as `tools/list` answers it, a bare list of these, or
+what `carpool tools --json` prints, of which the tools of this very server count. A tool is an object with a
+`name`; one without `inputSchema` takes any object. Comments are allowed, as in every file that people write.
+
+Knows nothing of: who reads the file from disk, when the list counts.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from carpool_protocol.config.jsonc import JsonValue, parse
+from carpool_protocol.config.kinds import kind_of
+from carpool_protocol.config.problems import ConfigProblem, KeyPath, render_path
+from carpool_protocol.ids import RawJson, ServerName
+from carpool_protocol.messages import ToolOffer
+
+MAX_TOOLS: Final = 10_000
+MAX_NAME_CHARS: Final = 256
+MAX_PROBLEMS: Final = 5
+
+
+def read_tools(text: str, file: str, server: ServerName) -> tuple[ToolOffer, ...] | list[ConfigProblem]:
+    """The tools of `server` in the order of the file, or what is wrong with it."""
+    parsed = parse(text, file)
+    problems = list(parsed.problems)
+    if not parsed.complete:
+        return problems
+
+    def problem(path: KeyPath, why: str) -> None:
+        at = path
+        while at not in parsed.lines:
+            at = at[:-1]
+        problems.append(ConfigProblem(file, parsed.lines[at], render_path(path), why))
+
+    under: KeyPath = ()
+    found: JsonValue = parsed.value
+    if isinstance(found, dict):
+        under, found = ("tools",), found.get("tools")
+    if not isinstance(found, list):
+        problem((), 'must be a list of tools, or an object like { "tools": [ … ] }')
+        return problems
+    if len(found) > MAX_TOOLS:
+        problem(under, f"lists more than {MAX_TOOLS} tools")
+        return problems
+    offers: dict[str, ToolOffer] = {}
+    for at, value in enumerate(found):
+        tool = _exported(value, server)
+        if tool is None:
+            continue
+        why = _wrong(tool)
+        if why:
+            problem((*under, at), why)
+        elif isinstance(tool, dict):
+            name = str(tool["name"])
+            if name in offers:
+                problem((*under, at), "this tool is listed twice; keep one")
+            whole: dict[str, Any] = {**tool, "inputSchema": tool.get("inputSchema", {"type": "object"})}
+            offers[name] = ToolOffer(name, RawJson(msgspec.json.encode(whole)))
+    return problems[:MAX_PROBLEMS] or tuple(offers.values())
+
+
+def _exported(value: JsonValue, server: ServerName) -> JsonValue:
+    """The tool itself, where the entry is one of `carpool tools --json`; None: it is another server's."""
+    if isinstance(value, dict) and "definition" in value and "server" in value:
+        return value["definition"] if value["server"] == server else None
+    return value if value is not None else ""
+
+
+def _wrong(tool: JsonValue) -> str:
+    """What is wrong with one tool; empty: nothing."""
+    if not isinstance(tool, dict):
+        return f'must be a tool, like {{ "name": "…", "inputSchema": {{ … }} }}, found {kind_of(tool)}'
+    name = tool.get("name")
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable():
+        return f"has no name: a text of 1 to {MAX_NAME_CHARS} printable characters"
+    if not isinstance(tool.get("inputSchema", {}), dict):
+        return "its inputSchema must be an object"
+    if not isinstance(tool.get("description", ""), str):
+        return "its description must be text"
+    return ""

@@ -1,0 +1,171 @@
+"""Catalogs on disk: what is written, what is read back, and what is passed over."""
+
+import json
+import logging
+import os
+from pathlib import Path
+
+import pytest
+import trio
+
+from carpool_broker.kept_catalogs import (
+    MAX_FILE_BYTES,
+    MAX_FILES,
+    Kept,
+    KeptCatalogs,
+    holds,
+    sealed,
+    sweep,
+    unsealed,
+    write_all,
+)
+from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson
+from carpool_protocol.messages import Catalog, ToolOffer
+from tests.kit.waits import until
+
+SECRET = b"s" * 32
+KEY = PoolKey("git:0123456789abcdef")
+T = "2026-11-22T10:00:00.000Z"
+
+
+def catalog(*tools: str, key: PoolKey = KEY, description: str = "") -> Catalog:
+    texts = {name: json.dumps({"name": name, "description": description}) for name in tools}
+    offers = [ToolOffer(name, RawJson(text.encode())) for name, text in texts.items()]
+    return Catalog(key, offers, "Commit often.", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25")
+
+
+async def written(kept: KeptCatalogs) -> None:
+    await kept.flush()
+
+
+def file_of(state: Path, key: PoolKey = KEY) -> Path:
+    return state / "catalogs" / f"{key.rpartition(':')[2]}.catalog"
+
+
+async def test_what_was_told_is_there_for_the_next_one_with_its_time(tmp_path: Path) -> None:
+    one = KeptCatalogs(str(tmp_path), SECRET)
+    one.keep(catalog("log"))
+    await written(one)
+    found = KeptCatalogs(str(tmp_path), SECRET).find(KEY)
+    assert found is not None
+    assert found.catalog == catalog("log")
+    assert found.told_at == one.told_at(KEY) != ""
+    assert file_of(tmp_path).stat().st_mode & 0o777 == 0o600
+
+
+async def test_the_last_word_counts(tmp_path: Path) -> None:
+    one = KeptCatalogs(str(tmp_path), SECRET)
+    for tools in (("log",), ("log", "add")):
+        one.keep(catalog(*tools))
+    await written(one)
+    found = KeptCatalogs(str(tmp_path), SECRET).find(KEY)
+    assert found is not None
+    assert found.catalog == catalog("log", "add")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data[:-1],
+        lambda data: data + b"x",
+        lambda data: data.replace(b"catalog 1", b"catalog 2", 1),
+        lambda data: b"",
+        lambda data: sealed(Kept(catalog("log", key=PoolKey("git:ffffffffffffffff")), T), b"x" * 32),
+    ],
+    ids=["cut", "longer", "version", "empty", "seal"],
+)
+async def test_a_file_that_is_not_ours_is_passed_over_with_one_line(
+    change: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert callable(change)
+    one = KeptCatalogs(str(tmp_path), SECRET)
+    one.keep(catalog("log"))
+    await written(one)
+    file = file_of(tmp_path)
+    file.write_bytes(change(file.read_bytes()))
+    other = KeptCatalogs(str(tmp_path), SECRET)
+    with caplog.at_level(logging.WARNING):
+        assert [other.find(KEY), other.find(KEY)] == [None, None]
+    assert [record.getMessage().count("is no catalog of this carpool") for record in caplog.records] == [1]
+
+
+async def test_a_file_of_another_pool_under_this_name_is_passed_over(tmp_path: Path) -> None:
+    other = PoolKey("time:0123456789abcdef")
+    one = KeptCatalogs(str(tmp_path), SECRET)
+    one.keep(catalog("log", key=other))
+    await written(one)
+    assert KeptCatalogs(str(tmp_path), SECRET).find(KEY) is None
+    assert KeptCatalogs(str(tmp_path), SECRET).find(other) is not None
+
+
+def test_a_link_and_a_fifo_are_passed_over(tmp_path: Path) -> None:
+    file = file_of(tmp_path)
+    file.parent.mkdir()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(sealed(Kept(catalog("log"), T), SECRET))
+    file.symlink_to(elsewhere)
+    assert KeptCatalogs(str(tmp_path), SECRET).find(KEY) is None
+    file.unlink()
+    os.mkfifo(file)
+    assert KeptCatalogs(str(tmp_path), SECRET).find(KEY) is None
+
+
+async def test_a_catalog_with_a_secret_or_too_large_goes_from_the_disk(tmp_path: Path) -> None:
+    for what in (catalog("log", description="token: hush-hush-1"), catalog("x" * MAX_FILE_BYTES)):
+        one = KeptCatalogs(str(tmp_path), SECRET, lambda _: ("hush-hush-1",))
+        one.keep(catalog("log"))
+        await written(one)
+        one.keep(what)
+        await written(one)
+        assert one.find(KEY) is None
+        assert not file_of(tmp_path).exists()
+
+
+def test_values_are_found_as_they_are_and_as_json_writes_them() -> None:
+    assert holds(b"a open-sesame z", ["open-sesame"])
+    assert holds(b'{"x":"open \\"sesame\\""}', ['open "sesame"'])
+    assert holds("caché caché".encode(), ["caché caché"])
+    assert holds(b"cach\\u00e9 cach\\u00e9", ["caché caché"])
+    assert not holds(b"true /home/me/work", ["true", "/home/me/work"])
+
+
+def test_a_sealed_file_of_other_content_is_read_as_nothing() -> None:
+    data = sealed(Kept(catalog("log"), T), SECRET)
+    assert unsealed(data, SECRET) == Kept(catalog("log"), T)
+    assert unsealed(data, b"x" * 32) is None
+
+
+def test_the_oldest_files_go_first_and_what_is_not_ours_stays(tmp_path: Path) -> None:
+    for number in range(MAX_FILES + 3):
+        path = tmp_path / f"{number:016x}.catalog"
+        path.write_bytes(b"x")
+        os.utime(path, (number, number))
+    (tmp_path / "note.txt").write_text("mine")
+    assert sweep(str(tmp_path)) == ""
+    left = sorted(path.name for path in tmp_path.glob("*.catalog"))
+    assert len(left) == MAX_FILES
+    assert left[0] == f"{3:016x}.catalog"
+    assert (tmp_path / "note.txt").exists()
+
+
+def test_a_disk_that_takes_nothing_is_said_and_no_more(tmp_path: Path) -> None:
+    (tmp_path / "catalogs").write_text("no directory")
+    said = write_all(str(tmp_path / "catalogs"), {str(tmp_path / "catalogs" / "a.catalog"): b"x"})
+    assert "cannot be written" in said
+
+
+async def test_without_a_secret_nothing_is_kept(tmp_path: Path) -> None:
+    one = KeptCatalogs(str(tmp_path), b"")
+    one.keep(catalog("log"))
+    await written(one)
+    assert one.find(KEY) is None
+    assert not file_of(tmp_path).parent.exists()
+
+
+async def test_what_is_told_while_it_runs_is_written_soon(tmp_path: Path) -> None:
+    one = KeptCatalogs(str(tmp_path), SECRET)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.run)
+        one.keep(catalog("log"))
+        await until(file_of(tmp_path).exists, "it is written")
+        nursery.cancel_scope.cancel()

@@ -4,7 +4,7 @@ Standard library only. In a test's own process: `with FakeBroker(directory): …
 for the modules `carpool_broker` and `carpool_supervisor` (see `fake_packages`), and then does what the file
 `behave-NAME` in the runtime directory says, one word a line: `refuse` (print a config error, exit 2), `crash`
 (exit 1 at once), `spawner` (once: leave a child behind), `mute` (never a word), `alone` (says so), `deaf`
-(ignores `stop`).
+(ignores every word that ends it).
 What the launcher tells it goes to `heard-NAME`, each of its lives to `lives-NAME`.
 """
 
@@ -21,6 +21,9 @@ from pathlib import Path
 from typing import Any
 
 Json = dict[str, Any]
+
+STOPS = (b"stop", b"stop again", b"stop again now")
+"""All of `carpool_protocol.stop_words`: a fake has no call to wait for."""
 
 TOOLS: list[Json] = [
     {
@@ -355,7 +358,8 @@ def main(package: str) -> None:
             continue
         with (directory / f"heard-{name}").open("ab") as heard:
             heard.write(data)
-        if not data or (b"stop\n" in data and "deaf" not in words):
+        told_to_stop = any(line in STOPS for line in data.split(b"\n"))
+        if not data or (told_to_stop and "deaf" not in words):
             break
     if broker:
         broker.close()

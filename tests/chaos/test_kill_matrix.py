@@ -5,7 +5,6 @@ The moments are `tests/kit/phases.py`, the victims and what is owed then `tests/
 
 import os
 import signal
-import socket
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +15,7 @@ from tests.kit.cast import ANSWERED, ENDED, HTTP, SHIM, SOCKET, Player, player
 from tests.kit.line_agent import WAIT_S
 from tests.kit.live import Daemon, gone
 from tests.kit.phases import PHASES, Scene
+from tests.kit.ports import free_port
 from tests.kit.traces import journals_replay, nothing_new, orphans, traces
 from tests.kit.victims import IMPOSSIBLE, VICTIMS, expected, outcome
 from tests.kit.waits import until
@@ -28,9 +28,8 @@ CELLS = [(victim, phase) for victim in VICTIMS for phase in PHASES if (victim, p
 
 def carpool() -> Iterator[Daemon]:
     """Without servers, with an HTTP door; its journals keep everything."""
-    with socket.socket() as free:  # the next door must be found where the one before was
-        free.bind(("127.0.0.1", 0))
-        one = Daemon({}, http={"port": free.getsockname()[1]}, session={"return_s": RETURN_S})
+    # The next door must be found where the one before was.
+    one = Daemon({}, http={"port": free_port()}, session={"return_s": RETURN_S})
     one.environ["CARPOOL_JOURNAL"] = "1000000"
     try:
         one.up()

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from tests.conformance.results import Run, SuiteError, complaints, read, required_scenarios, summary, table
-from tests.conformance.through import ERAS, FIXTURE, SHARINGS, free_port, listens, through
+from tests.conformance.through import ERAS, FIXTURE, SHARINGS, listens, through
+from tests.kit.ports import free_port
 
 ROOT: Final = Path(__file__).parents[2]
 INSTALLED: Final = ROOT / ".venv" / "conformance"

@@ -18,6 +18,7 @@ from typing import Any, Final
 from tests.conformance.results import SuiteError
 from tests.kit.house import until
 from tests.kit.live import Daemon
+from tests.kit.ports import free_port
 from tests.kit.stateless_agent import MODERN, PREFIX
 
 FIXTURE: Final = Path(__file__).parents[1] / "kit" / "servers" / "conformance.py"
@@ -33,13 +34,6 @@ call that asks keeps its lane, since its handler runs (rule 5). In the stateless
 PARK_S: Final = 5.0
 """And so long such a question is waited for: the suite gives up on a call after 10 s."""
 START_S: Final = 30.0
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that nobody uses now."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def listens(port: int) -> bool:

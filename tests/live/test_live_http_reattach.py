@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 from http.client import HTTPException
 from typing import Any
 
@@ -16,18 +15,13 @@ from mcp.client.streamable_http import streamable_http_client
 from tests.behaviours import behaviour
 from tests.kit.house import until as until_now
 from tests.kit.live import Daemon, Make, kit, observer
+from tests.kit.ports import free_port
 from tests.kit.waits import until
 from tests.live.test_live_http import SDK_LEAVES_GENERATORS, ask, door, modern, request, session
 
 LIMIT_S = 60.0
 SDK_WARNS_OF_THE_PAST = "ignore::mcp.shared.exceptions.MCPDeprecationWarning"
 """What the handshake era has and the stateless one has not."""
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def kill_broker(daemon: Daemon) -> None:

@@ -239,7 +239,13 @@ async def play(one: Player, steps: list[Json]) -> list[Json]:
     return [await one.do(step) for step in steps]
 
 
+_bars: dict[tuple[str, ...], list[Json]] = {}
+
+
 async def bar_of(server: Server, name: str) -> list[Json]:
-    """What an agent of the server's own era sees that has it to itself."""
-    async with alone_with(server.argv) as agent:
-        return await play(await player(agent, server.era, name, through=False), server.steps(name))
+    """What an agent of the server's own era sees that has it to itself. It has it once."""
+    key = (*server.argv, name)
+    if key not in _bars:
+        async with alone_with(server.argv) as agent:
+            _bars[key] = await play(await player(agent, server.era, name, through=False), server.steps(name))
+    return deepcopy(_bars[key])

@@ -13,7 +13,7 @@ from tests.kit.line_agent import LIMIT_S, Json
 from tests.kit.live import Daemon, Make
 from tests.kit.matrix import MATRIX, features
 from tests.kit.sdks import ASKABLE, SERVERS, call, entry, lone_steps_of, require_peers, steps_of, tour
-from tests.live.test_live_sdks import NAMES, compare, plain, same_announcement, tours
+from tests.live.test_live_sdks import NAMES, compare, direct_tours, plain, same_announcement
 
 TRANSPORTS: Final = ("streamable", "sse")
 
@@ -43,7 +43,7 @@ async def test_agents_of_all_sdks_see_over_http_what_each_sees_on_its_own(
     url = url_of(one, transport, server)
     reports: dict[str, Json] = {}
     with trio.fail_after(2 * LIMIT_S):
-        direct = await tours(lambda _: SERVERS[server], one, lambda name: steps_of(server, name), "direct")
+        direct = await direct_tours(server, one)
         async with one.agent(greet=False) as first:
             # To the very first agent carpool announces what may be there; it has not met the server yet.
             await first.greet("2025-11-25", ASKABLE)

@@ -3,6 +3,7 @@
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from tests.behaviours import BEHAVIOURS
@@ -27,6 +28,7 @@ def marked(tree: ast.AST) -> Iterator[tuple[str, list[str]]]:
                 yield ast.unparse(target), marks(node.value.func)
 
 
+@cache
 def holders() -> dict[str, list[str]]:
     """Which tests hold which promise."""
     found: defaultdict[str, list[str]] = defaultdict(list)

@@ -85,6 +85,7 @@ def test_a_token_comes_in_by_the_hash_that_is_printed_with_it(house: House) -> N
         "[" * 100_000,
         f'{{"pid": {os.getpid()}, "url": "\\u001b]0;gone\\u0007"}}',
     ],
+    ids=["a pid past all", "an infinite pid", "too deep", "a URL that moves the cursor"],
 )
 def test_a_door_file_that_is_none_tells_no_url(tmp_path: Path, text: str) -> None:
     Path(paths.door_file(str(tmp_path))).write_text(text)

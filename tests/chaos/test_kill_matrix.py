@@ -20,7 +20,7 @@ from tests.kit.traces import journals_replay, nothing_new, orphans, traces
 from tests.kit.victims import IMPOSSIBLE, VICTIMS, expected, outcome
 from tests.kit.waits import until
 
-LIMIT_S = 60.0
+LIMIT_S = 90.0
 RETURN_S = 3.0
 """So long what died with its agents is kept for them."""
 CELLS = [(victim, phase) for victim in VICTIMS for phase in PHASES if (victim, phase) not in IMPOSSIBLE]

@@ -16,7 +16,7 @@ from tests.kit.fake_broker import fake_packages
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOTS = [str(ROOT / name) for name in ("client", "protocol", "broker", "supervisor")]
-LIMIT_S = 20.0
+LIMIT_S = 40.0
 
 
 def until(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> None:

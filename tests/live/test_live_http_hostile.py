@@ -17,7 +17,7 @@ from tests.kit.live import Daemon, Make, alive, fd_count, kit
 from tests.kit.sdks import entry
 from tests.live.test_live_http import BOTH, GREETING, META, ask, door, request, session
 
-WAIT_S: Final = 20.0
+WAIT_S: Final = 40.0
 
 
 class Raw:

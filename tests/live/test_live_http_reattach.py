@@ -19,7 +19,7 @@ from tests.kit.ports import free_port
 from tests.kit.waits import until
 from tests.live.test_live_http import SDK_LEAVES_GENERATORS, ask, door, modern, request, session
 
-LIMIT_S = 60.0
+LIMIT_S = 90.0
 SDK_WARNS_OF_THE_PAST = "ignore::mcp.shared.exceptions.MCPDeprecationWarning"
 """What the handshake era has and the stateless one has not."""
 

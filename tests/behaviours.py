@@ -796,6 +796,9 @@ _CONFIG: Final = {
     "lists:broken-file": Behaviour(
         "issue 6", "A kept list that is not as it was written is passed over with one line, and replaced."
     ),
+    "switch:session": Behaviour(
+        "issue 6", "A server that is disabled for one session is there for all others as it was."
+    ),
     "config:included": Behaviour(
         "issue 6", "Files that are included come, change and go, and their servers with them."
     ),

@@ -238,9 +238,14 @@ class Wishes:
         self._returned(self._leases.session_ended(session), now)
 
     def rekeyed(self, moved: SessionRekeyed, now: float) -> None:
-        """A session is served by another pool now: its lease stays behind, and it is told so there."""
+        """A session is served by another pool now: its lease stays behind, and it is told so there. By none:
+        it is told so if it comes back.
+        """
         instance, pool = self._leases.held(moved.session, moved.old), self._pools.get(moved.new)
-        if instance is not None and pool is not None:
+        if instance is not None and not moved.new:
+            self._leases.lose(instance, "reload")
+            self._roster.spare(self._roster.instances[instance], now)
+        elif instance is not None and pool is not None:
             self._leases.lose(instance, "roots")
             heed_losses(pool.server, self._pools)
             self._roster.spare(self._roster.instances[instance], now)

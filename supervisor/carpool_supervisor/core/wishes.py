@@ -242,13 +242,11 @@ class Wishes:
         it is told so if it comes back.
         """
         instance, pool = self._leases.held(moved.session, moved.old), self._pools.get(moved.new)
-        if instance is not None and not moved.new:
-            self._leases.lose(instance, "reload")
-            self._roster.spare(self._roster.instances[instance], now)
-        elif instance is not None and pool is not None:
-            self._leases.lose(instance, "roots")
-            heed_losses(pool.server, self._pools)
-            self._roster.spare(self._roster.instances[instance], now)
+        if instance is not None and (pool is not None or not moved.new):
+            held = self._roster.instances[instance]
+            self._leases.lose(instance, "roots" if moved.new else "reload")
+            heed_losses(held.pool.server, self._pools)
+            self._roster.spare(held, now)
         if moved.old in self._pools:  # what is in line there would lease an instance that nobody calls again
             self._desk.fail_waiting_of(moved.session, self._pools[moved.old], *GONE_POOL)
 

@@ -135,7 +135,7 @@ def change(file: str, edit: Callable[[str], str], *, project: bool = False) -> b
     """
     try:
         path = Path(os.path.realpath(file))
-        text = path.read_text(encoding="utf-8") if path.exists() else _EMPTY
+        text = path.read_bytes().decode() if path.exists() else _EMPTY  # with the ends of lines that it has
         after = edit(text)
         if after == text:
             return False

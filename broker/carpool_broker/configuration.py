@@ -15,17 +15,16 @@ Knows nothing of: sockets, calls, how scopes come into force (`core.sources`), w
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 from msgspec.structs import replace
 
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.events import SessionMoved, SourceDropped, SourceId, SourceRead
-from carpool_broker.core.scope import Off, Scope
 from carpool_broker.core.scopes import Resolution, only, resolve, resolve_run
 from carpool_broker.core.switches import Own
-from carpool_broker.kept_catalogs import Kept
+from carpool_broker.readings import Find, reading
 from carpool_broker.switchboard import Switchboard
 from carpool_broker.workspaces import Project, Workspaces
 from carpool_protocol.attach import Attach, RunCommand
@@ -35,8 +34,7 @@ from carpool_protocol.config.load import ConfigFile, home_of, load_layer
 from carpool_protocol.config.merge import cap_problem, merge, shadowed
 from carpool_protocol.config.model import Config, ServerConfig, variables
 from carpool_protocol.config.stamps import Stamp, is_current
-from carpool_protocol.ids import PoolKey, ServerName, SessionId
-from carpool_protocol.messages import Catalog
+from carpool_protocol.ids import ServerName, SessionId
 from carpool_protocol.streams import Refused
 
 DAEMON = SourceId("daemon")
@@ -99,7 +97,7 @@ class Configuration:
         trust: str = "",
         secret: bytes = b"",
         *,
-        kept: Callable[[PoolKey], Kept | None] = lambda _: None,
+        kept: Find = lambda _: None,
         board: Switchboard | None = None,
     ) -> None:
         """`trust`: the file of trusted projects; empty: none is. `secret` keys the hashes in pool keys: with
@@ -397,12 +395,6 @@ class Configuration:
             )
         return found
 
-    def _kept_of(self, keys: list[PoolKey]) -> dict[PoolKey, Catalog]:
-        """What the pools of one launch told an earlier carpool; for one that never told, what another did."""
-        found = {key: it.catalog for key in keys if (it := self._kept(key)) is not None}
-        other = next(iter(found.values()), None)
-        return found if other is None else {key: found.get(key) or replace(other, key=key) for key in keys}
-
     def secrets(self) -> Iterator[str]:
         """Values of variables that are in use: nothing that is kept on disk may hold one."""
         yield from self._env_file.values()
@@ -421,28 +413,9 @@ class Configuration:
     def _reading(self, source: SourceId, held: _Held, config: Config, found: Resolution) -> SourceRead:
         if held.server:
             found = only(found, ServerName(held.server))
-        kept: dict[PoolKey, Catalog] = {}
-        for spec in found.specs:
-            others = (found.twins.get(spec.key), found.stateless.get(spec.key))
-            kept |= self._kept_of([spec.key, *(other.key for other in others if other is not None)])
-        return SourceRead(
-            source=source,
-            scope=Scope(tuple(found.entries), config.separator),
-            specs=tuple(found.specs),
-            misconfigured=dict(found.misconfigured),
-            stop_first=frozenset(
-                ServerName(name) for name, server in config.servers.items() if server.replace == "stop_first"
-            ),
-            max_processes=config.max_instances,
-            max_greeting=config.max_greeting,
-            twins=found.twins,
-            own_roots=found.own_roots,
-            stateless=found.stateless,
-            untrusted=found.untrusted,
-            kept=kept,
-            disabled={
-                name: Off(self.switches.why_off(server, held.own), server.tools_prefix)
-                for name in found.disabled
-                if (server := config.servers.get(name)) is not None
-            },
-        )
+        whys = {
+            name: self.switches.why_off(config.servers[name], held.own)
+            for name in found.disabled
+            if name in config.servers
+        }
+        return reading(source, config, found, whys, self._kept)

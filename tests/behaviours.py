@@ -796,6 +796,20 @@ _CONFIG: Final = {
     "lists:broken-file": Behaviour(
         "issue 6", "A kept list that is not as it was written is passed over with one line, and replaced."
     ),
+    "switch:live": Behaviour(
+        "issue 6, rule 18",
+        "A server that is disabled leaves every list at once, finishes what is open, and a call says so.",
+    ),
+    "switch:session": Behaviour(
+        "issue 6", "A server that is disabled for one session is there for all others as it was."
+    ),
+    "switch:saved": Behaviour(
+        "issue 6",
+        "With `--save` the file says that a server is disabled, and every other byte of it stays.",
+    ),
+    "switch:kept": Behaviour(
+        "issue 6", "A server that is disabled until carpool stops is so after any death of the broker."
+    ),
     "config:included": Behaviour(
         "issue 6", "Files that are included come, change and go, and their servers with them."
     ),

@@ -10,6 +10,7 @@ from carpool_broker.configuration import BrokenConfigError, Configuration
 from carpool_broker.heritage import Heritage, read_heir
 from carpool_broker.kept_catalogs import KeptCatalogs
 from carpool_broker.shell import BrokerShell
+from carpool_broker.switchboard import Switchboard
 from carpool_protocol import paths
 from carpool_protocol.config.load import find_config_file
 from carpool_protocol.runtime.daemon_log import log_to_stderr
@@ -46,8 +47,10 @@ def main() -> int:
             log.warning("%s", trouble)
         kept = KeptCatalogs(state, secret)
         trust = paths.trust_file(state)
+        switches = paths.switches_file(arguments.runtime_dir)
+        board = Switchboard(switches, heritage.key("switches").hex()[:16])
         configuration = Configuration(
-            file, os.environ, trust, secret or heritage.key("pools"), kept=kept.find
+            file, os.environ, trust, secret or heritage.key("pools"), kept=kept.find, board=board
         )
     except BrokenConfigError as error:
         print(error, file=sys.stderr)  # noqa: T201 - the launcher shows it to whoever started it

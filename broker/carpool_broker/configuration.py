@@ -15,16 +15,17 @@ Knows nothing of: sockets, calls, how scopes come into force (`core.sources`), w
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 from msgspec.structs import replace
 
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.events import SessionMoved, SourceDropped, SourceId, SourceRead
-from carpool_broker.core.scope import Scope
 from carpool_broker.core.scopes import Resolution, only, resolve, resolve_run
-from carpool_broker.kept_catalogs import Kept
+from carpool_broker.core.switches import Own
+from carpool_broker.readings import Find, reading
+from carpool_broker.switchboard import Switchboard
 from carpool_broker.workspaces import Project, Workspaces
 from carpool_protocol.attach import Attach, RunCommand
 from carpool_protocol.config.environment import scrub
@@ -33,8 +34,7 @@ from carpool_protocol.config.load import ConfigFile, home_of, load_layer
 from carpool_protocol.config.merge import cap_problem, merge, shadowed
 from carpool_protocol.config.model import Config, ServerConfig, variables
 from carpool_protocol.config.stamps import Stamp, is_current
-from carpool_protocol.ids import PoolKey, ServerName, SessionId
-from carpool_protocol.messages import Catalog
+from carpool_protocol.ids import ServerName, SessionId
 from carpool_protocol.streams import Refused
 
 DAEMON = SourceId("daemon")
@@ -60,6 +60,7 @@ class _Held:
         roots: tuple[str, ...] | None = None,
         project: str = "",
         server: str = "",
+        own: Own = (),
     ) -> None:
         self.environment = environment
         self.workspace = workspace
@@ -70,6 +71,8 @@ class _Held:
         """The project file whose servers count; empty: none does."""
         self.server = server
         """The only one that is seen; empty: all are."""
+        self.own = own
+        """What is switched for its sessions alone."""
         self.sessions = 0
 
 
@@ -93,7 +96,9 @@ class Configuration:
         environ: Mapping[str, str],
         trust: str = "",
         secret: bytes = b"",
-        kept: Callable[[PoolKey], Kept | None] = lambda _: None,
+        *,
+        kept: Find = lambda _: None,
+        board: Switchboard | None = None,
     ) -> None:
         """`trust`: the file of trusted projects; empty: none is. `secret` keys the hashes in pool keys: with
         an earlier broker's its pools are ours. `kept`: what a pool told an earlier one. Raises
@@ -106,6 +111,8 @@ class Configuration:
         self._kept = kept
         self._sources: dict[SourceId, _Held] = {DAEMON: _Held({}, "", "")}
         self._guests: dict[SessionId, _Guest] = {}
+        self._board = board or Switchboard()
+        self.switches = self._board.switches
         self.workspaces = Workspaces(self._home, trust)
         self.problem = ""
         """Why the file as it is now is not in force; empty when it is."""
@@ -133,12 +140,24 @@ class Configuration:
         """Read everything again. When the user's file is broken, `problem` says why and the last good one
         stays. A session whose directory, project or roots matter only now moves to another source.
         """
+        before = self.known().keys()
         try:
             self.config = self._read()
             self.problem = ""
         except BrokenConfigError as error:
             self.problem = str(error)
         self.workspaces.reload()
+        if self.switches.forget_all(before ^ self.known().keys()):
+            self._board.keep()
+        return self.follow()
+
+    def switched(self) -> list[Followed]:
+        """Switches were turned: they are kept, and this is what follows."""
+        self._board.keep()
+        return self.follow()
+
+    def follow(self) -> list[Followed]:
+        """What everything comes to now. A session moves to another source where that goes with it now."""
         found: list[Followed] = [self.resolve(source) for source in self._sources]
         for session in self._guests:
             found += self._place(session)
@@ -158,14 +177,15 @@ class Configuration:
         )
 
     def wanted_variables(self, attach: Attach) -> list[str]:
-        """What the carrier is asked for: exactly the names that the configuration uses."""
+        """What the carrier is asked for: exactly the names that the configuration uses. Also for servers that
+        may not run yet: a session cannot be asked again, and nothing uses them until then.
+        """
         if attach.run is not None:
             return []
         project = self.workspaces.project(attach.cwd)
-        names = variables(self.config)
+        names = variables(self.config, disabled=True)
         if project is not None and project.config is not None:
-            # Also before it is trusted: a session cannot be asked again. Nothing uses them until then.
-            names |= variables(project.config)
+            names |= variables(project.config, disabled=True)
         return sorted(names)
 
     def objection(self, attach: Attach) -> Refused | None:
@@ -179,6 +199,8 @@ class Configuration:
         project = self.workspaces.project(attach.cwd)
         config, name = self._merged(project), ServerName(attach.server)
         on = {each.name for each in config.servers.values() if not each.disabled}
+        # One that is switched is back when it is switched back: until then the session sees nothing.
+        on |= self.switches.everyone.keys() & config.servers.keys()
         if name not in {*on, *config.unusable, *self._kept_out(project)[0]}:
             return Refused(
                 "the configuration has no server of that name, or it is disabled: see `carpool status`",
@@ -205,6 +227,8 @@ class Configuration:
 
     def leave(self, session: SessionId) -> list[Followed]:
         """A session is gone, and its source with the last one."""
+        if self.switches.ended(session):
+            self._board.keep()
         followed = self._release(self._guests.pop(session).source)
         self.workspaces.keep({guest.attach.cwd for guest in self._guests.values()})
         return followed
@@ -212,7 +236,7 @@ class Configuration:
     def _place(self, session: SessionId) -> list[Followed]:
         """Find the source that goes with what the session brings."""
         guest = self._guests[session]
-        source, held = self._source_of(guest)
+        source, held = self._source_of(guest, self.switches.own(session))
         if source == guest.source:
             return []
         before, guest.source = guest.source, source
@@ -231,13 +255,14 @@ class Configuration:
         del self._sources[source]
         return [SourceDropped(source)]
 
-    def _source_of(self, guest: _Guest) -> tuple[SourceId, _Held]:
+    def _source_of(self, guest: _Guest, own: Own) -> tuple[SourceId, _Held]:
         attach = guest.attach
         if attach.run is not None:  # what it brings itself is all that counts
             held = _Held(guest.environment, "", "", run=attach.run, server=attach.server)
         else:
             project = self.workspaces.project(attach.cwd)
-            config = self._merged(project)
+            merged = self._merged(project)
+            config = self.switches.seen(merged, own)
             servers = [each for each in config.servers.values() if not each.disabled]
             places = {name for each in servers for _, text in each.templates() for name in references(text)}
             told = {each.roots for each in servers}
@@ -245,11 +270,12 @@ class Configuration:
             names = variables(config)
             held = _Held(
                 {name: value for name, value in guest.environment.items() if name in names},
-                self._root_of(attach.cwd) if placed or config is not self.config else "",
+                self._root_of(attach.cwd) if placed or merged is not self.config else "",
                 attach.cwd if "cwd" in places else "",
                 roots=guest.roots if "agent" in told else None,
                 project=project.workspace.file if project is not None else "",
                 server=attach.server,
+                own=own,
             )
         if not (
             held.environment
@@ -258,6 +284,7 @@ class Configuration:
             or held.run
             or held.project
             or held.server
+            or held.own
             or held.roots is not None
         ):
             return DAEMON, held
@@ -271,6 +298,7 @@ class Configuration:
                 held.roots,
                 held.project,
                 held.server,
+                held.own,
             ]
         )
         return SourceId(hashlib.blake2b(what, key=self._secret, digest_size=8).hexdigest()), held
@@ -305,7 +333,7 @@ class Configuration:
         if held.run is not None:
             return self._reading(source, held, self.config, resolve_run(held.run, secret=self._secret))
         project = self.workspaces.projects.get(held.project)
-        config = self._merged(project)
+        config = self.switches.seen(self._merged(project), held.own)
         found = resolve(
             config,
             environment=held.environment,
@@ -326,12 +354,27 @@ class Configuration:
     # --- what operators see ----------------------------------------------------------------------------
 
     def known(self) -> dict[ServerName, ServerConfig]:
-        """Every server that is configured here, also in projects that are not trusted."""
+        """Every server that is configured here, also in projects that are not trusted, as its file has it."""
         servers: dict[ServerName, ServerConfig] = {}
         for project in self.workspaces.projects.values():
             if project.config is not None:
                 servers |= project.config.servers
         return {**servers, **self.config.servers}
+
+    def written(self, name: ServerName) -> list[ServerConfig]:
+        """Every server of this name, as its file has it."""
+        projects = (each.config for each in self.workspaces.projects.values())
+        configs = (self.config, *(each for each in projects if each is not None))
+        return [each.servers[name] for each in configs if name in each.servers]
+
+    def written_for(self, session: SessionId, name: ServerName) -> ServerConfig | None:
+        """The server that a session would see under this name if nothing were switched. Sessions of
+        `carpool run` see none of these.
+        """
+        guest = self._guests.get(session)
+        if guest is None or guest.attach.run is not None:
+            return None
+        return self._merged(self.workspaces.project(guest.attach.cwd)).servers.get(name)
 
     def places(self) -> list[dict[str, object]]:
         """The workspaces that have a project file, for `status`."""
@@ -352,12 +395,6 @@ class Configuration:
             )
         return found
 
-    def _kept_of(self, keys: list[PoolKey]) -> dict[PoolKey, Catalog]:
-        """What the pools of one launch told an earlier carpool; for one that never told, what another did."""
-        found = {key: it.catalog for key in keys if (it := self._kept(key)) is not None}
-        other = next(iter(found.values()), None)
-        return found if other is None else {key: found.get(key) or replace(other, key=key) for key in keys}
-
     def secrets(self) -> Iterator[str]:
         """Values of variables that are in use: nothing that is kept on disk may hold one."""
         yield from self._env_file.values()
@@ -376,23 +413,9 @@ class Configuration:
     def _reading(self, source: SourceId, held: _Held, config: Config, found: Resolution) -> SourceRead:
         if held.server:
             found = only(found, ServerName(held.server))
-        kept: dict[PoolKey, Catalog] = {}
-        for spec in found.specs:
-            others = (found.twins.get(spec.key), found.stateless.get(spec.key))
-            kept |= self._kept_of([spec.key, *(other.key for other in others if other is not None)])
-        return SourceRead(
-            source=source,
-            scope=Scope(tuple(found.entries), config.separator),
-            specs=tuple(found.specs),
-            misconfigured=dict(found.misconfigured),
-            stop_first=frozenset(
-                ServerName(name) for name, server in config.servers.items() if server.replace == "stop_first"
-            ),
-            max_processes=config.max_instances,
-            max_greeting=config.max_greeting,
-            twins=found.twins,
-            own_roots=found.own_roots,
-            stateless=found.stateless,
-            untrusted=found.untrusted,
-            kept=kept,
-        )
+        whys = {
+            name: self.switches.why_off(config.servers[name], held.own)
+            for name in found.disabled
+            if name in config.servers
+        }
+        return reading(source, config, found, whys, self._kept)

@@ -14,11 +14,12 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from carpool_broker.configuration import Configuration
+from carpool_broker.configuration import Configuration, Followed
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.view import View, ViewTool
 from carpool_broker.known_lists import known_lists
 from carpool_broker.status import Facts, page
+from carpool_broker.switching import CannotSwitchError, Switching, SwitchParams
 from carpool_protocol.config.problems import did_you_mean
 from carpool_protocol.ids import PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.messages import (
@@ -89,6 +90,7 @@ class Control:
         supervisors: Callable[[], list[tuple[str, int]]],
         control_sessions: Callable[[], set[SessionId]],
         reload: Callable[[], list[str]],
+        follow: Callable[[list[Followed]], None],
         told_at: Callable[[PoolKey], str] = lambda _: "",
     ) -> None:
         """`told_at`: when a pool last told its lists."""
@@ -101,6 +103,7 @@ class Control:
         self._control_sessions = control_sessions
         self._reload = reload
         self._told_at = told_at
+        self._switching = Switching(configuration, follow, reload)
         self._began_at = trio.current_time()
         self._tokens = 0
         self._asked: dict[int, tuple[trio.Event, list[Told]]] = {}
@@ -133,6 +136,8 @@ class Control:
             case "carpool/reload":
                 problems = self._reload()
                 result = {"ok": not problems, "problems": problems}
+            case "carpool/switch":
+                result = self._switch(_decode(params, SwitchParams))
             case _:
                 raise ControlError("unknown_method", "")
         return RawJson(msgspec.json.encode(result))
@@ -168,7 +173,8 @@ class Control:
             for owed in session.waiting:
                 waiting[owed.key] = waiting.get(owed.key, 0) + 1
         config = self._configuration.config
-        known = self._configuration.known()
+        switches = self._configuration.switches
+        known = switches.over(self._configuration.known())
         servers = {name: "disabled" if server.disabled else "" for name, server in known.items()}
         untrusted: set[ServerName] = set()
         for source in core.sources.sources.values():
@@ -194,6 +200,12 @@ class Control:
                 workspaces=self._configuration.places(),
                 config_file=config.file,
                 config_problem=self._configuration.problem,
+                switches=switches.everyone,
+                switches_of=switches.sessions,
+                disabled_in={
+                    name: sorted({each.file for each in self._configuration.written(name) if each.disabled})
+                    for name in known
+                },
                 waiting=waiting,
             )
         )
@@ -273,6 +285,12 @@ class Control:
                 texts.append("the supervisor did not answer in time")
         return {"server": name, "ok": ok, "text": "; ".join(dict.fromkeys(texts))}
 
+    def _switch(self, params: SwitchParams) -> dict[str, Any]:
+        try:
+            return self._switching.turn(params, self._core.sessions.keys() - self._control_sessions())
+        except CannotSwitchError as error:
+            return {"server": params.server, "refused": str(error)}
+
     # --- sharing modes ---------------------------------------------------------------------------------
 
     async def _why(self, params: _WhyParams) -> dict[str, Any]:
@@ -340,9 +358,10 @@ class Control:
         why = self._misconfigured(name)
         if why:
             return f"{'awaits trust' if self._untrusted(name) else 'misconfigured'}: {why}"
-        server = self._configuration.known().get(name)
+        switches = self._configuration.switches
+        server = switches.over(self._configuration.known()).get(name)
         if server is not None and server.disabled:
-            return "disabled in the configuration"
+            return f"disabled: {switches.why_off(server)} `carpool enable {name}` switches it on"
         return "no such server in the configuration"
 
 

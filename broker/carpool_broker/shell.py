@@ -115,6 +115,7 @@ class BrokerShell:
             control_sessions=self._hosting.operators,
             reload=self._reload,
             told_at=self._kept.told_at,
+            follow=self._pump.feed_all,
         )
         self._hosting.answer, self._hosting.write = self._control.answer, self._door.write
         self._hosting.settle = self._settle

@@ -48,6 +48,12 @@ class Facts(Struct, frozen=True, kw_only=True):
     """Those of the sessions that are here and have a project file."""
     waiting: Mapping[PoolKey, int]
     """Calls that wait in the broker's own lines."""
+    switches: Mapping[ServerName, bool] = {}
+    """What operators have switched on or off until carpool stops."""
+    switches_of: Mapping[SessionId, Mapping[ServerName, bool]] = {}
+    """The same for one session each, until it ends."""
+    disabled_in: Mapping[ServerName, list[str]] = {}
+    """The files that say that a server is disabled."""
 
 
 def page(facts: Facts) -> dict[str, Any]:
@@ -77,6 +83,9 @@ def page(facts: Facts) -> dict[str, Any]:
                 "calls": session.calls,
                 "version": session.version,
                 "carrier": session.carrier,
+                "switched": {
+                    name: _SWITCHED[on] for name, on in facts.switches_of.get(session.id, {}).items()
+                },
             }
             for session in facts.sessions
         ],
@@ -117,7 +126,10 @@ def _servers(facts: Facts, pools: list[PoolReport]) -> dict[str, Any]:
     for name, its_pools in by_server.items():
         found[name] = _server_of(facts, its_pools, sessions)
     for each, server in found.items():
-        server["tags"] = list(facts.tags.get(ServerName(each), ()))
+        name = ServerName(each)
+        server["tags"] = list(facts.tags.get(name, ()))
+        server["switched"] = _SWITCHED[facts.switches.get(name)]
+        server["disabled_in"] = list(facts.disabled_in.get(name, ()))
     return found
 
 
@@ -177,6 +189,8 @@ def _instance(instance: InstanceReport, holder: Session | None) -> dict[str, Any
         "why": instance.why,
     }
 
+
+_SWITCHED: Mapping[bool | None, str] = {True: "on", False: "off", None: ""}
 
 _WORTH: Mapping[str, int] = {
     "draining": 0,

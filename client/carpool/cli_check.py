@@ -6,7 +6,7 @@ server once through the daemon that runs, and `--probe` is another errand altoge
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import click
@@ -18,6 +18,7 @@ from carpool.cli_call import json_object
 from carpool.cli_daemon import OPERATE_S
 from carpool_protocol import paths
 from carpool_protocol.config.describe import Row, describe
+from carpool_protocol.switch_file import read_switches
 
 
 class _InOrder(click.Command):
@@ -98,6 +99,7 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
     found = read_layers(os.environ, named, working_directory(), store)
     problems, where = found.problems, found.where
     rows = describe(found.config) if found.config is not None else []
+    switched = {} if named else _switched(found)
     results: list[dict[str, Any]] = []
     if starts and not problems:
         with open_door(control=True) as door:
@@ -120,15 +122,26 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
                 "unset_variables": found.unset,
                 "warnings": found.warnings,
                 "project": found.project,
+                "switched": switched,
                 "started": results,
             }
         )
     else:
         _tell(found, rows, results, everything=everything)
+        for name, how in switched.items():
+            what = "enabled" if how == "on" else "disabled"
+            click.echo(display.printable(f"{name} is {what} until carpool stops, whatever is written"))
     if problems:
         raise click.exceptions.Exit(EXIT_USAGE)
     if not all(each["ok"] for each in results):
         raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _switched(found: Checked) -> dict[str, str]:
+    """What `carpool enable` and `disable` have switched of the servers here: `on` or `off`."""
+    held = read_switches(paths.switches_file(paths.runtime_dir(os.environ, os.getuid()))).servers
+    servers: Collection[str] = found.config.servers if found.config is not None else ()
+    return {name: "on" if on else "off" for name, on in held.items() if name in servers}
 
 
 def _tell(found: Checked, rows: list[Row], results: list[dict[str, Any]], *, everything: bool) -> None:

@@ -34,6 +34,8 @@ def down(timeout_s: float) -> None:
     """End carpool and every server it runs. Returns when nothing is left."""
     place = the_place()
     was = "was not running" if not end_daemon(place, timeout_s) else "is down"
+    with contextlib.suppress(OSError):
+        os.unlink(paths.switches_file(place.directory))  # of a launcher that was killed
     click.echo(f"carpool {was} in {place.directory}")
 
 

@@ -8,6 +8,7 @@ Knows nothing of: how a file is edited (`config.edit`), what becomes of agents t
 
 import contextlib
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from carpool_protocol.names import check_server_name
 
 _EMPTY = "{}\n"
 
-_config_option = click.option("--config", "file", help="This file, not your own carpool.json.")
+config_option = click.option("--config", "file", help="This file, not your own carpool.json.")
 
 
 @click.command()
@@ -40,7 +41,7 @@ _config_option = click.option("--config", "file", help="This file, not your own 
 )
 @click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="May be said again.")
 @click.option("--cwd", help="The directory it runs in; with --python by default this one.")
-@_config_option
+@config_option
 @json_option
 def add(
     name: str,
@@ -76,13 +77,13 @@ def add(
     config = _in_force(file)
     if (there := _where(config, ServerName(name))) is not None:
         fail(f"there is a server {name} already in {there[0]}; `carpool remove {name}` takes it out")
-    _change(config.file, lambda text: put(text, (SERVERS, name), server))
+    change(config.file, lambda text: put(text, (SERVERS, name), server))
     _tell(name, config.file, "added to", as_json)
 
 
 @click.command()
 @click.argument("name")
-@_config_option
+@config_option
 @json_option
 def remove(name: str, *, file: str | None, as_json: bool) -> None:
     """Take a server out of your own configuration. Its instances finish what is open and end."""
@@ -95,7 +96,7 @@ def remove(name: str, *, file: str | None, as_json: bool) -> None:
     where, path = found
     if path is None:
         fail(f"{where} has another program's shape: take {name} out there by hand")
-    _change(where, lambda text: drop(text, path))
+    change(where, lambda text: drop(text, path))
     _tell(name, where, "removed from", as_json)
 
 
@@ -119,28 +120,36 @@ def _where(config: Config, name: ServerName) -> tuple[str, tuple[str, ...] | Non
     return server.file, path if len(path) == len(server.under) else None
 
 
-def _sound(text: str, file: str) -> Config:
+def _sound(text: str, file: str, *, project: bool = False) -> Config:
     """What a text says; a text with problems ends the verb."""
-    loaded = read_config(text, file)
+    loaded = read_config(text, file, project=project)
     if loaded.config is None:
         said = "\n".join(f"{each.where}: {each.text}" for each in loaded.problems)
         fail(f"nothing is changed, because it would break {file}:\n{said}", EXIT_USAGE)
     return loaded.config
 
 
-def _change(file: str, edit: Callable[[str], str]) -> None:
-    """Edit a file in place, also one that is a link to where somebody keeps it."""
+def change(file: str, edit: Callable[[str], str], *, project: bool = False) -> bool:
+    """Edit a file in place, also one that is a link to where somebody keeps it. False: nothing is to change.
+    `project`: it is a project's. Ends the verb where it cannot be edited.
+    """
     try:
         path = Path(os.path.realpath(file))
-        text = path.read_text(encoding="utf-8") if path.exists() else _EMPTY
+        text = path.read_bytes().decode() if path.exists() else _EMPTY  # with the ends of lines that it has
         after = edit(text)
-        _sound(after, file)
+        if after == text:
+            return False
+        _sound(after, file, project=project)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = stat.S_IMODE(path.stat().st_mode) if project else None
         private_files.replace(str(path), after.encode())
+        if mode is not None:  # a file that others work with, too
+            path.chmod(mode)
     except CannotEditError as error:
         fail(f"{file} is for you to edit: {error}")
     except OSError as error:
         fail(f"{file} cannot be written: {error.strerror or error}")
+    return True
 
 
 def _tell(name: str, file: str, what: str, as_json: bool) -> None:

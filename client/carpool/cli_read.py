@@ -180,6 +180,7 @@ def ps_page(facts: Facts, rows: list[Facts]) -> str:
     ]
     parts += ["\n".join(leaving)] if leaving else []
     parts += [shut] if (shut := _breakers(facts)) else []
+    parts += [off] if (off := _switches(facts)) else []
     parts += [UNVERIFIED] if any(map(_is_assumed, rows)) else []
     return "\n\n".join(parts)
 
@@ -203,6 +204,8 @@ def status_page(facts: Facts) -> str:
     ]
     if shut := _breakers(facts):
         parts.append(shut)
+    if off := _switches(facts):
+        parts.append(off)
     if errors:
         parts.append(
             "\n".join(["last errors (`carpool logs SERVER` has more):", *(f"  {e}" for e in errors)])
@@ -300,6 +303,24 @@ def _breakers(facts: Facts) -> str:
             state = pool["breaker"].replace("_", " ")
             lines.append(display.printable(f"breaker of {name}: {state}{again}"))
     return "\n".join(lines)
+
+
+def _switches(facts: Facts) -> str:
+    """A line for each server that is disabled, or enabled in spite of its file: until when, and by what."""
+    lines = []
+    for name, server in (facts.get("servers") or {}).items():
+        files = " and ".join(server.get("disabled_in") or ())
+        if server.get("switched") == "off":
+            lines.append(f"{name}: disabled (until carpool stops; `carpool enable {name}`)")
+        elif server.get("switched") == "on":
+            lines.append(f"{name}: enabled (until carpool stops); disabled in {files}")
+        elif files:
+            lines.append(f"{name}: disabled in {files}")
+    for session in facts.get("sessions") or ():
+        for name, how in (session.get("switched") or {}).items():
+            what = "enabled" if how == "on" else "disabled"
+            lines.append(f"{name}: {what} for {session['id']} (until that session ends)")
+    return "\n".join(map(display.printable, lines))
 
 
 def _sharing(one: Facts) -> str:

@@ -119,6 +119,8 @@ class Launcher:
         """Set once it is stopping; then the time at which it stops being polite."""
         self._others_by: float | None = None
         """Set while the broker drains; then the time at which the others are told to stop all the same."""
+        self._again = False
+        """What it was told last is that it is started again."""
         self._unclean = False
         self._exit = EXIT_OK
         self._wake, self._bell = socket.socketpair()
@@ -155,6 +157,8 @@ class Launcher:
             self._press(now)
             self._sleep(now)
         self._remains.clear(unclean=self._unclean)
+        if not self._again:
+            self._remains.forget_switches()
         self._tell_starter(f"failed {EXIT_FAILED}\ncarpool was stopped while it started")
         say("stopped")
         return self._exit
@@ -282,6 +286,7 @@ class Launcher:
 
     def _stop(self, why: str, word: str = STOP) -> None:
         now = time.monotonic()
+        self._again = word == AGAIN
         if self._others_by is not None:
             say(f"draining no longer: {why}")
             self._broker.child.say(AGAIN_NOW if word == AGAIN else word)

@@ -65,6 +65,12 @@ class Remains:
         with contextlib.suppress(OSError):
             os.unlink(paths.down_file(self._directory))
 
+    def forget_switches(self) -> None:
+        """Carpool stops: what was enabled or disabled until then is so no longer."""
+        if self._place is None or self._place.is_ours():
+            with contextlib.suppress(OSError):
+                os.unlink(paths.switches_file(self._directory))
+
     def sweep(self) -> None:
         """Let the supervisor's own tool find and end instances that carry our mark."""
         command = [sys.executable, "-m", "carpool_supervisor.sweep", self._runtime]

@@ -247,8 +247,15 @@ _KINDS: Final = (
         "stopped",
         "unavailable",
         5307,
-        "The server is stopped or disabled by its operator.",
+        "The server is stopped by its operator.",
         "Ask the user to run `carpool start SERVER`.",
+    ),
+    FaultKind(
+        "disabled",
+        "unavailable",
+        5314,
+        "The server is disabled.",
+        "Ask the user to run `carpool enable SERVER`.",
     ),
     FaultKind(
         "draining",

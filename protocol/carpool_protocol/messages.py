@@ -315,13 +315,14 @@ class SessionGone(Message, frozen=True, tag=20):
 
 
 class SessionRekeyed(Message, frozen=True, tag=23):
-    """This session is served by another pool of the same server now, because its roots are others: its lease
-    of the old one ends, and it is told so at the new one (rules 6, 15).
+    """This session is served by another pool of the same server now, because its roots or its configuration
+    are others: its lease of the old one ends, and it is told so at the new one (rules 6, 15).
     """
 
     session: SessionId
     old: PoolKey
     new: PoolKey
+    """Empty: this server is not for this session any more; others may go on with the old pool."""
 
 
 class SessionNote(Struct, frozen=True, array_like=True):

@@ -149,6 +149,11 @@ def door_file(directory: str) -> str:
     return directory + "/http.json"
 
 
+def switches_file(directory: str) -> str:
+    """Which servers are switched on or off until carpool stops."""
+    return directory + "/switches.json"
+
+
 def lock_file(directory: str) -> str:
     """What a running launcher holds locked; its text says who it is."""
     return directory + "/lock"

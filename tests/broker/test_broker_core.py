@@ -1,5 +1,6 @@
 """The broker's core: an event in, the whole list of effects out."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.effects import Greet, Reply, SayListChanged, TellServed
 from carpool_broker.core.events import SourceId
 from carpool_broker.core.registry import Registry
-from carpool_broker.core.scope import Scope, ScopeEntry
+from carpool_broker.core.scope import Off, Scope, ScopeEntry
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.messages import (
     Answered,
@@ -54,7 +55,7 @@ class Rig:
         self.core.check()
         return effects
 
-    def read(self, *keys: str) -> list[Any]:
+    def read(self, *keys: str, disabled: Mapping[str, Off] | None = None) -> list[Any]:
         entries = tuple(ScopeEntry(server=ServerName(key[0]), key=PoolKey(key)) for key in keys)
         specs = tuple(
             PoolSpec(key=e.key, server=e.server, argv=[], env={}, cwd="/", policy=Policy()) for e in entries
@@ -63,6 +64,7 @@ class Rig:
             ev.SourceRead(
                 source=DAEMON, scope=Scope(entries), specs=specs, misconfigured={}, stop_first=frozenset(),
                 max_processes=8, max_greeting=3,
+                disabled={ServerName(name): off for name, off in (disabled or {}).items()},
             )
         )  # fmt: skip
 
@@ -226,6 +228,53 @@ def test_a_name_that_may_be_a_servers_that_never_told_its_tools_is_refused_for_i
         missed, refused = rig.call("a__x")
         assert missed == Discover(PoolKey("a:1"))
         assert code(refused) == "breaker_open"
+
+
+@behaviour("switch:live")
+def test_a_disabled_server_leaves_the_list_and_a_call_to_it_says_who_switched_it_off() -> None:
+    rig = Rig()
+    rig.ready()
+    rig.lists()
+    changed = rig.read("b:1", disabled={"a": Off("Somebody did it.")})
+    assert [effect.session for effect in changed if isinstance(effect, SayListChanged)] == [ONE]
+    (reply,) = rig.call("a__x")
+    assert (code(reply), reply.is_error) == ("disabled", False)
+    assert b"Somebody did it." in reply.body
+    assert b"`carpool enable a`" in reply.body
+    (reply,) = rig.call("c__x", "2")
+    assert code(reply) == "unknown_tool"
+    rig.read("a:1", "b:1")
+    rig.catalog("a:1", "x")
+    assert [type(effect) for effect in rig.call("a__x", "3")] == [Call]
+
+
+@behaviour("switch:live")
+def test_the_name_of_a_disabled_server_that_says_the_most_is_meant() -> None:
+    rig = Rig("b:1")
+    rig.come()
+    rig.catalog("b:1", "y")
+    off = {"a": Off("Short."), "a_b": Off("Long."), "named": Off("Prefix.", "p"), "bare": Off("Bare.", "")}
+    rig.read("b:1", disabled=off)
+    for name, why in (("a__x", "Short."), ("a_b__x", "Long."), ("p__x", "Prefix."), ("any", "Bare.")):
+        (reply,) = rig.call(name)
+        assert (code(reply), why.encode() in reply.body) == ("disabled", True), name
+
+
+@behaviour("switch:live")
+def test_calls_that_have_left_go_on_when_their_server_is_disabled_and_others_are_told() -> None:
+    rig = Rig()
+    rig.ready()
+    rig.core.ledger.bounds = Bounds(max_open_calls=1)
+    (sent,) = [effect for effect in rig.call("a__x", "1") if isinstance(effect, Call)]
+    assert not [effect for effect in rig.call("a__x", "2") if isinstance(effect, Call)], "it waits"
+    (reply,) = [each for each in rig.read("b:1", disabled={"a": Off("Off.")}) if isinstance(each, Reply)]
+    assert (reply.id, code(reply)) == (b"2", "disabled")
+    (reply,) = [
+        each
+        for each in rig.feed(Answered(sent.call, is_error=False, body=EMPTY_OBJECT))
+        if isinstance(each, Reply)
+    ]
+    assert reply.id == b"1"
 
 
 def test_a_call_goes_to_the_pool_under_the_servers_own_name_and_its_answer_back() -> None:

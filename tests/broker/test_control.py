@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from carpool_broker.configuration import DAEMON, Configuration
+from carpool_broker.configuration import DAEMON, Configuration, Followed
 from carpool_broker.control import Control, ControlError
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.events import AgentCame
@@ -34,6 +34,7 @@ class Rig:
             json.dumps({"mcpServers": {**servers, "old": {"command": "old", "disabled": True}}}), "utf-8"
         )
         configuration = Configuration(ConfigFile(str(file), asked_for=True), {"PATH": "/bin", "HOME": "/h"})
+        self.configuration = configuration
         core = BrokerCore(Registry(mark="m"), configuration.bounds(), 10.0)
         core.handle(configuration.resolve(DAEMON), 1.0)
         self.core, self.linked = core, linked
@@ -47,8 +48,17 @@ class Rig:
             restarts=0,
             supervisors=lambda: [("main", 20)] if self.linked else [],
             control_sessions=lambda: {ME},
-            reload=list,
+            reload=self.reload,
+            follow=self.follow,
         )
+
+    def reload(self) -> list[str]:
+        self.follow(self.configuration.reload())
+        return self.configuration.problem.splitlines()
+
+    def follow(self, events: list[Followed]) -> None:
+        for event in events:
+            self.core.handle(event, 2.0)
 
     def send(self, message: AnyMessage) -> None:
         self.sent.append(message)

@@ -66,6 +66,18 @@ def test_a_server_is_taken_out_of_the_file_that_it_is_written_in(house: House) -
     assert json.loads(more.read_text()) == {"mcpServers": {}}
 
 
+@behaviour("config:edited")
+def test_a_file_keeps_the_ends_of_its_lines(house: House) -> None:
+    file = house.base / FILE
+    file.parent.mkdir(parents=True)
+    before = b'{\r\n  "mcpServers": {\r\n    "a": { "command": "x" }\r\n  }\r\n}\r\n'
+    file.write_bytes(before)
+    assert house.run("disable", "a", "--save").returncode == 0
+    assert file.read_bytes() == before.replace(b'"x" }', b'"x", "disabled": true }')
+    assert house.run("enable", "a", "--save").returncode == 0
+    assert file.read_bytes() == before
+
+
 def test_a_file_that_is_a_link_stays_one(house: House) -> None:
     kept = written(house, "{}", "dotfiles/carpool.json")
     file = house.base / FILE

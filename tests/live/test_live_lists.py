@@ -58,7 +58,7 @@ async def test_the_list_is_the_same_for_every_agent_and_honours_the_configuratio
             assert "only_here" in names
             assert not [name for name in names if name.startswith("off")]
             assert (await one.ask("tools/call", {"name": "picky__seen"}))["error"]["code"] == -32602
-            assert (await one.ask("tools/call", {"name": "off__echo"}))["error"]["code"] == -32602
+            assert fault_of(await one.call("off__echo"))["code"] == "disabled"
             assert await one.text("only_here") == "only_here"
 
 

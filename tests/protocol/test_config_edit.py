@@ -71,6 +71,19 @@ def test_a_member_finds_its_place_in_any_layout(before: str, after: str) -> None
     assert put(before, ("m", "a"), 1) == after
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"m": {"b": 2}}',
+        '{ "m": { "b": 2 } // why\n}',
+        '{\n  "m": {\n    "b": 2 // why\n  }\n}\n',
+        '{"m": {"b": [\n2]\n}}',
+    ],
+)
+def test_what_is_added_and_taken_out_again_leaves_every_byte_as_it_was(text: str) -> None:
+    assert drop(put(text, ("m", "a"), value=True), ("m", "a")) == text
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"m": []}', '{"m": {"a": 1, "a": 2}}', "{", "3"])
 def test_what_cannot_be_edited_is_left_to_a_person(text: str) -> None:
     with pytest.raises(CannotEditError):

@@ -34,7 +34,7 @@ PROMISED = {
     "bad_request_state duplicate_request_id not_permitted too_large bad_line bad_request misconfigured "
     "needs_session not_initialized unknown_task",
     "unavailable": "unavailable waiting_line_full waited_too_long too_many_calls starting_failed "
-    "backing_off given_up stopped draining closing supervisor_away breaker_open "
+    "backing_off given_up stopped disabled draining closing supervisor_away breaker_open "
     "state_lost arguments_too_many",
     "lost": "lost instance_died timed_out ran_too_long cut_off link_broken answer_overdue "
     "bad_answer answer_too_large needs_url url_declined unread_answers",

@@ -57,3 +57,15 @@ def test_a_pool_that_is_not_there_takes_nobodys_lease(new: PoolKey) -> None:
     first = two.served(1, "a")
     two.do(SessionRekeyed(SessionId("a"), PoolKey("web:never"), new))
     assert two.served(2, "a") == first
+
+
+@behaviour("switch:session")
+def test_a_session_that_no_pool_serves_any_more_returns_its_lease_and_hears_of_it_when_it_is_back() -> None:
+    two = house()
+    first, others = two.served(1, "a"), two.served(2, "b")
+    two.do(SessionRekeyed(SessionId("a"), WEB, PoolKey("")))
+    assert two.closing == [first]
+    assert two.served(3, "b") == others, "another's lease is its own"
+    two.call(4, "a")
+    assert (two.fault(4), two.failed[4].delivered) == ("state_lost", "no")
+    assert two.served(5, "a") not in (first, others)

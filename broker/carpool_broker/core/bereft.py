@@ -39,8 +39,9 @@ def places(session: Session) -> dict[ServerName, PoolKey]:
 
 def moved(session: Session, before: Mapping[ServerName, PoolKey]) -> list[SessionRekeyed]:
     """It was served there before: what it held there of servers that it has called is gone."""
+    now = places(session)
     return [
-        SessionRekeyed(session.id, before[server], key)
-        for server, key in places(session).items()
-        if server in session.used and before.get(server, key) != key
+        SessionRekeyed(session.id, old, now.get(server, PoolKey("")))
+        for server, old in before.items()
+        if server in session.used and now.get(server) != old
     ]

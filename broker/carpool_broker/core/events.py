@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.listing import Family
-from carpool_broker.core.scope import Scope
+from carpool_broker.core.scope import Off, Scope
 from carpool_protocol.faults import TOOLS_CALL
 from carpool_protocol.ids import AskId, Epoch, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.messages import (
@@ -107,6 +107,8 @@ class SourceRead(Event, frozen=True, kw_only=True):
     """Those among `misconfigured` that only wait for the user's trust (rule 19)."""
     kept: dict[PoolKey, Catalog] = {}
     """What pools of this source told an earlier carpool, as far as it is on disk."""
+    disabled: dict[ServerName, Off] = {}
+    """Servers of this source that are switched off."""
 
 
 class SourceDropped(Event, frozen=True):

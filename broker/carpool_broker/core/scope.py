@@ -37,6 +37,15 @@ class ScopeEntry(Struct, frozen=True, kw_only=True, cache_hash=True):
         )
 
 
+class Off(Struct, frozen=True):
+    """A server that is disabled, so in no scope."""
+
+    why: str
+    """For people: by its file, or by `carpool disable`."""
+    prefix: str | None = None
+    """See `ScopeEntry`."""
+
+
 class Scope(Struct, frozen=True, cache_hash=True):
     """What a session sees. Compared by value: equal scopes share one view."""
 

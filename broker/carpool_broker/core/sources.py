@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from carpool_broker.core.events import SourceId, SourceRead
 from carpool_broker.core.matches import Matches
 from carpool_broker.core.registry import Changes, Registry
-from carpool_broker.core.scope import Scope, ScopeEntry
+from carpool_broker.core.scope import Off, Scope, ScopeEntry
 from carpool_broker.core.twins import Twins
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.messages import PoolChanged, PoolSpec, Wanted
@@ -215,6 +215,10 @@ class Sources:
     def untrusted(self, source: SourceId) -> frozenset[ServerName]:
         """Those among them that only wait for the user's trust."""
         return self.sources[source].goal.untrusted
+
+    def disabled(self, source: SourceId) -> Mapping[ServerName, Off]:
+        """Servers that are switched off, and why."""
+        return self.sources[source].goal.disabled
 
     def own_roots(self, source: SourceId) -> frozenset[ServerName]:
         """Servers that are told the roots which the agent itself names."""

@@ -1,6 +1,6 @@
 """A configuration file with one thing changed, and everything else as its author wrote it.
 
-Owns the edits of `carpool add` and `remove`: comments, order and layout stay. Invariant: what comes out reads
+Owns the edits that verbs make of it: comments, order and layout stay. Invariant: what comes out reads
 as what went in with that one change, or nothing comes out (`CannotEditError`).
 
 Pure. Knows nothing of: files, what the keys mean.
@@ -67,6 +67,8 @@ def drop(text: str, path: tuple[str, ...]) -> str:
             comma = skip_blank(text, max(before))
             text = text[:comma] + text[comma + 1 :]
             start, end = start - 1, end - 1
+            if not text[comma:start].strip(" \t"):  # on one line with it, as `_with_member` puts it
+                start = comma
     line = text.rfind("\n", 0, start) + 1
     rest = re.compile(r"[ \t\r]*\n").match(text, end)
     if not text[line:start].strip() and rest is not None:

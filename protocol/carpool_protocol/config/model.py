@@ -150,12 +150,12 @@ class Config(Struct, frozen=True, kw_only=True):
         return ("http",) in self.lines
 
 
-def variables(config: Config) -> frozenset[str]:
-    """The environment variables that enabled servers use: what a carrier is asked for, and no more."""
+def variables(config: Config, *, disabled: bool = False) -> frozenset[str]:
+    """The environment variables that enabled servers use; with `disabled` those that any server does."""
     names = {
         name
         for server in config.servers.values()
-        if not server.disabled
+        if disabled or not server.disabled
         for _, text in server.templates()
         for name in references(text)
     }

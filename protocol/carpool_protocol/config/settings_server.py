@@ -83,7 +83,8 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         field="disabled",
         kind="switch",
         default=False,
-        text="Known and shown, never started; its tools are not listed.",
+        text="Known and shown, never started; its tools are not listed. `carpool enable` and `disable` are "
+        "stronger, for a while ([workspaces.md](workspaces.md)).",
     ),
     Setting(
         key="tools_file",

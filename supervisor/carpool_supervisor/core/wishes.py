@@ -238,12 +238,15 @@ class Wishes:
         self._returned(self._leases.session_ended(session), now)
 
     def rekeyed(self, moved: SessionRekeyed, now: float) -> None:
-        """A session is served by another pool now: its lease stays behind, and it is told so there."""
+        """A session is served by another pool now: its lease stays behind, and it is told so there. By none:
+        it is told so if it comes back.
+        """
         instance, pool = self._leases.held(moved.session, moved.old), self._pools.get(moved.new)
-        if instance is not None and pool is not None:
-            self._leases.lose(instance, "roots")
-            heed_losses(pool.server, self._pools)
-            self._roster.spare(self._roster.instances[instance], now)
+        if instance is not None and (pool is not None or not moved.new):
+            held = self._roster.instances[instance]
+            self._leases.lose(instance, "roots" if moved.new else "reload")
+            heed_losses(held.pool.server, self._pools)
+            self._roster.spare(held, now)
         if moved.old in self._pools:  # what is in line there would lease an instance that nobody calls again
             self._desk.fail_waiting_of(moved.session, self._pools[moved.old], *GONE_POOL)
 

@@ -1,0 +1,56 @@
+"""What a source comes to, in the form in which the core is told it.
+
+Owns the step from a resolution to its event: the settings that go with it, the catalogs that are on disk for
+its pools, why a server of it is off.
+
+Knows nothing of: sessions, where a configuration comes from, when it is read again.
+"""
+
+from collections.abc import Callable, Mapping
+
+from msgspec.structs import replace
+
+from carpool_broker.core.events import SourceId, SourceRead
+from carpool_broker.core.scope import Off, Scope
+from carpool_broker.core.scopes import Resolution
+from carpool_broker.kept_catalogs import Kept
+from carpool_protocol.config.model import Config
+from carpool_protocol.ids import PoolKey, ServerName
+from carpool_protocol.messages import Catalog
+
+Find = Callable[[PoolKey], Kept | None]
+"""What a pool told an earlier carpool."""
+
+
+def reading(
+    source: SourceId, config: Config, found: Resolution, whys: Mapping[ServerName, str], find: Find
+) -> SourceRead:
+    """`whys`: of the servers that are disabled, as sentences."""
+    kept: dict[PoolKey, Catalog] = {}
+    for spec in found.specs:
+        others = (found.twins.get(spec.key), found.stateless.get(spec.key))
+        kept |= _kept_of([spec.key, *(other.key for other in others if other is not None)], find)
+    return SourceRead(
+        source=source,
+        scope=Scope(tuple(found.entries), config.separator),
+        specs=tuple(found.specs),
+        misconfigured=dict(found.misconfigured),
+        stop_first=frozenset(
+            ServerName(name) for name, server in config.servers.items() if server.replace == "stop_first"
+        ),
+        max_processes=config.max_instances,
+        max_greeting=config.max_greeting,
+        twins=found.twins,
+        own_roots=found.own_roots,
+        stateless=found.stateless,
+        untrusted=found.untrusted,
+        kept=kept,
+        disabled={name: Off(why, config.servers[name].tools_prefix) for name, why in whys.items()},
+    )
+
+
+def _kept_of(keys: list[PoolKey], find: Find) -> dict[PoolKey, Catalog]:
+    """What the pools of one launch told an earlier carpool; for one that never told, what another did."""
+    found = {key: it.catalog for key in keys if (it := find(key)) is not None}
+    other = next(iter(found.values()), None)
+    return found if other is None else {key: found.get(key) or replace(other, key=key) for key in keys}

@@ -1,0 +1,184 @@
+"""What operators switch on and off: which word counts, and when one says nothing any more."""
+
+import json
+from collections.abc import Mapping
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from carpool_broker.core.switches import Switches, is_on
+from carpool_protocol.config.model import Config, ServerConfig
+from carpool_protocol.config.shape import read_config
+from carpool_protocol.ids import ServerName, SessionId
+from tests.behaviours import behaviour
+
+A, OFF = ServerName("a"), ServerName("off")
+ONE, TWO = SessionId("s1"), SessionId("s2")
+
+
+def config(**disabled: object) -> Config:
+    return read({name: {"command": "x", "disabled": off} for name, off in disabled.items()})
+
+
+def read(servers: object, file: str = "/c.json") -> Config:
+    loaded = read_config(json.dumps({"mcpServers": servers}), file)
+    assert loaded.config is not None
+    return loaded.config
+
+
+def on(config: Config) -> list[str]:
+    return [name for name, server in config.servers.items() if not server.disabled]
+
+
+PLAIN = config(a=False, off=True)
+
+
+def one(name: ServerName, of: Config = PLAIN) -> ServerConfig:
+    return of.servers[name]
+
+
+@behaviour("switch:live")
+def test_a_switch_for_everybody_is_stronger_than_the_file() -> None:
+    switches = Switches()
+    assert switches.seen(PLAIN) is PLAIN
+    switches.turn(A, [one(A)], on=False)
+    switches.turn(OFF, [one(OFF)], on=True)
+    assert on(switches.seen(PLAIN)) == ["off"]
+    assert list(switches.seen(PLAIN).servers) == ["a", "off"], "in the order of the file"
+
+
+def test_a_switch_that_says_what_the_file_says_is_not_kept() -> None:
+    switches = Switches()
+    for server, way in ((A, True), (OFF, False)):
+        switches.turn(server, [one(server)], on=not way)
+        switches.turn(server, [one(server)], on=way)
+    assert switches.everyone == {}
+    assert switches.seen(PLAIN) is PLAIN
+
+
+def test_a_switch_is_kept_where_any_file_of_several_says_otherwise() -> None:
+    switches = Switches()
+    switches.turn(A, [one(A), one(A, config(a=True))], on=False)
+    assert switches.everyone == {A: False}
+
+
+@behaviour("switch:session")
+def test_a_sessions_own_switch_concerns_no_other_and_is_stronger() -> None:
+    switches = Switches()
+    switches.turn_for(ONE, one(A), on=False)
+    assert (on(switches.seen(PLAIN, switches.own(ONE))), on(switches.seen(PLAIN, switches.own(TWO)))) == (
+        [],
+        ["a"],
+    )
+    switches.turn_for(TWO, one(OFF), on=True)
+    assert on(switches.seen(PLAIN, switches.own(TWO))) == ["a", "off"]
+    assert (switches.ended(TWO), switches.ended(TWO)) == (True, False)
+    assert switches.own(TWO) == ()
+
+
+def test_a_word_for_everybody_takes_the_sessions_own_back() -> None:
+    switches = Switches()
+    switches.turn_for(ONE, one(A), on=False)
+    switches.turn(A, [one(A)], on=True)
+    assert (switches.everyone, switches.sessions) == ({}, {})
+    switches.turn(A, [one(A)], on=False)
+    switches.turn_for(ONE, one(A), on=True)
+    assert on(switches.seen(PLAIN, switches.own(ONE))) == ["a"]
+    switches.turn(A, [one(A)], on=False)
+    assert on(switches.seen(PLAIN, switches.own(ONE))) == []
+
+
+def test_a_switch_decides_in_place_of_a_variable() -> None:
+    late = config(a="${OFF:-true}")
+    switches = Switches()
+    for way in (True, False):
+        switches.turn(A, [one(A, late)], on=way)
+        (server,) = switches.seen(late).servers.values()
+        assert (server.disabled, server.late) == (not way, {})
+
+
+def test_what_says_nothing_to_run_stays_off() -> None:
+    away = read({"a": {"disabled": True}}, ".mcp.json")
+    switches = Switches()
+    switches.turn(A, [one(A, away)], on=True)
+    assert switches.everyone == {}
+    switches.turn(A, [one(A, config(a=True)), one(A, away)], on=True)
+    assert on(switches.seen(away)) == []
+    assert on(switches.seen(config(a=True))) == ["a"]
+
+
+def test_servers_that_came_or_left_start_with_what_their_files_say() -> None:
+    switches = Switches()
+    switches.turn(A, [one(A)], on=False)
+    switches.turn_for(ONE, one(OFF), on=True)
+    assert switches.forget_all([A, OFF, ServerName("stranger")])
+    assert (switches.everyone, switches.sessions) == ({}, {})
+    assert not switches.forget_all([A])
+
+
+def test_it_says_whose_word_it_is() -> None:
+    switches = Switches()
+    assert switches.why_off(one(OFF)) == "It is disabled in /c.json."
+    switches.turn(A, [one(A)], on=False)
+    assert "until carpool stops" in switches.why_off(one(A))
+    switches.turn_for(ONE, one(OFF), on=True)
+    switches.turn_for(TWO, one(A), on=True)
+    switches.turn_for(TWO, one(A), on=False)
+    assert "until carpool stops" in switches.why_off(one(A), switches.own(TWO)), "nothing of its own is left"
+    switches.forget(A)
+    switches.turn_for(ONE, one(A), on=False)
+    assert "for this agent" in switches.why_off(one(A), switches.own(ONE))
+
+
+class Machine(RuleBasedStateMachine):
+    """Against the plainest model: of all that was said about a session and a server the last word counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.switches = Switches()
+        self.everyone: dict[str, bool] = {}
+        self.own: dict[tuple[str, str], bool] = {}
+
+    servers = st.sampled_from(["a", "off", "late"])
+    sessions = st.sampled_from(["s1", "s2"])
+    config = config(a=False, off=True, late="${X:-false}")
+
+    def written(self, name: str) -> ServerConfig:
+        return self.config.servers[ServerName(name)]
+
+    @rule(name=servers, way=st.booleans())
+    def turn(self, name: str, way: bool) -> None:
+        self.switches.turn(ServerName(name), [self.written(name)], on=way)
+        self.everyone[name] = way
+        self.own = {key: each for key, each in self.own.items() if key[1] != name}
+
+    @rule(session=sessions, name=servers, way=st.booleans())
+    def turn_for(self, session: str, name: str, way: bool) -> None:
+        self.switches.turn_for(SessionId(session), self.written(name), on=way)
+        self.own[session, name] = way
+
+    @rule(name=servers)
+    def forget(self, name: str) -> None:
+        self.switches.forget(ServerName(name))
+        self.everyone.pop(name, None)
+        self.own = {key: each for key, each in self.own.items() if key[1] != name}
+
+    @rule(session=sessions)
+    def end(self, session: str) -> None:
+        self.switches.ended(SessionId(session))
+        self.own = {key: each for key, each in self.own.items() if key[0] != session}
+
+    @invariant()
+    def the_last_word_counts(self) -> None:
+        self.switches.check()
+        files: Mapping[str, bool | None] = {name: is_on(each) for name, each in self.config.servers.items()}
+        for session in ("s1", "s2", "s3"):
+            seen = self.switches.seen(self.config, self.switches.own(SessionId(session)))
+            for name, said in files.items():
+                wished = self.own.get((session, name), self.everyone.get(name, said))
+                assert is_on(seen.servers[ServerName(name)]) is wished
+
+
+TestSwitches = Machine.TestCase
+TestSwitches.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)

@@ -1,0 +1,249 @@
+"""`carpool/switch`: what follows for sessions, what the operator is told, what outlives the broker."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from carpool_broker.configuration import DAEMON, Configuration, Followed
+from carpool_broker.core.events import SessionMoved, SourceDropped, SourceId, SourceRead
+from carpool_broker.switchboard import Switchboard
+from carpool_broker.switching import CannotSwitchError, Switching, SwitchParams
+from carpool_protocol.attach import Attach, RunCommand
+from carpool_protocol.attach_version import ATTACH_VERSION
+from carpool_protocol.config.load import ConfigFile
+from carpool_protocol.config.project import find_workspace
+from carpool_protocol.config.trust import give_trust
+from carpool_protocol.ids import ServerName, SessionId
+from tests.behaviours import behaviour
+
+ONE, TWO = SessionId("s1"), SessionId("s2")
+A, OFF = {"command": "x"}, {"command": "y", "disabled": True}
+
+
+class House:
+    """A configuration with an operator, over a runtime directory."""
+
+    def __init__(
+        self, place: Path, file: str = "carpool.json", *, carpool: str = "c", **servers: dict[str, Any]
+    ) -> None:
+        self.file = place / file
+        self.kept = place / "switches.json"
+        self.store = str(place / "trust.json")
+        if servers:
+            self.write(**servers)
+        self.followed: list[Followed] = []
+        self.configuration = Configuration(
+            ConfigFile(str(self.file), asked_for=True),
+            {"HOME": "/h"},
+            self.store,
+            board=Switchboard(str(self.kept), carpool),
+        )
+        self.switching = Switching(self.configuration, self.followed.extend, self.reload)
+
+    def write(self, **servers: dict[str, Any]) -> None:
+        self.file.write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
+
+    def reload(self) -> list[str]:
+        self.followed += self.configuration.reload()
+        return self.configuration.problem.splitlines()
+
+    def come(self, session: SessionId, cwd: str = "", **more: Any) -> SourceId:
+        attach = Attach(version=ATTACH_VERSION, carrier="shim", cwd=cwd, **more)
+        return self.configuration.enter(session, attach, {})[0]
+
+    def turn(self, server: str, session: str = "", *, on: bool | None) -> dict[str, Any]:
+        self.followed.clear()
+        return self.switching.turn(SwitchParams(server, on, session), [ONE, TWO])
+
+    def refused(self, server: str, session: str = "", *, on: bool | None = False) -> str:
+        with pytest.raises(CannotSwitchError) as caught:
+            self.turn(server, session, on=on)
+        assert self.followed == []
+        return str(caught.value)
+
+    def listed(self, source: SourceId = DAEMON) -> list[str]:
+        return [entry.server for entry in self.configuration.resolve(source).scope.servers]
+
+
+@behaviour("switch:live")
+def test_a_server_is_off_for_every_source_and_back_again(tmp_path: Path) -> None:
+    house = House(tmp_path, a=A, off=OFF)
+    house.come(ONE)
+    told = house.turn("a", on=False)
+    assert told == {
+        "server": "a",
+        "session": "",
+        "enabled": False,
+        "until": "carpool stops",
+        "disabled_in": [],
+        "problems": [],
+    }
+    (read,) = house.followed
+    assert isinstance(read, SourceRead)
+    assert (read.specs, sorted(read.disabled)) == ((), ["a", "off"])
+    assert "`carpool disable`" in read.disabled[ServerName("a")].why
+    assert read.disabled[ServerName("off")].why == f"It is disabled in {house.file}."
+    told = house.turn("off", on=True)
+    assert (told["enabled"], told["until"], told["disabled_in"]) == (True, "carpool stops", [str(house.file)])
+    told = house.turn("a", on=True)
+    assert (told["enabled"], told["until"]) == (True, "")
+    assert house.listed() == ["a", "off"]
+
+
+@behaviour("switch:session")
+def test_a_session_with_a_switch_of_its_own_has_a_source_of_its_own(tmp_path: Path) -> None:
+    house = House(tmp_path, a=A, b=A)
+    assert house.come(ONE) == house.come(TWO) == DAEMON
+    told = house.turn("a", ONE, on=False)
+    assert (told["enabled"], told["until"], told["session"]) == (False, "the session ends", ONE)
+    daemon, read, moved = house.followed
+    assert isinstance(daemon, SourceRead)
+    assert isinstance(read, SourceRead)
+    assert [entry.server for entry in daemon.scope.servers] == ["a", "b"]
+    assert [entry.server for entry in read.scope.servers] == ["b"]
+    assert {spec.key for spec in read.specs} < {spec.key for spec in daemon.specs}, "the pools of all"
+    assert moved == SessionMoved(ONE, read.source)
+    assert house.turn("a", ONE, on=True)["until"] == ""
+    assert house.followed[-2:] == [SessionMoved(ONE, DAEMON), SourceDropped(read.source)]
+    house.turn("a", ONE, on=False)
+    house.configuration.leave(ONE)
+    assert house.come(ONE) == DAEMON, "a session's switch ends with it"
+
+
+def test_a_word_for_everybody_reaches_sessions_with_switches_of_their_own(tmp_path: Path) -> None:
+    house = House(tmp_path, a=A)
+    house.come(ONE)
+    house.turn("a", ONE, on=False)
+    house.turn("a", on=True)
+    assert SessionMoved(ONE, DAEMON) in house.followed
+    assert not house.kept.exists()
+
+
+def test_what_cannot_be_switched_is_said_and_changes_nothing(tmp_path: Path) -> None:
+    big = {**OFF, "pool": {"min": 64, "max": 64}}
+    house = House(
+        tmp_path, "mcp_config.json", git={**A, "pool": {"min": 1}}, big=big, none={"disabled": True}
+    )
+    house.come(ONE)
+    house.come(TWO, run=RunCommand(argv=["y"], env={}, cwd="/w"))
+    assert "Did you mean git?" in house.refused("gti")
+    assert "There are: big, git" in house.refused("zzz")
+    assert "There are: s1, s2" in house.refused("git", "s9")
+    assert "another workspace's" in house.refused("git", TWO), "one of `carpool run` has its own server"
+    assert "only taken away" in house.refused("none", on=True)
+    assert "max_instances" in house.refused("big", on=True)
+    assert not house.kept.exists()
+
+
+@behaviour("switch:kept")
+def test_the_next_broker_knows_all_switches_and_another_carpool_those_for_everybody(tmp_path: Path) -> None:
+    house = House(tmp_path, a=A, b=A, off=OFF)
+    house.come(ONE)
+    house.turn("a", on=False)
+    house.turn("off", on=True)
+    house.turn("b", ONE, on=False)
+    heir = House(tmp_path)
+    assert heir.listed() == ["b", "off"]
+    assert heir.listed(heir.come(ONE)) == ["off"]
+    assert heir.listed(heir.come(TWO)) == ["b", "off"]
+    stranger = House(tmp_path, carpool="d")
+    assert stranger.listed(stranger.come(ONE)) == ["b", "off"], "its session of this id is another one"
+
+
+def test_a_server_that_leaves_the_configuration_takes_its_switch_with_it(tmp_path: Path) -> None:
+    house = House(tmp_path, a=A, b=A)
+    house.turn("a", on=False)
+    house.write(b=A)
+    house.reload()
+    house.write(a=A, b=A)
+    house.reload()
+    assert house.listed() == ["a", "b"]
+    assert not house.kept.exists()
+
+
+def test_a_broken_file_drops_no_switch(tmp_path: Path) -> None:
+    house = House(tmp_path, a=A)
+    house.turn("a", on=False)
+    house.file.write_text("{")
+    assert house.reload()
+    assert house.listed() == []
+    house.write(a=A)
+    assert house.reload() == []
+    assert house.listed() == []
+
+
+@behaviour("switch:saved")
+def test_once_the_file_says_it_no_switch_is_left(tmp_path: Path) -> None:
+    house = House(tmp_path, a=A)
+    house.come(ONE)
+    house.turn("a", on=False)
+    house.turn("a", ONE, on=True)
+    house.write(a={**A, "disabled": True})
+    told = house.turn("a", on=None)
+    assert (told["enabled"], told["until"], told["disabled_in"]) == (False, "", [str(house.file)])
+    assert house.listed() == []
+    assert not house.kept.exists()
+    house.write(a=A)
+    assert house.turn("a", on=None)["enabled"]
+
+
+def test_a_switch_stays_while_the_file_that_speaks_for_it_is_not_in_force(tmp_path: Path) -> None:
+    house = House(tmp_path, a=A)
+    house.turn("a", on=False)
+    house.file.write_text("{")
+    told = house.turn("a", on=None)
+    assert (told["enabled"], told["until"], len(told["problems"])) == (False, "carpool stops", 1)
+    assert house.listed() == []
+
+
+def test_a_projects_server_is_switched_with_all_of_its_name(tmp_path: Path) -> None:
+    house = House(tmp_path, a=A)
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / ".mcp.json").write_text(json.dumps({"mcpServers": {"a": {"command": "z"}, "its": A}}))
+    house.come(ONE, str(work))
+    project = house.configuration.workspaces.project(str(work))
+    assert project is not None
+    give_trust(house.store, find_workspace(str(work), "/h"), project.digest)
+    house.reload()
+    assert "another workspace's" in (house.come(TWO) and house.refused("its", TWO))
+    house.turn("a", on=False)
+    house.turn("its", on=False)
+    assert all(not each.scope.servers for each in house.followed if isinstance(each, SourceRead))
+    house.configuration.leave(ONE)
+    house.reload()
+    assert house.configuration.switches.everyone == {"a": False, "its": False}, "its sessions may come back"
+
+
+def test_a_session_of_one_server_comes_and_waits_for_it_to_be_switched_back(tmp_path: Path) -> None:
+    house = House(tmp_path, a=A, b=A)
+    house.turn("a", on=False)
+    attach = Attach(version=ATTACH_VERSION, carrier="shim", server="a")
+    assert house.configuration.objection(attach) is None
+    source = house.come(ONE, server="a")
+    assert house.listed(source) == []
+    house.turn("a", on=True)
+    assert house.listed(source) == ["a"]
+
+
+def test_a_session_is_asked_for_the_variables_of_servers_that_are_off(tmp_path: Path) -> None:
+    house = House(tmp_path, a={"command": "x", "env": {"T": "${TOKEN}"}, "disabled": True})
+    attach = Attach(version=ATTACH_VERSION, carrier="shim")
+    assert house.configuration.wanted_variables(attach) == ["TOKEN"], "it cannot be asked again"
+    source, _ = house.configuration.enter(ONE, attach, {"TOKEN": "v"})
+    assert source == DAEMON, "and nothing uses them"
+    house.turn("a", on=True)
+    reads = [each for each in house.followed if isinstance(each, SourceRead) and each.specs]
+    assert [spec.env["T"] for each in reads for spec in each.specs] == ["v"]
+
+
+def test_a_place_that_cannot_be_written_leaves_the_switch_in_force(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = House(tmp_path, a=A)
+    house.kept.mkdir()
+    assert house.turn("a", on=False)["enabled"] is False
+    assert house.listed() == []
+    assert "cannot be kept" in caplog.text

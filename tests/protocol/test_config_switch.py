@@ -1,0 +1,93 @@
+"""How the file of a server comes to say that it is disabled, in every shape."""
+
+import json
+from typing import Any
+
+import pytest
+
+from carpool_protocol.config.edit import CannotEditError
+from carpool_protocol.config.shape import read_config
+from carpool_protocol.config.switch import switch
+from carpool_protocol.ids import ServerName
+from tests.behaviours import behaviour
+
+OURS = """\
+// mine
+{
+  "mcpServers": {
+    // the first
+    "a": { "command": "x" }, // of two
+    "b": {
+      "command": "y", /* why not */
+      "args": ["disabled"]
+    } // the last
+  }
+}
+"""
+AT_A, AT_B = ("mcpServers", "a"), ("mcpServers", "b")
+
+
+@behaviour("switch:saved")
+def test_in_our_file_one_member_comes_and_goes_and_every_other_byte_stays() -> None:
+    off = switch(OURS, "/c.json", AT_A, on=False)
+    assert off == OURS.replace('{ "command": "x" }', '{ "command": "x", "disabled": true }')
+    both = switch(off, "/c.json", AT_B, on=False)
+    assert both == off.replace('["disabled"]\n', '["disabled"],\n      "disabled": true\n')
+    assert switch(both, "/c.json", AT_B, on=True) == off
+    assert switch(off, "/c.json", AT_A, on=True) == OURS
+
+
+@pytest.mark.parametrize("way", [True, False])
+def test_what_is_so_already_is_left_alone(way: bool) -> None:
+    text = '{"mcpServers": {"a": {"command": "x", "disabled": true}}}' if not way else OURS
+    assert switch(text, "/c.json", AT_A, on=way) == text
+
+
+SHAPES: dict[str, tuple[str, Any, tuple[str, ...], Any]] = {
+    "claude": (".mcp.json", {"mcpServers": {"a": {"command": "x"}}}, AT_A, {"disabled": True}),
+    "vscode": (
+        ".vscode/mcp.json",
+        {"servers": {"a": {"command": "x"}}},
+        ("servers", "a"),
+        {"disabled": True},
+    ),
+    "opencode": ("opencode.json", {"mcp": {"a": {"command": ["x"]}}}, ("mcp", "a"), {"enabled": False}),
+    "its own key": (
+        ".mcp.json",
+        {"mcpServers": {"a": {"command": "x", "enabled": True}}},
+        AT_A,
+        {"enabled": False},
+    ),
+}
+
+
+@behaviour("switch:saved")
+@pytest.mark.parametrize("shape", list(SHAPES))
+def test_another_programs_file_is_told_in_its_own_key(shape: str) -> None:
+    file, held, path, expected = SHAPES[shape]
+    text = json.dumps(held, indent=1)
+    off = switch(text, file, path, on=False)
+    entry = json.loads(off)
+    for key in path:
+        entry = entry[key]
+    assert entry.items() >= expected.items()
+    for each, disabled in ((off, True), (switch(off, file, path, on=True), False)):
+        config = read_config(each, file).config
+        assert config is not None
+        assert config.servers[ServerName("a")].disabled is disabled
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"mcpServers": {"a": {"command": "x", "disabled": "${OFF}"}}}',
+        '{"mcpServers": {"b": {"command": "x"}}}',
+        '{"mcpServers": [{"name": "a"}]}',
+        "[]",
+        "{",
+    ],
+)
+@pytest.mark.parametrize("way", [True, False])
+def test_what_only_a_person_can_decide_is_left_to_one(text: str, way: bool) -> None:
+    with pytest.raises(CannotEditError):
+        switch(text, "/c.json", AT_A, on=way)

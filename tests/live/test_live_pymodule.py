@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
+from carpool_protocol.attach import Attach
+from carpool_protocol.attach_version import ATTACH_VERSION
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Agent, Json
 from tests.kit.live import Daemon
@@ -214,6 +216,21 @@ async def test_a_killed_child_is_started_again_and_a_changed_module_after_a_rest
             assert code == 0, said
             await agent.until_listed(lambda names: "mine__fresh" in names, "the new function is listed")
             assert await agent.text("mine__helper") == "changed"
+
+
+@behaviour("python:run")
+async def test_a_projects_module_is_found_in_its_workspace_once_it_is_trusted(shared: Daemon) -> None:
+    write(shared, "project/.mcp.json", json.dumps({"mcpServers": {"its": {"python": "local"}}}))
+    write(shared, "project/local.py", "def where() -> str:\n    return __file__\n")
+    deep = shared.base / "project" / "deep"
+    deep.mkdir()
+    code, _, said = await shared.carpool("trust", "--yes", str(deep))
+    assert code == 0, said
+    attach = Attach(version=ATTACH_VERSION, carrier="client", pid=os.getpid(), cwd=str(deep))
+    with trio.fail_after(LIMIT_S):
+        async with shared.agent(attach=attach) as agent:
+            await agent.until_listed(lambda names: "its__where" in names, "the project's module is listed")
+            assert await agent.text("its__where") == str(shared.base / "project" / "local.py")
 
 
 @behaviour("python:failures", "python:untyped")

@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from carpool.check_modules import module_warnings
 from carpool_protocol.config.expand import PLACES, Missing, expand
 from carpool_protocol.config.load import ConfigFile, find_config_file, home_of, load_layer
 from carpool_protocol.config.merge import cap_problem, merge, shadowed
@@ -56,7 +57,15 @@ def read_layers(environ: Mapping[str, str], named: str | None, cwd: str, store: 
         env = _over(found, user, workspace, home, store)
     if found.config is not None:
         found.warnings += found.config.unusable.values()
-        found.unset = _unset(found.config, {**layer.env, **environ}, {**layer.env, **env, **environ})
+        known, of_project = {**layer.env, **environ}, {**layer.env, **env, **environ}
+        found.unset = _unset(found.config, known, of_project)
+        places = {"workspace": workspace.root or cwd, "cwd": cwd}
+
+        def expanded(server: ServerConfig, text: str) -> str | None:
+            value = expand(text, of_project if server.project else known, places)
+            return None if isinstance(value, Missing) else value
+
+        found.warnings += module_warnings(found.config, expanded, home, workspace.root)
     return found
 
 

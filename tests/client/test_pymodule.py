@@ -1,6 +1,7 @@
 """Functions of a module as tools: which ones, with which schemas; results and mistakes."""
 
 import base64
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import CallToolResult
 
+from carpool.pymodule.__main__ import main
 from carpool.pymodule.choose import public_functions, without_types
 from carpool.pymodule.load import CannotLoadError, load
 from carpool.pymodule.offer import tool_of
@@ -243,6 +245,47 @@ def test_a_module_that_cannot_be_imported_is_told_with_its_line(
         load("mine")
     assert str(caught.value).startswith(said)
     assert "\n" not in str(caught.value)
+
+
+def child(*words: str, before: str = "", cwd: Path) -> tuple[int, str, str]:
+    """The child until its stdin ends, which is at once. `before`: Python that runs first."""
+    program = (
+        f"import sys\n{before}\nfrom carpool.pymodule.__main__ import main\nsys.exit(main(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, *words],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@behaviour("python:failures")
+def test_without_the_sdk_the_child_says_how_to_get_it(tmp_path: Path) -> None:
+    code, out, err = child("json", before="sys.modules['mcp'] = None", cwd=tmp_path)
+    assert (code, out) == (1, "")
+    assert err.startswith("a server made of a Python module needs the MCP SDK 2.3 or newer (")
+    assert err.endswith(f"): {sys.executable} -m pip install 'carpool[python]'\n")
+
+
+@behaviour("python:stdout")
+def test_nothing_but_answers_is_written_to_stdout(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import os\nprint('a')\nos.write(1, b'b\\n')\ndef f() -> int: return 1\n"
+    )
+    assert child("mine", cwd=tmp_path) == (0, "", "a\nb\n")
+
+
+@pytest.mark.parametrize("words", [[], ["--strict"], ["--other", "m"], ["m", "n"]])
+def test_the_child_that_is_called_wrongly_says_how(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert capsys.readouterr().err == "usage: python -m carpool.pymodule [--strict] MODULE\n"
 
 
 def test_a_tool_has_the_name_that_the_module_gives_it() -> None:

@@ -57,6 +57,17 @@ def test_a_person_is_shown_the_commands_and_asked(house: House) -> None:
     assert house.run("trust", str(file.parent)).stdout == f"{file} is trusted already\n"
 
 
+def test_a_module_is_shown_as_what_runs_it(house: House) -> None:
+    file = project(house, '{"mcpServers": {"b": {"python": "tools", "interpreter": ".venv/bin/python"}}}')
+    done = house.run("trust", "--yes", "--json", str(file.parent))
+    assert json.loads(done.stdout)["servers"][0]["command"] == [
+        ".venv/bin/python",
+        "-m",
+        "carpool.pymodule",
+        "tools",
+    ]
+
+
 def test_without_a_terminal_nothing_is_trusted_unless_said(house: House) -> None:
     file = project(house)
     done = house.run("trust", str(file.parent))

@@ -36,6 +36,7 @@ Node.js v22.1.0
         (NODE, "Error: Cannot find module '/x/server.js'"),
         ("starting\nsh: 1: no-such-thing: not found\n\n", "sh: 1: no-such-thing: not found"),
         ("one thing went wrong.\n", "one thing went wrong"),
+        ("/usr/bin/python3: No module named carpool\n", "/usr/bin/python3: No module named carpool"),
         ("a " * LAST_WORDS_CHARS, ("a " * LAST_WORDS_CHARS)[:LAST_WORDS_CHARS]),
         ("  indented only\n}\n", ""),
         ("", ""),

@@ -18,7 +18,7 @@ def say(text: str) -> None:
 def main(words: Sequence[str]) -> int:
     """Returns the exit code: 0 at the end of the wire, 1 where the module cannot be served, 2: usage."""
     *flags, name = words or ("",)
-    if not name or flags not in ([], ["--strict"]):
+    if not name or name.startswith("-") or flags not in ([], ["--strict"]):
         say("usage: python -m carpool.pymodule [--strict] MODULE")
         return 2
     source, sink = claim()

@@ -47,6 +47,12 @@ def without_types(function: Function) -> list[str]:
     ]
 
 
+def untyped_text(where: str, name: str, parameters: list[str], *, strict: bool) -> str:
+    """What is said of a function without types."""
+    which = ", ".join(parameters) + (" has no type" if len(parameters) == 1 else " have no types")
+    return f"{where}: {name}: {which}" + ("" if strict else ", so the tool takes any arguments")
+
+
 def where(module: ModuleType, function: Function) -> str:
     """Where a function is written, for people."""
     code = getattr(inspect.unwrap(function), "__code__", None)

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from anyio import CapacityLimiter, to_thread
+from anyio.lowlevel import RunVar
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.context_injection import find_context_parameter
@@ -23,6 +25,9 @@ from pydantic import ConfigDict
 from carpool.pymodule.choose import Function, without_types
 from carpool.pymodule.results import as_content, returns_bytes
 
+THREADS = 256
+"""Calls of functions that are no coroutines at once; as many as `max_in_flight` lets through by itself."""
+_limiter: RunVar[CapacityLimiter] = RunVar("carpool threads")
 TAGS, VERSION = "carpool/tags", "carpool/version"
 """Keys of a tool's `_meta`."""
 
@@ -54,7 +59,7 @@ def tool_of(name: str, function: Function, *, tags: tuple[str, ...] = ()) -> Too
     except Exception as error:  # noqa: BLE001 - whatever pydantic thinks of somebody's annotations
         raise CannotOfferError(f"{type(error).__name__}: {error}".partition("\n")[0]) from None
     tool.description, tool.meta = description, meta
-    tool.fn = _guarded(name, function, is_async=tool.is_async)
+    tool.fn, tool.is_async = _guarded(name, function, is_async=tool.is_async), True
     return tool
 
 
@@ -92,24 +97,33 @@ def read_tags(owner: object) -> tuple[str, ...]:
 
 
 def _guarded(name: str, function: Function, *, is_async: bool) -> Function:
-    """The function as it is called: by the names of its parameters, its exceptions told."""
+    """The function as it is called: by the names of its parameters, in a thread unless it is a coroutine
+    function, its exceptions told.
+    """
     signature = inspect.signature(function)
 
-    if is_async:
-
-        async def call_async(**arguments: Any) -> Any:
-            args, kwargs = _bound(signature, arguments)
+    async def call(**arguments: Any) -> Any:
+        args, kwargs = _bound(signature, arguments)
+        if is_async:
             with _told():
                 return as_content(name, await function(*args, **kwargs))
 
-        return call_async
+        def run() -> Any:
+            with _told():
+                return as_content(name, function(*args, **kwargs))
 
-    def call(**arguments: Any) -> Any:
-        args, kwargs = _bound(signature, arguments)
-        with _told():
-            return as_content(name, function(*args, **kwargs))
+        return await to_thread.run_sync(run, limiter=_threads())
 
     return call
+
+
+def _threads() -> CapacityLimiter:
+    """Not the default ones: stdin and stdout are read and written in those, and must never wait for calls."""
+    try:
+        return _limiter.get()
+    except LookupError:
+        _limiter.set(made := CapacityLimiter(THREADS))
+        return made
 
 
 def _bound(

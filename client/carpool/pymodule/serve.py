@@ -16,7 +16,7 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.stdio import stdio_server
 
-from carpool.pymodule.choose import public_functions, without_types
+from carpool.pymodule.choose import public_functions, untyped_text, without_types
 from carpool.pymodule.offer import CannotOfferError, read_tags, tool_of
 
 
@@ -29,16 +29,14 @@ def tools_of(module: ModuleType, *, strict: bool, say: Callable[[str], None]) ->
     tools: list[Tool] = []
     wrong: list[str] = []
     for chosen in public_functions(module):
-        told = f"{chosen.where}: {chosen.name}: "
         try:
             tool = tool_of(chosen.name, chosen.function, tags=read_tags(module))
             if bare := without_types(chosen.function):
-                which = ", ".join(bare) + (" has no type" if len(bare) == 1 else " have no types")
-                wrong.append(told + which)
-                say(wrong[-1] + ("" if strict else ", so the tool takes any arguments"))
+                wrong.append(untyped_text(chosen.where, chosen.name, bare, strict=strict))
+                say(wrong[-1])
             tools.append(tool)
         except CannotOfferError as error:
-            wrong.append(f"{told}is no tool: {error}")
+            wrong.append(f"{chosen.where}: {chosen.name}: is no tool: {error}")
             say(wrong[-1])
     if strict and wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""

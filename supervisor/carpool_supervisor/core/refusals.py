@@ -61,7 +61,9 @@ def last_words(stderr: str) -> str:
     told = [
         line.strip()
         for line in stderr.splitlines()
-        if line[:1].isalnum() and " " in line.strip() and not line.startswith("Node.js v")
+        if (line[:1].isalnum() or line[:1] in tuple("/.<[('\"`*!"))
+        and " " in line.strip()
+        and not line.startswith("Node.js v")
     ]
     return told[-1][:LAST_WORDS_CHARS].rstrip(".") if told else ""
 

@@ -1,0 +1,83 @@
+"""What `carpool check` says of servers that are Python modules, without running any of their code.
+
+Owns the look at a module's text: functions whose parameters have no types. It sees what is written in the
+module itself, below the server's directory; a module that is installed elsewhere is not looked for.
+
+Knows nothing of: what a schema is (`pymodule`), terminals.
+"""
+
+import ast
+import os
+from collections.abc import Callable, Iterator
+
+from carpool.pymodule.choose import untyped_text
+from carpool_protocol.config.model import Config, ServerConfig
+
+Expand = Callable[[ServerConfig, str], str | None]
+"""A text of a server with its variables filled in; None where one is missing."""
+
+
+def module_warnings(config: Config, expand: Expand, home: str, workspace: str) -> list[str]:
+    """What is to be said of all enabled servers of this kind."""
+    found: list[str] = []
+    for server in config.servers.values():
+        if server.python is None or server.disabled:
+            continue
+        name, cwd = expand(server, server.python), expand(server, server.cwd)
+        if name is None or cwd is None:
+            continue
+        base = workspace if server.project else home
+        whole = os.path.join(base, home + cwd[1:] if cwd == "~" or cwd.startswith("~/") else cwd)
+        strict = f"; with `strict` that keeps {server.name} from starting" if server.strict else ""
+        found += [f"{server.name}: {text}{strict}" for text in _looked_at(whole, name, strict=bool(strict))]
+    return found
+
+
+def untyped_functions(source: str, file: str) -> Iterator[tuple[str, str, list[str]]]:
+    """(where, name, parameters) of each public function with parameters that have no types.
+
+    Raises `SyntaxError`, `ValueError`: it is no Python.
+    """
+    tree = ast.parse(source, file)
+    named = _all_of(tree)
+    for node in tree.body:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if node.name.startswith("_") if named is None else node.name not in named:
+            continue
+        args = node.args
+        plain = [*args.posonlyargs, *args.args, *([args.vararg] if args.vararg else []), *args.kwonlyargs]
+        bare = [each.arg for each in plain if each.annotation is None or each is args.vararg]
+        bare += [args.kwarg.arg] if args.kwarg else []
+        if bare:
+            line = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            yield f"{file}:{line}", node.name, bare
+
+
+def _looked_at(directory: str, module: str, *, strict: bool) -> list[str]:
+    path = os.path.join(directory, *module.split("."))
+    for file in (f"{path}.py", os.path.join(path, "__init__.py")):
+        try:
+            with open(file, encoding="utf-8") as opened:
+                source = opened.read()
+            found = list(untyped_functions(source, os.path.basename(file)))
+        except (OSError, UnicodeDecodeError):
+            continue
+        except (SyntaxError, ValueError) as error:
+            line = getattr(error, "lineno", None) or 1
+            return [f"{os.path.basename(file)}:{line}: is no Python"]
+        return [untyped_text(*each, strict=strict) for each in found]
+    return []
+
+
+def _all_of(tree: ast.Module) -> list[str] | None:
+    """`__all__`, where it is written out."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and any(
+            isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets
+        ):
+            try:
+                return [str(each) for each in ast.literal_eval(node.value)]
+            except (ValueError, TypeError):
+                return None
+    return None

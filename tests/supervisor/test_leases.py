@@ -40,7 +40,7 @@ def test_a_spare_is_leased_at_once_and_stays_its_holders() -> None:
     assert table.ask(A, WEB, 1.0) == Held(I1, fresh=False)
     assert table.ask(B, WEB, 1.0) == Waits()
     assert table.holder(I1) == A
-    assert table.held(A, WEB) == I1
+    assert table.place(A, SERVERS[WEB]) == (WEB, I1)
     table.check()
 
 
@@ -53,6 +53,17 @@ def test_who_waits_longest_gets_the_next_instance() -> None:
     assert table.offer(I1, WEB, 1.0) == A
     assert table.ask(A, WEB, 1.0) == Held(I1, fresh=False)
     assert table.waiting(WEB) == (B,)
+
+
+def test_a_session_holds_one_instance_of_a_server_whichever_of_its_pools_it_asks() -> None:
+    table = empty()
+    for pool in (WEB, NEXT, EDIT):
+        assert table.ask(A, pool, 0.0) == Waits()
+    assert table.offer(I1, NEXT, 1.0) == A
+    assert table.waiting(WEB) == ()
+    assert table.waiting(EDIT) == (A,)
+    assert table.ask(A, WEB, 1.0) == Held(I1, fresh=False)
+    table.check()
 
 
 def test_who_stopped_waiting_gets_nothing() -> None:
@@ -162,7 +173,7 @@ def test_after_a_reload_the_loss_is_told_at_the_new_pool() -> None:
     table.began(I2)
     table.lose(I2, "crash")
     assert table.ask(B, NEXT, 1.0) == StateLost("crash")
-    assert table.held(A, WEB) == I1, "it lasts as long as its instance drains"
+    assert table.place(A, SERVERS[WEB]) == (WEB, I1), "it lasts as long as its instance drains"
     assert table.lose(I1, "reload") == Ended(I1, A, WEB)
     assert table.ask(A, NEXT, 1.0) == StateLost("reload")
     assert table.ask(A, NEXT, 1.0) == Waits()
@@ -276,7 +287,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.table = empty(100.0)
         self.now = 0.0
         self.next_id = 1
-        self.holds: dict[tuple[SessionId, PoolKey], InstanceId] = {}
+        self.holds: dict[tuple[SessionId, ServerName], InstanceId] = {}
         self.flying: dict[InstanceId, int] = {}
         self.used: set[InstanceId] = set()
         self.dead: set[InstanceId] = set()
@@ -285,7 +296,7 @@ class LeaseMachine(RuleBasedStateMachine):
     def over(self, ended: Ended | None, cause: Cause | None) -> None:
         if ended is None:
             return
-        assert self.holds.pop((ended.session, ended.pool)) == ended.instance
+        assert self.holds.pop((ended.session, SERVERS[ended.pool])) == ended.instance
         assert ended.instance not in self.dead
         self.dead.add(ended.instance)
         self.flying.pop(ended.instance, None)
@@ -298,8 +309,8 @@ class LeaseMachine(RuleBasedStateMachine):
         owed = self.owed.pop((session, SERVERS[pool]), None)
         if owed is not None:
             assert found == StateLost(owed)
-        elif (session, pool) in self.holds:
-            assert found == Held(self.holds[session, pool], fresh=False)
+        elif (session, SERVERS[pool]) in self.holds:
+            assert found == Held(self.holds[session, SERVERS[pool]], fresh=False)
         elif isinstance(found, Held):
             assert found.fresh
             self.take(session, pool, found.instance)
@@ -310,7 +321,10 @@ class LeaseMachine(RuleBasedStateMachine):
     def take(self, session: SessionId, pool: PoolKey, instance: InstanceId) -> None:
         assert instance not in self.dead, "a returned instance was leased again"
         assert instance not in self.holds.values(), "one instance, two holders"
-        self.holds[session, pool] = instance
+        self.holds[session, SERVERS[pool]] = instance
+        assert not any(
+            session in self.table.waiting(each) for each in SERVERS if SERVERS[each] == SERVERS[pool]
+        )
 
     @rule(pool=pools)
     def offer(self, pool: PoolKey) -> None:
@@ -382,15 +396,18 @@ class LeaseMachine(RuleBasedStateMachine):
     def remove(self, pool: PoolKey) -> None:
         for ended in self.table.pool_gone(pool):
             self.over(ended, "reload")
-        assert pool not in {held for _, held in self.holds}
+        assert not any(pool == place for place, _ in self.places())
         self.table.pool_wanted(pool, SERVERS[pool], 100.0)
 
     @invariant()
     def agrees(self) -> None:
         self.table.check()
-        for (session, pool), instance in self.holds.items():
-            assert self.table.held(session, pool) == instance
+        for (session, _), instance in self.holds.items():
             assert self.table.holder(instance) == session
+        assert [instance for _, instance in self.places()] == list(self.holds.values())
+
+    def places(self) -> list[tuple[PoolKey, InstanceId]]:
+        return [place for held in self.holds if (place := self.table.place(*held)) is not None]
 
 
 LeaseMachine.TestCase.settings = settings(deadline=None, max_examples=100, stateful_step_count=30)

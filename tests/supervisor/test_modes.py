@@ -852,7 +852,7 @@ def test_room_that_was_made_for_a_server_with_callers_is_not_taken_by_a_spare() 
     assert ended(house) == [spare, house.on(1)], "one instance for each that starts"
     started = [house.core.roster.instances[each].pool.key for each in house.spawned]
     assert started == [CON, AUT]
-    assert house.core.leases.held(SessionId("b"), WEB) == house.on(2)
+    assert house.core.leases.place(SessionId("b"), ServerName("web")) == (WEB, house.on(2))
     house.one_up()
     house.answer(3)
     house.one_up()
@@ -878,7 +878,7 @@ def test_a_spare_that_still_starts_makes_room_before_any_lease() -> None:
     house.exit(spare)
     house.up()
     assert 2 in house.written
-    assert house.core.leases.held(SessionId("a"), WEB) == lease
+    assert house.core.leases.place(SessionId("a"), ServerName("web")) == (WEB, lease)
 
 
 def test_what_room_is_left_when_no_need_waits_goes_to_spares() -> None:

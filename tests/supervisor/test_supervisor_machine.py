@@ -282,7 +282,7 @@ class SupervisorMachine(RuleBasedStateMachine):
             self.feed(CancelCall(call, "the agent is gone"))
         self.ended = {call: end for call, end in self.ended.items() if self.whose[call] != session}
         self.feed(SessionGone(session))
-        assert not any(self.core.leases.held(session, key) for key in self.core.pools)
+        assert session not in self.core.leases.sessions()
 
     @rule(server=SERVERS, session=SESSIONS, size=st.sampled_from([0, 0, 10, 3000]))
     def call(self, server: str, session: SessionId, size: int) -> None:

@@ -120,3 +120,23 @@ def test_a_link_that_is_cut_before_a_holder_is_back_at_the_next_broker_leaves_it
         world.call(agent, "s__t0")
         world.run(3)
     assert world.book.outcomes == {"ok": 2, "state_lost": 1}
+
+
+@behaviour("lease:never-silently")
+def test_a_configuration_that_changes_before_a_holder_is_back_at_the_next_broker_costs_it_no_silence() -> (
+    None
+):
+    """Which pool its class of agents had there, that broker cannot know."""
+    policy = replace(POLICY, sharing="session", spares=0)
+    world = World(1, [SimServer(name="s", traits=Traits(), twins=True, stop_first=True, policy=policy)])
+    agent = world.agent(capabilities=ALL)
+    world.run(3)
+    world.call(agent, "s__t0")
+    world.run(2)
+    world.servers["s"].version = 1
+    world.kill_broker(0.005, fate="back")
+    world.run(3)
+    for _ in range(3):
+        world.call(agent, "s__t0")
+        world.run(8)
+    assert world.book.outcomes == {"ok": 3, "state_lost": 1}

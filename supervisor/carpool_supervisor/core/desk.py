@@ -112,14 +112,14 @@ class Desk:
         self.serve_versions(instance.pool, now)
 
     def serve_versions(self, pool: Pool, now: float) -> None:
-        """The lines of the pools in its place, and of those in whose place it stands."""
+        """The lines of all other pools of its server: those before it and those after it."""
         for other in self._pools.values():
-            if other.waiting and (pool.key in other.older or other.key in pool.older):
+            if other.waiting and other.server == pool.server and other is not pool:
                 self.serve(other, now)
 
     def _serve_each(self, pool: Pool, now: float) -> None:
         """Sessions take turns, but one that cannot go holds up no other."""
-        alike = bool(pool.waiting) and only_lanes_decide(pool, self._pools, self._leases)
+        alike = bool(pool.waiting) and only_lanes_decide(pool, self._leases)
         moved = True
         while moved:
             moved = False

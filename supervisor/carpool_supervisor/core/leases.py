@@ -1,16 +1,16 @@
 """Which instance is leased to which session, who waits for one, and who has lost one without having let go.
 
-A lease is a session's exclusive hold on an instance of a pool in mode `session` (rules 14 and 15). It dies
-with its holder, or after `idle_s` without a call; there is no total limit. An instance that was leased is
-ended, never leased again: no MCP method resets a server. A lease that ends underneath its holder, after it
-had been used, leaves a mark: the next call of that session to that server is not executed but told
-`StateLost`, once. So every call asks right before it is written, also one that has waited. A lease of a
-pool that is replaced lasts as long as its instance drains. A mark is about a server, not about one pool of
-it: whatever pool serves the session when it calls again, however often the configuration has changed
-meanwhile, it is told there.
+A lease is a session's exclusive hold on an instance of a pool in mode `session` (rules 14 and 15). A session
+holds one instance of a server at most, whichever of that server's pools it calls. A lease dies with its
+holder, or after `idle_s` without a call; there is no total limit. An instance that was leased is ended, never
+leased again: no MCP method resets a server. A lease that ends underneath its holder, after it had been used,
+leaves a mark: the next call of that session to that server is not executed but told `StateLost`, once. So
+every call asks right before it is written, also one that has waited. A lease of a pool that is replaced lasts
+as long as its instance drains. A mark is about a server, not about one pool of it: whatever pool serves the
+session when it calls again, however often the configuration has changed meanwhile, it is told there.
 
-Invariants (`check`): an instance has one holder at most and a session one instance of a pool at most;
-nobody waits for a pool whose lease it holds; while anybody waits in a pool it has no spare; exactly the
+Invariants (`check`): an instance has one holder at most and a session one instance of a server at most;
+nobody waits for a server of which it holds one; while anybody waits in a pool it has no spare; exactly the
 leases with nothing open for their holder have an idle deadline.
 Knows nothing of: processes, calls (but how many are in flight), clocks. Says what to do as values.
 """
@@ -94,7 +94,7 @@ class Leases:
         self._limits: dict[PoolKey, float] = {}
         """How long a lease of this pool may go unused, in seconds."""
         self._by_instance: dict[InstanceId, _Lease] = {}
-        self._held: dict[tuple[SessionId, PoolKey], _Lease] = {}
+        self._held: dict[tuple[SessionId, ServerName], _Lease] = {}
         self._spares: dict[PoolKey, OrderedDict[InstanceId, None]] = {}
         self._pool_of_spare: dict[InstanceId, PoolKey] = {}
         self._waiting: dict[PoolKey, OrderedDict[SessionId, None]] = {}
@@ -112,10 +112,11 @@ class Leases:
 
     def ask(self, session: SessionId, pool: PoolKey, now: float) -> Held | StateLost | Waits:
         """A call of this session is there. Asking again while it waits keeps its place."""
-        loss = self.tell(session, self._servers[pool])
+        server = self._servers[pool]
+        loss = self.tell(session, server)
         if loss is not None:
             return loss
-        lease = self._held.get((session, pool))
+        lease = self._held.get((session, server))
         if lease is not None:
             return Held(lease.instance, fresh=False)
         spares = self._spares.get(pool)
@@ -172,14 +173,16 @@ class Leases:
             self._pool_of_spare[instance] = pool
             return None
         session = next(iter(line))
-        self.stop_waiting(session, pool)
         self._begin(instance, pool, session, now)
         return session
 
     def _begin(self, instance: InstanceId, pool: PoolKey, session: SessionId, now: float) -> None:
-        lease = _Lease(instance, pool, self._servers[pool], session)
+        server = self._servers[pool]
+        for each in [each for each in self._waiting if self._servers[each] == server]:
+            self.stop_waiting(session, each)
+        lease = _Lease(instance, pool, server, session)
         self._by_instance[instance] = lease
-        self._held[session, pool] = lease
+        self._held[session, server] = lease
         self._arm(lease, now)
 
     def _arm(self, lease: _Lease, now: float) -> None:
@@ -202,7 +205,7 @@ class Leases:
 
     def holders(self) -> set[tuple[SessionId, ServerName]]:
         """Who holds an instance of which server, or is to be told that one is lost."""
-        return {(lease.session, lease.server) for lease in self._held.values()}.union(self._lost)
+        return {*self._held, *self._lost}
 
     def all_lost(self, cause: Cause) -> list[Ended]:
         """Sessions live on, but nobody knows any more which."""
@@ -283,7 +286,7 @@ class Leases:
 
     def _end(self, lease: _Lease) -> Ended:
         del self._by_instance[lease.instance]
-        del self._held[lease.session, lease.pool]
+        del self._held[lease.session, lease.server]
         self._idle.disarm(lease.instance)
         return Ended(lease.instance, lease.session, lease.pool)
 
@@ -294,10 +297,10 @@ class Leases:
         lease = self._by_instance.get(instance)
         return None if lease is None else lease.session
 
-    def held(self, session: SessionId, pool: PoolKey) -> InstanceId | None:
-        """The instance this session holds of this pool."""
-        lease = self._held.get((session, pool))
-        return None if lease is None else lease.instance
+    def place(self, session: SessionId, server: ServerName) -> tuple[PoolKey, InstanceId] | None:
+        """The instance of this server that this session holds, and of which pool it is."""
+        lease = self._held.get((session, server))
+        return None if lease is None else (lease.pool, lease.instance)
 
     @property
     def any_lost(self) -> bool:
@@ -308,13 +311,9 @@ class Leases:
         """Whether `tell` would have something to say."""
         return (session, server) in self._lost
 
-    def lost(self, server: ServerName) -> bool:
-        """Whether anybody is to be told of a lease of this server."""
-        return any(each == server for _, each in self._lost)
-
-    def concern(self, pools: Collection[PoolKey]) -> bool:
-        """Whether anybody holds an instance of one of these pools."""
-        return any(pool in pools for _, pool in self._held)
+    def concern(self, server: ServerName) -> bool:
+        """Whether anybody holds an instance of this server, or is to be told that one is lost."""
+        return any(each == server for held in (self._held, self._lost) for _, each in held)
 
     def knows(self, instance: InstanceId) -> bool:
         """Whether it is leased or a spare."""
@@ -343,8 +342,9 @@ class Leases:
         """Assert every invariant."""
         assert len(self._by_instance) == len(self._held), "a session or an instance is in two leases"
         assert self._servers.keys() == self._limits.keys()
-        for (session, pool), lease in self._held.items():
-            assert (lease.session, lease.pool) == (session, pool)
+        for (session, server), lease in self._held.items():
+            assert (lease.session, lease.server) == (session, server)
+            assert self._servers[lease.pool] == server
             assert self._by_instance[lease.instance] is lease
             assert (lease.instance in self._idle) == (lease.in_flight == 0), "idle means nothing in flight"
             assert lease.used or not lease.in_flight
@@ -354,7 +354,7 @@ class Leases:
             assert line, "an empty line is kept"
             assert not self._spares.get(pool), "somebody waits beside a spare"
             for session in line:
-                assert (session, pool) not in self._held, "a holder waits for what it has"
+                assert (session, self._servers[pool]) not in self._held, "a holder waits for what it has"
         spares = {instance: pool for pool, each in self._spares.items() for instance in each}
         assert spares == self._pool_of_spare
         self._idle.check()

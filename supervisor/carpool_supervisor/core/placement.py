@@ -1,23 +1,20 @@
 """Which instance takes a call where instances are not all alike: lanes, leases, a pool that was replaced.
 
 A plain pool (`Pool.plain`) never comes here: any of its instances will do (`Pool.pick`). Else, in this order:
-the word that a lease was lost; the instance that the session holds of a pool in whose place this one stands,
-while that drains (rule 15); its lease; the instance that it has got meanwhile of a pool in this one's place;
-in mode `serial` an instance with a free lane (rule 5). So all versions of a server are one to a session:
-it holds one instance of them, and what it loses at one it is told at any. A call about a task has but one
-place, whatever its pool (`pinned`).
+the word that a lease was lost; the instance that the session holds of this server, be it of a pool before
+this one, while that drains (rule 15), or of one after it; a new lease; in mode `serial` an instance with a
+free lane (rule 5). So all versions of a server are one to a session: it holds one instance of them, and what
+it loses at one it is told at any. A call about a task has but one place, whatever its pool (`pinned`).
 
 Knows nothing of: waiting, deadlines, how instances start and end.
 """
 
-from collections.abc import Iterator
-
-from carpool_protocol.ids import PoolKey, SessionId
+from carpool_protocol.ids import PoolKey, ServerName, SessionId
 from carpool_protocol.messages import Call, Failed
 from carpool_supervisor.core.attribution import CAN_ASK
 from carpool_supervisor.core.leases import Held, Leases, StateLost
 from carpool_supervisor.core.lifecycle import State
-from carpool_supervisor.core.pool import Calls, Instance, Pool, Pools
+from carpool_supervisor.core.pool import Calls, Instance, Pool, Pools, not_plain
 from carpool_supervisor.core.sharing import admits
 
 
@@ -30,15 +27,15 @@ def find(call: Call, pool: Pool, pools: Pools, leases: Leases, now: float) -> In
         lost = leases.tell(session, pool.server)
         if lost is not None:
             return lost
-    mine = _held(session, pool, pools, leases)
+    mine = _held(session, pool.server, pools, leases)
     if mine is not None:
-        leases.stop_waiting(session, pool.key)
         return mine if mine.has_room() else None
     if pool.mode != "session":
         return free_lane(pool, can_ask=call.method in CAN_ASK)
     found = leases.ask(session, pool.key, now)
     if not isinstance(found, Held):
         return None
+    not_plain(pool.server, pools)
     instance = pool.instances[found.instance]
     return instance if instance.has_room() else None
 
@@ -58,7 +55,7 @@ def could_go(call: Call, pool: Pool, pools: Pools, leases: Leases) -> bool:
     """Whether `find` would have something for it. Changes nothing: for `check`."""
     if leases.has_lost(call.session, pool.server):
         return True
-    mine = _held(call.session, pool, pools, leases)
+    mine = _held(call.session, pool.server, pools, leases)
     if mine is not None:
         return mine.has_room()
     if pool.mode == "session":
@@ -66,13 +63,11 @@ def could_go(call: Call, pool: Pool, pools: Pools, leases: Leases) -> bool:
     return free_lane(pool, can_ask=call.method in CAN_ASK) is not None
 
 
-def only_lanes_decide(pool: Pool, pools: Pools, leases: Leases) -> bool:
+def only_lanes_decide(pool: Pool, leases: Leases) -> bool:
     """Whether where a call of this pool goes depends on nothing but free lanes, so for all of a kind alike:
     nobody holds or has lost an instance of its server.
     """
-    if pool.mode == "session" or leases.lost(pool.server):
-        return False
-    return not leases.concern(set(_versions(pool, pools)))
+    return pool.mode != "session" and not leases.concern(pool.server)
 
 
 def free_lane(pool: Pool, *, can_ask: bool) -> Instance | None:
@@ -112,7 +107,7 @@ def stranded(pool: Pool, pools: Pools, leases: Leases) -> list[SessionId]:
     states = {each.state for each in pool.instances.values()}
     if states & {State.SPAWNING, State.GREETING} or (pool.mode != "session" and State.SERVING in states):
         return []
-    return [each for each in pool.waiting.sessions() if _held(each, pool, pools, leases) is None]
+    return [each for each in pool.waiting.sessions() if _held(each, pool.server, pools, leases) is None]
 
 
 def heirs(pool: Pool, pools: Pools) -> tuple[PoolKey, ...]:
@@ -140,22 +135,7 @@ def check_line(pool: Pool, calls: Calls, pools: Pools, leases: Leases) -> None:
         assert not could_go(head, pool, pools, leases), f"{session} waits and could go"
 
 
-def _held(session: SessionId, pool: Pool, pools: Pools, leases: Leases) -> Instance | None:
+def _held(session: SessionId, server: ServerName, pools: Pools, leases: Leases) -> Instance | None:
     """The instance of any version of this server that is this session's."""
-    for key in _versions(pool, pools):
-        held = leases.held(session, key)
-        if held is not None:
-            return pools[key].instances[held]
-    return None
-
-
-def _versions(pool: Pool, pools: Pools) -> Iterator[PoolKey]:
-    """All pools of its server that may hold an instance of its callers: the older ones, itself, and, where
-    it leases, those in its place. (Where it shares, a call in its line counts on no state.)
-    """
-    yield from pool.older
-    yield pool.key
-    if pool.mode == "session":
-        for each in pools.values():
-            if pool.key in each.older:
-                yield each.key
+    place = leases.place(session, server)
+    return None if place is None else pools[place[0]].instances[place[1]]

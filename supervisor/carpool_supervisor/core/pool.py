@@ -358,8 +358,8 @@ Calls = dict[CallId, OpenCall]
 Pools = dict[PoolKey, Pool]
 
 
-def heed_losses(server: ServerName, pools: Pools) -> None:
-    """Somebody is to be told of what was lost of this server: each call to any of its pools asks first."""
+def not_plain(server: ServerName, pools: Pools) -> None:
+    """Somebody holds an instance of this server, or has lost one: calls to all of its pools ask first."""
     for pool in pools.values():
         if pool.server == server:
             pool.plain = False

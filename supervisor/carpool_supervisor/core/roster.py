@@ -26,7 +26,7 @@ from carpool_supervisor.core.events import InstanceExited, SpawnFailed
 from carpool_supervisor.core.held import MAX_HELD_S
 from carpool_supervisor.core.leases import Cause, Leases
 from carpool_supervisor.core.lifecycle import ACTIVE, ENDING, Happening, State
-from carpool_supervisor.core.pool import MAX_LINGERING, Instance, Pool, Pools, heed_losses
+from carpool_supervisor.core.pool import MAX_LINGERING, Instance, Pool, Pools, not_plain
 from carpool_supervisor.core.refusals import died_text, ended_text, last_words
 from carpool_supervisor.core.silence import Judgement, judge
 from carpool_supervisor.core.starts import Starts, falls_short
@@ -264,7 +264,7 @@ class Roster:
     def _lose(self, instance: Instance, cause: Cause) -> None:
         """Nobody can hold it any longer."""
         if self._leases.lose(instance.id, cause) is not None:
-            heed_losses(instance.pool.server, self._pools)
+            not_plain(instance.pool.server, self._pools)
 
     def shrink(self, pool: Pool, now: float) -> None:
         """End what is more than the pool may have: what is leased last."""

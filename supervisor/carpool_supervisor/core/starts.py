@@ -207,7 +207,7 @@ class Starts:
             session
             for pool in self._pools.values()
             for session in pool.waiting.sessions()
-            if self._leases.held(session, pool.key) is None
+            if self._leases.place(session, pool.server) is None
         }
 
     def next_deadline(self) -> float | None:

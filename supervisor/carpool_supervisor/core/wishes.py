@@ -29,10 +29,10 @@ from carpool_supervisor.core.desk import Desk
 from carpool_supervisor.core.effects import AnyEffect, Relist
 from carpool_supervisor.core.eras import first_of
 from carpool_supervisor.core.events import PoolKnown
-from carpool_supervisor.core.leases import Ended, Leases
+from carpool_supervisor.core.leases import Cause, Ended, Leases
 from carpool_supervisor.core.lifecycle import ENDING, State
 from carpool_supervisor.core.placement import heirs, stranded, waiting_for_themselves
-from carpool_supervisor.core.pool import Pool, Pools, heed_losses
+from carpool_supervisor.core.pool import Pool, Pools, not_plain
 from carpool_supervisor.core.refusals import GONE_POOL, OWN_LANE, broken
 from carpool_supervisor.core.restart import FRESH
 from carpool_supervisor.core.roster import Roster
@@ -72,7 +72,7 @@ class Wishes:
                 pool.asking, pool.wish = spec.asking, spec.era
                 pool.era = first_of(pool)
                 pool.target = max(spec.policy.min_instances, 1 if spec.policy.auto_connect else 0)
-                pool.plain = pool.plain and not self._leases.lost(pool.server)
+                pool.plain = pool.plain and not self._leases.concern(pool.server)
             else:
                 self._change_policy(pool, spec.policy, now)
                 self._roster.judge(pool, now)
@@ -104,8 +104,6 @@ class Wishes:
             return
         older = dict.fromkeys(key for each in before for key in (each.key, *each.older) if key != pool.key)
         pool.older = tuple(key for key in older if key in self._pools)
-        if self._leases.concern(pool.older):
-            pool.plain = False
 
     def _rewant(self, pool: Pool) -> None:
         """It was on its way out, and the broker has forgotten it: all about it is news again."""
@@ -146,8 +144,6 @@ class Wishes:
         pool.wanted = False
         self._starts.unwant(pool.key)
         after = heirs(pool, self._pools)
-        for heir in after if self._leases.concern((pool.key, *after)) else ():
-            self._pools[heir].plain = False
         if pool.waiting:
             self.tend(pool, now)
             for session in stranded(pool, self._pools, self._leases):
@@ -157,7 +153,7 @@ class Wishes:
             if after:
                 self._leases.withdraw(pool.key)
             elif self._leases.removed(pool.key):
-                heed_losses(pool.server, self._pools)
+                not_plain(pool.server, self._pools)
             for instance in list(pool.instances.values()):
                 self._roster.wind_down(instance, now)
         if not pool.instances and not pool.waiting and not self._stands_for_another(pool):
@@ -241,12 +237,11 @@ class Wishes:
         """A session is served by another pool now: its lease stays behind, and it is told so there. By none:
         it is told so if it comes back.
         """
-        instance, pool = self._leases.held(moved.session, moved.old), self._pools.get(moved.new)
-        if instance is not None and (pool is not None or not moved.new):
-            held = self._roster.instances[instance]
-            self._leases.lose(instance, "roots" if moved.new else "reload")
-            heed_losses(held.pool.server, self._pools)
-            self._roster.spare(held, now)
+        pool = self._pools.get(moved.old) or self._pools.get(moved.new)
+        place = None if pool is None else self._leases.place(moved.session, pool.server)
+        if place is not None and place[0] != moved.new:
+            cause: Cause = "roots" if moved.new else "reload"
+            self._roster.spare(self._roster.instances[place[1]], now, cause)
         if moved.old in self._pools:  # what is in line there would lease an instance that nobody calls again
             self._desk.fail_waiting_of(moved.session, self._pools[moved.old], *GONE_POOL)
 
@@ -266,7 +261,7 @@ class Wishes:
         for note in there.live:
             for server in note.bereft:
                 self._leases.lost_before(note.session, server, "supervisor")
-                heed_losses(server, self._pools)
+                not_plain(server, self._pools)
 
     def overdue(self, now: float) -> None:
         """Leases that were idle for too long, and lanes that were tainted for too long."""
@@ -278,7 +273,7 @@ class Wishes:
         """What was leased is ended, never leased again (rule 15)."""
         for ended in leases:
             instance = self._roster.instances[ended.instance]
-            heed_losses(instance.pool.server, self._pools)
+            not_plain(instance.pool.server, self._pools)
             self._roster.spare(instance, now)
 
     # --- pools that are not plain ----------------------------------------------------------------------
@@ -306,7 +301,7 @@ class Wishes:
 
     def _leases_left(self, pool: Pool) -> bool:
         pool.older = tuple(key for key in pool.older if key in self._pools)
-        return self._leases.lost(pool.server) or self._leases.concern((pool.key, *pool.older))
+        return self._leases.concern(pool.server)
 
     def _renew(self, pool: Pool, now: float) -> None:
         """Replace the lanes that have waited long enough for the answer to a call that is over (rule 5)."""
@@ -326,8 +321,8 @@ class Wishes:
             if demand.is_spent(instance, self._leases):
                 if not instance.busy:
                     self._roster.spare(instance, now)
-            elif not self._leases.knows(instance.id):
-                self._leases.offer(instance.id, pool.key, now)
+            elif not self._leases.knows(instance.id) and self._leases.offer(instance.id, pool.key, now):
+                not_plain(pool.server, self._pools)
         if pool.restart.breaker == "open":
             for session in self._leases.waiting(pool.key):
                 self._desk.fail_waiting_of(session, pool, *broken(pool, now))
@@ -354,8 +349,7 @@ class Wishes:
                 assert not self._leases.spares(pool.key)
                 assert all(self._leases.holder(i.id) is None for i in pool.serving), "leased, and shared"
             if pool.plain:
-                assert not self._leases.concern((pool.key,))
-                assert not self._leases.lost(pool.server), f"nobody is told at {pool.key} what was lost"
+                assert not self._leases.concern(pool.server), f"{pool.key} is not asked about leases"
             for session in self._leases.waiting(pool.key):
                 assert pool.waiting.has(session), f"{session} waits for a lease without a call"
             for instance in pool.instances.values():

@@ -323,6 +323,20 @@ def test_what_a_session_holds_is_known_when_a_later_supervisor_must_hear_that_it
     assert said.live == [SessionNote(ONE, [SERVER])]
 
 
+@behaviour("lease:never-silently")
+def test_what_a_session_held_at_a_supervisor_that_died_is_said_to_the_next_one_before_it_is_back() -> None:
+    """It would run on a fresh instance there, and nothing would tell it (the simulated world, seed 1)."""
+    rig = Rig()
+    rig.link(held={ONE: [SERVER]})
+    rig.unlink()
+    (said,) = only(rig.link(epoch=OTHER), Sessions)
+    assert said.live == [SessionNote(ONE, [SERVER])]
+    rig.resume()
+    rig.unlink()
+    (said,) = only(rig.link(epoch=EPOCH), Sessions)
+    assert said.live == [SessionNote(ONE, [SERVER])], "that one died too, before it had told"
+
+
 def test_what_a_session_held_is_lost_also_when_the_supervisor_goes_before_it_is_back() -> None:
     rig = Rig()
     rig.link(held={ONE: [SERVER]})

@@ -4,10 +4,21 @@ import pytest
 
 from carpool_broker.core import events as ev
 from carpool_protocol.ids import EMPTY_OBJECT, ServerName
-from carpool_protocol.messages import Answered, Mode, PoolChanged, SessionNote, Sessions
+from carpool_protocol.messages import (
+    Answered,
+    Failed,
+    Mode,
+    PoolChanged,
+    Recorded,
+    RecordedSession,
+    SessionNote,
+    Sessions,
+)
 from tests.behaviours import behaviour
-from tests.broker.supervisors import supervisor_comes
+from tests.broker.supervisors import EPOCH, supervisor_comes
 from tests.broker.test_asks import KEY, ONE, TWO, Rig
+
+A_SERVER = ServerName("a")
 
 
 def told(rig: Rig) -> list[SessionNote]:
@@ -24,15 +35,40 @@ def test_who_called_a_server_in_mode_session_has_lost_what_it_had_there(mode: Mo
     rig.come(TWO)
     rig.feed(PoolChanged(KEY, "serving", "", None, mode))
     rig.feed(Answered(rig.call(ONE), is_error=False, body=EMPTY_OBJECT))
-    lost = [ServerName("a")] if mode == "session" else []
+    lost = [A_SERVER] if mode == "session" else []
     assert told(rig) == [SessionNote(ONE, lost), SessionNote(TWO, [])]
 
 
-def test_it_is_told_once_unless_the_server_was_called_again() -> None:
+def serving(rig: Rig) -> None:
+    rig.feed(PoolChanged(KEY, "serving", "", None, "session"))
+
+
+@behaviour("lease:never-silently")
+def test_each_supervisor_that_comes_hears_of_a_loss_until_the_agent_has_heard_of_it() -> None:
     rig = Rig()
     rig.come(ONE)
-    rig.feed(PoolChanged(KEY, "serving", "", None, "session"))
+    serving(rig)
     rig.call(ONE)  # in flight when the supervisor dies: it may have run
-    told(rig)
-    rig.feed(PoolChanged(KEY, "serving", "", None, "session"))
+    assert told(rig) == [SessionNote(ONE, [A_SERVER])]
+    assert told(rig) == [SessionNote(ONE, [A_SERVER])], "this one died before anybody asked"
+    serving(rig)
+    rig.feed(Failed(rig.call(ONE), "state_lost", "no", ""))
     assert told(rig) == [SessionNote(ONE, [])]
+
+
+@behaviour("lease:never-silently")
+def test_the_same_supervisor_hears_only_of_losses_that_it_does_not_know_of() -> None:
+    rig = Rig()
+    rig.come(ONE)
+    rig.come(TWO)
+    serving(rig)
+    for session in (ONE, TWO):
+        rig.feed(Answered(rig.call(session), is_error=False, body=EMPTY_OBJECT))
+    rig.feed(ev.SupervisorWent())
+    rig.feed(ev.SupervisorCame(1_000_000, EPOCH))
+    [said] = [
+        each
+        for each in rig.feed(Recorded([RecordedSession(ONE, [A_SERVER])], []))
+        if isinstance(each, Sessions)
+    ]
+    assert said.live == [SessionNote(ONE, []), SessionNote(TWO, [A_SERVER])]

@@ -379,6 +379,8 @@ class World:
         self.mishaps += 1
         self.wire.cut(told=True)
         self.supervisor.alive = False
+        if not self.broker.alive or self.broker.knows != self.supervisor.epoch:
+            self.supervisor.sharing.forget()
         for instance in self.supervisor.instances.values():
             instance.alive = False
 

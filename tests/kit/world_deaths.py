@@ -43,6 +43,10 @@ class Deaths:
         away_s, fate = self._next
         if self.world.rng.random() < 0.5:
             self.world.wire.flush()
+        if not self.world.supervisor.alive:
+            self.world.supervisor.sharing.forget()
+        elif not self.world.supervisor.was_told:
+            self.world.supervisor.sharing.forget(inherited=True)
         self.world.wire.broker_died()
         self.world.broker.alive = False
         agents, self.world.agents = list(self.world.agents.values()), {}

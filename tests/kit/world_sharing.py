@@ -15,6 +15,9 @@ from tests.kit.world_servers import SimInstance
 
 At = tuple[SessionId, ServerName]
 
+NOBODY = InstanceId(0)
+"""An instance of an earlier supervisor."""
+
 
 class SharingBook:
     """What one supervisor does with calls."""
@@ -26,6 +29,8 @@ class SharingBook:
         self._server_of: dict[PoolKey, ServerName] = {}
         self._modes: dict[PoolKey, Mode] = {}
         self._state: dict[At, tuple[InstanceId, PoolKey]] = {}
+        if before is not None:
+            self._state = {at: (NOBODY, key) for at, (_, key) in before._state.items()}
         """Where this session has state."""
         self._placed: dict[At, set[InstanceId]] = {}
         """Where its calls went since it was last told."""
@@ -104,6 +109,12 @@ class SharingBook:
         due = len(self._leases.get(at, ())) + (at in self._inherited) + self._doubts.get(at, 0)
         if self._told[at] > due:
             raise Violation(f"{at} was told {self._told[at]} times that state was lost")
+
+    def forget(self, *, inherited: bool = False) -> None:
+        """Broker and supervisor have both died before one could tell the next: who had state is not told.
+        `inherited`: only what was of earlier supervisors.
+        """
+        self._state = {at: each for at, each in self._state.items() if inherited and each[0] != NOBODY}
 
     def cut(self) -> None:
         """The link to a broker that lives on was cut."""

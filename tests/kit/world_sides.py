@@ -257,6 +257,8 @@ class BrokerSide(Side):
         super().__init__(world)
         self.linked = False
         self.served = Epoch("")
+        self.knows = Epoch("")
+        """The last supervisor whose record it has heard."""
         self.dies_in = 0
         """So many effects later; 0: it lives on."""
         self.secret: bytes = world.rng.randbytes(32) if before is None else before.secret
@@ -392,5 +394,7 @@ class BrokerSide(Side):
                 case _:
                     if isinstance(message, Recorded) and message.last and self._return_by is None:
                         self._return_by = self.clock + BOUNDS.return_s
+                    if isinstance(message, Recorded) and message.last:
+                        self.knows = self.served
                     if isinstance(message, bv.LinkEvent):
                         self.feed(message)

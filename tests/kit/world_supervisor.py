@@ -22,6 +22,7 @@ from carpool_protocol.messages import (
     Mode,
     PoolSpec,
     SessionGone,
+    Sessions,
     Wanted,
 )
 from carpool_protocol.peer import BROKER, LinkEvent, Peer, PeerDown, PeerRefused, PeerUp
@@ -53,6 +54,8 @@ class SupervisorSide(Side):
         self.epoch = greeting.epoch
         self.peer = Peer(greeting, BROKER, world.now, window_bytes=WINDOW_BYTES)
         self._broker = Epoch("")
+        self.was_told = False
+        """By any broker: who has lost what with the supervisor before it."""
         self.journal = Journal(1_000_000) if world.journal else None
         self.instances: dict[InstanceId, SimInstance] = {}
         self._specs: dict[PoolKey, PoolSpec] = {}
@@ -221,6 +224,8 @@ class SupervisorSide(Side):
             self.turns.over(message.call)
         if isinstance(message, sv.LinkEvent):
             self.feed(message)
+        if isinstance(message, Sessions):
+            self.was_told = True
         if isinstance(message, SessionGone):
             self._holds_nothing(message.session)
 

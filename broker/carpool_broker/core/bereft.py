@@ -12,24 +12,39 @@ from carpool_protocol.ids import PoolKey, ServerName, SessionId
 from carpool_protocol.messages import PoolChanged, SessionNote, SessionRekeyed, Sessions
 
 
-def note(sessions: Iterable[Session], states: Mapping[PoolKey, PoolChanged]) -> None:
-    """The supervisor is gone: who has called a server in mode `session` may have had state there."""
+def part(sessions: Iterable[Session], states: Mapping[PoolKey, PoolChanged]) -> None:
+    """The supervisor is gone. What sessions may have had there counts as called: what it is known to have had
+    of them, and state at each server in mode `session` that they have called.
+    """
     for session in sessions:
+        had = set(session.marked)
         for entry in session.scope.servers if session.called else ():
             state = states.get(entry.key)
             if entry.server in session.called and state is not None and state.mode == "session":
-                session.bereft.add(entry.server)
+                had.add(entry.server)
+        session.called = had
+        session.marked.clear()
+
+
+def meet(sessions: Iterable[Session], held: Mapping[SessionId, Collection[ServerName]]) -> None:
+    """A supervisor has come. `held`: what it knows to be held or lost there; nothing where it is another than
+    before. All else of what sessions had is gone, and nobody has told them.
+    """
+    for session in sessions:
+        session.bereft |= session.called.difference(held.get(session.id, ()))
+        session.marked |= session.called - session.bereft
         session.called.clear()
 
 
-def said(sessions: Collection[Session], expected: Iterable[SessionId] = ()) -> Sessions:
+def said(sessions: Collection[Session], expected: Iterable[SessionNote] = ()) -> Sessions:
     """Who is there: some may have left, and some have lost what they had, while no supervisor was. It counts
-    as said. `expected`: who is not here and may come back.
+    as said. `expected`: of who is not here and may come back.
     """
     notes = [SessionNote(each.id, sorted(each.bereft)) for each in sessions]
     for each in sessions:
+        each.marked |= each.bereft
         each.bereft.clear()
-    return Sessions(notes + [SessionNote(each) for each in expected])
+    return Sessions([*notes, *expected])
 
 
 def places(session: Session) -> dict[ServerName, PoolKey]:

@@ -255,11 +255,13 @@ class BrokerCore:
             case DrainMeant():
                 self.draining.begin(now)
             case SupervisorWent():
+                was_heard = self.recovery.heard
                 self.linking.went()
                 self.asks.supervisor_went()
                 self.ledger.supervisor_went()
                 self.requests.tasks.supervisor_went()
-                bereft.note(self.sessions.values(), self.states)
+                if was_heard:  # else all is as the one before has left it
+                    bereft.part(self.sessions.values(), self.states)
                 self.states.clear()
                 self.outlook.slow.clear()
             case _:

@@ -256,6 +256,7 @@ class Ledger:
             return
         if failure.fault == "state_lost":
             owed.session.called.discard(owed.server)
+            owed.session.marked.discard(owed.server)
         elif failure.fault == "unknown_task" and self.aftermath is not None:
             self.aftermath.task_lost(owed)
         kind = KINDS.get(failure.fault)

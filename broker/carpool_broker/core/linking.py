@@ -73,6 +73,7 @@ class Linking:
             return
         self._ledger.credit_bytes, self._credit_bytes = self._credit_bytes, None
         self.say_wanted()
+        self._recovery.met()
         self._say_sessions()
         self._recovery.told(now)
         self._requests.hints.supervisor_came()

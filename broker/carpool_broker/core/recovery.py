@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 
 from msgspec.structs import replace
 
+from carpool_broker.core import bereft
 from carpool_broker.core.asked_before import AskedBefore
 from carpool_broker.core.effects import AnyEffect, TellServed
 from carpool_broker.core.events import AgentCalled, AgentResumed
@@ -29,7 +30,7 @@ from carpool_broker.core.session import Owed, Session
 from carpool_broker.core.tokens import ENDED, Token
 from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.ids import CallId, Epoch, PoolKey, ServerName, SessionId, life_of
-from carpool_protocol.messages import Catalog, PoolChanged, Recorded, RecordedCall, SessionGone
+from carpool_protocol.messages import Catalog, PoolChanged, Recorded, RecordedCall, SessionGone, SessionNote
 from carpool_protocol.subjects import TASKS
 
 GRACE_S: Final = 5.0
@@ -77,8 +78,12 @@ class Recovery:
         """Who has come back, and under which supervisor its requests were sent."""
         self._left: set[SessionId] = set()
         """Who left before the record was told."""
-        self._bereft: dict[SessionId, list[ServerName]] = {}
-        """What sessions that are not back had held at a supervisor that is gone."""
+        self._bereft: dict[SessionId, set[ServerName]] = {}
+        """What sessions that are not back have lost with a supervisor that is gone."""
+        self._held: dict[SessionId, list[ServerName]] = {}
+        """What they held at the last one, while none is there."""
+        self._last = NOBODY
+        """That one."""
         self._adopted: dict[CallId, Owed] = {}
         self._pools: dict[PoolKey, dict[type, Catalog | PoolChanged]] = {}
         """What was told of pools that nobody who is here wants."""
@@ -99,6 +104,18 @@ class Recovery:
     def hear(self, told: Recorded) -> None:
         """A part of the record."""
         self.record.hear(told)
+
+    def met(self) -> None:
+        """What sessions had at the supervisor before is gone, unless this is the same and knows of it."""
+        known = self.record.awaited if self.epoch == self._last else {}
+        bereft.meet(self._sessions.values(), known)
+        for session, held in self._held.items():
+            lost = set(held).difference(known.get(session, ()))
+            if lost:
+                self._bereft.setdefault(session, set()).update(lost)
+        for session in self._bereft:
+            self.record.awaited.setdefault(session, [])
+        self._held.clear()
 
     def told(self, now: float) -> None:
         """That was all of it."""
@@ -130,9 +147,11 @@ class Recovery:
 
     def supervisor_went(self) -> None:
         """What it remembered is gone with it."""
+        if self.heard:
+            self._last = self.epoch
         for session, held in self.record.awaited.items():
             if held and session not in self._sessions:
-                self._bereft[session] = held
+                self._held[session] = held
         self.record.clear()
         for session in self._back:
             if session not in self.waits:
@@ -153,15 +172,23 @@ class Recovery:
 
     # --- agents ----------------------------------------------------------------------------------------
 
-    def expected(self) -> list[SessionId]:
-        """Who is not here and may come back, as far as anything is remembered of them."""
-        awaited = () if self.everybody else self.record.awaited
-        return [each for each in awaited if each not in self._sessions and each not in self._left]
+    def expected(self) -> list[SessionNote]:
+        """Who is not here and may come back, as far as anything is remembered of them, and what they have
+        lost. It counts as said: the supervisor remembers it from now on.
+        """
+        awaited = {} if self.everybody else self.record.awaited
+        notes: list[SessionNote] = []
+        for each, held in awaited.items():
+            if each not in self._sessions and each not in self._left:
+                notes.append(SessionNote(each, sorted(self._bereft.pop(each, ()))))
+                held.extend(notes[-1].bereft)
+        return notes
 
     def resumed(self, session: Session, event: AgentResumed, now: float) -> None:
         """A session has come back. Its requests are in its books from now on."""
         self._back[session.id] = event.supervisor
         self._before.resumed(session.id, event.asks, now)
+        session.called.update(self._held.pop(session.id, ()))
         session.bereft.update(self._bereft.pop(session.id, ()))
         bounds = self._ledger.bounds
         most = (session.max_open_calls or bounds.max_open_calls) + bounds.max_waiting_calls
@@ -205,7 +232,7 @@ class Recovery:
     def _settle(self, session: Session, now: float) -> None:
         """Decide what becomes of everything of a session that is back."""
         held = self.record.awaited.pop(session.id, ())
-        session.called.update(held)
+        session.marked.update(held)
         session.used.update(held)
         known = self._back[session.id] == self.epoch != NOBODY and session.id not in self.record.gone
         self.waits.disarm(session.id)
@@ -283,6 +310,7 @@ class Recovery:
         self.windows.disarm("return")
         self._pools.clear()
         self._bereft.clear()
+        self._held.clear()
         self._give_up_others()
         self.known()
 

@@ -105,8 +105,8 @@ class Session:
     __slots__ = (
         "agent", "anonymous", "argument_bytes", "asking", "bereft", "called", "calls", "capabilities",
         "carrier", "control", "greeted", "id", "keeps", "late", "left_out", "listed", "listens", "lists",
-        "max_open_calls", "owed", "pid", "rooting", "scope", "sent", "shared", "source", "stateless",
-        "unread_bytes", "used", "version", "waiting", "waiting_bytes",
+        "marked", "max_open_calls", "owed", "pid", "rooting", "scope", "sent", "shared", "source",
+        "stateless", "unread_bytes", "used", "version", "waiting", "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, session: SessionId, source: SourceId, agent: str, pid: int, carrier: str) -> None:
@@ -159,7 +159,9 @@ class Session:
         self.called: set[ServerName] = set()
         """Servers that have answered it, or may have run a call of it, since the supervisor came."""
         self.bereft: set[ServerName] = set()
-        """Servers in mode `session` that it had called at the supervisor that is gone."""
+        """Servers of which what it had at a supervisor that is gone is lost; the next is to hear that."""
+        self.marked: set[ServerName] = set()
+        """Servers of which the supervisor has said or heard that it has, or has lost, an instance."""
 
     @property
     def served(self) -> bool:

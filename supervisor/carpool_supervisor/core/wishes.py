@@ -54,8 +54,6 @@ class Wishes:
         self._starts = roster.starts
         self._leases = leases
         self._out = out
-        self._has_lost_touch = False
-        """With this very broker: it tells again of what is known here."""
         self._renewals: dict[PoolKey, float] = {}
         """When a tainted lane of this pool is to be replaced."""
 
@@ -249,15 +247,12 @@ class Wishes:
         """Sessions may have gone while nobody told us: their leases end, and those who are still there are
         told.
         """
-        self._has_lost_touch = True
         self._returned(self._leases.all_lost("link"), now)
 
     def sessions(self, there: Sessions, now: float) -> None:
         """Who is there: what is known of others goes. They may have left while the link was down."""
         for gone in self._leases.sessions() - {note.session for note in there.live}:
             self._returned(self._leases.session_ended(gone), now)
-        if self._has_lost_touch:  # what this very supervisor leased it has marked itself
-            return
         for note in there.live:
             for server in note.bereft:
                 self._leases.lost_before(note.session, server, "supervisor")

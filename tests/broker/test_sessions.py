@@ -3,7 +3,7 @@
 import pytest
 
 from carpool_broker.core import events as ev
-from carpool_protocol.ids import EMPTY_OBJECT, ServerName
+from carpool_protocol.ids import EMPTY_OBJECT, RawJson, ServerName
 from carpool_protocol.messages import (
     Answered,
     Failed,
@@ -54,6 +54,25 @@ def test_each_supervisor_that_comes_hears_of_a_loss_until_the_agent_has_heard_of
     serving(rig)
     rig.feed(Failed(rig.call(ONE), "state_lost", "no", ""))
     assert told(rig) == [SessionNote(ONE, [])]
+
+
+@behaviour("lease:never-silently")
+@pytest.mark.parametrize("end", ["cancelled", "lost", "overdue", "refused"])
+def test_what_may_have_run_counts_as_called_however_it_ended(end: str) -> None:
+    """Found by the simulated world, seed 99: the only calls of an agent had been cancelled."""
+    rig = Rig()
+    rig.come(ONE)
+    serving(rig)
+    call = rig.call(ONE)
+    if end == "cancelled":
+        rig.feed(ev.AgentCancelled(ONE, RawJson(b"%d" % rig.calls), ""))
+    elif end == "overdue":
+        rig.core.tick(100_000.0)
+    else:
+        rig.feed(
+            Failed(call, "lost", "maybe", "") if end == "lost" else Failed(call, "stopped", "no", "")
+        )
+    assert told(rig) == [SessionNote(ONE, [] if end == "refused" else [A_SERVER])]
 
 
 @behaviour("lease:never-silently")

@@ -259,6 +259,8 @@ class Ledger:
             owed.session.marked.discard(owed.server)
         elif failure.fault == "unknown_task" and self.aftermath is not None:
             self.aftermath.task_lost(owed)
+        if failure.delivered == "maybe":
+            owed.session.called.add(owed.server)
         kind = KINDS.get(failure.fault)
         if kind is not None and kind.delivered == failure.delivered:
             self.fail(owed, failure.fault, failure.text, failure.retry_after_s)
@@ -317,6 +319,7 @@ class Ledger:
     def drop(self, owed: Owed, reason: str) -> None:
         """Nobody waits for this call any more: it is cancelled."""
         if owed.stage == "sent":
+            owed.session.called.add(owed.server)
             self._out(CancelCall(owed.call, reason))
         self.close(owed)
 
@@ -402,6 +405,7 @@ class Ledger:
             self.fail(self.calls[call], slug, f"The limit is {self.bounds.wait_s:g} s.", 5.0)
         for call in self.backstops.due(now):
             owed = self.calls[call]
+            owed.session.called.add(owed.server)
             self._out(CancelCall(call, "overdue", answered=True))
             self.fail(owed, "answer_overdue")
             self.pump(owed.session, now)

@@ -212,8 +212,6 @@ class Storm:
         )
 
     def _change_config(self) -> None:
-        if not self.world.broker.alive:
-            return
         for _ in range(self.rng.choice((1, 1, 2))):
             server = self.world.servers[self.rng.choice(list(self.world.servers))]
             match self.rng.randrange(5):
@@ -229,7 +227,8 @@ class Storm:
                     policy = self.rng.choice((POLICY, self._other_policy()))
                     sharing, limits = self.rng.choice(SHARINGS), self.rng.choice(LIMITS)
                     server.policy = replace(policy, sharing=sharing, **limits)
-        self.world.read_config()
+        if self.world.broker.alive:  # else the next one reads it as it is then
+            self.world.read_config()
 
     def _other_policy(self) -> Policy:
         # `carpool check` holds that the cap is not below the sum of all `min`.

@@ -21,7 +21,7 @@ from tests.kit.world_asks import AskBook, SimAsk, Violation, result_of
 from tests.kit.world_pauses import Pauses
 from tests.kit.world_traits import number_of
 
-Kind = Literal["greet", "list", "call", "ping", "read", "discover", "listen", "refused"]
+Kind = Literal["greet", "list", "call", "ping", "read", "discover", "listen", "watch", "level", "refused"]
 """`refused`: a retry that is no good."""
 UNSURE = frozenset({"link_broken", "answer_overdue"})
 """Faults of calls that the broker had sent away and cannot know the fate of."""
@@ -156,6 +156,12 @@ class SimAgent:
         self.capabilities = rng.choice(CAPABILITIES)
         self.asks: dict[AskId, SimAsk] = {}
         """What it was asked and has neither answered nor been told to forget."""
+        self.watched: set[str] = set()
+        """Resources whose changes it wants to hear of."""
+        self.level = ""
+        """Of the log messages that it wants; empty: none."""
+        self.updated = self.logged = 0
+        """How many of each it has heard."""
         self._next = 0
 
     def greet(self, now: float) -> bv.AnyEvent:
@@ -176,6 +182,16 @@ class SimAgent:
     def ping(self, now: float) -> bv.AnyEvent:
         """`ping`."""
         return bv.AgentPinged(self.session, self._open("ping", now))
+
+    def watch(self, uri: str, now: float) -> bv.AnyEvent:
+        """`resources/subscribe`."""
+        self.watched.add(uri)
+        return bv.AgentWatched(self.session, self._open("watch", now), uri, on=True)
+
+    def set_level(self, level: str, now: float) -> bv.AnyEvent:
+        """`logging/setLevel`."""
+        self.level = level
+        return bv.AgentSetLevel(self.session, self._open("level", now), level)
 
     def call(self, name: str, now: float, *, size_bytes: int = 0, progress: bool = False) -> bv.AnyEvent:
         """`tools/call`."""
@@ -223,7 +239,7 @@ class SimAgent:
         self.book.cancelled[self.open.pop(request).number] = now
         return bv.AgentCancelled(self.session, request, "no longer wanted")
 
-    def take(self, effect: bf.OwnEffect, now: float) -> str:
+    def take(self, effect: bf.OwnEffect, now: float) -> str:  # noqa: C901 - an arm per effect
         """What the broker writes to this agent. Returns a word for what it was."""
         match effect:
             case bf.Greet():
@@ -253,8 +269,17 @@ class SimAgent:
                 return "list_changed"
             case bf.SendAsk() | bf.WithdrawAsk() | bf.SayElicited():
                 return self._heard_of_ask(effect)
-            case bf.SayLog() | bf.SayUpdated():
-                raise Violation(f"{self.session} hears what it never asked for")
+            case bf.SayUpdated():
+                if effect.uri not in self.watched:
+                    raise Violation(f"{self.session} hears of {effect.uri}, which it never asked for")
+                self.updated += 1
+                return "updated"
+            case bf.SayLog():
+                about = msgspec.json.decode(effect.params)["n"]
+                if not self.level or self.book.owners[about] != self.book.asks.first_of(self.session):
+                    raise Violation(f"{self.session} got the log of call {about}")
+                self.logged += 1
+                return "logged"
             case bf.UseRoots() | bf.Note():
                 return "note"
             case _:

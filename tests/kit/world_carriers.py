@@ -50,6 +50,8 @@ class Carrier:
         """What lies in the broker because nobody reads it; None: all is read at once."""
         self._greeting: bv.AgentGreeted | None = None
         self._listing: bv.AgentListed | None = None
+        self._wants: dict[str, bv.AgentWatched | bv.AgentSetLevel] = {}
+        """What it wants to hear of: by URI, and its level under no name."""
         self._said: dict[RawJson, bv.AnyEvent] = {}
         """Requests without an answer, as they were said."""
         self._for: dict[AskId, RawJson] = {}
@@ -69,6 +71,9 @@ class Carrier:
                 self._greeting = event
                 self._said.setdefault(event.id, event)
             case bv.AgentListed() | bv.AgentCalled() | bv.AgentPinged():
+                self._said.setdefault(event.id, event)
+            case bv.AgentWatched() | bv.AgentSetLevel():
+                self._wants[event.uri if isinstance(event, bv.AgentWatched) else ""] = event
                 self._said.setdefault(event.id, event)
             case bv.AgentAnswered() if event.ask in self._for:
                 self._given.setdefault(event.ask, event)
@@ -130,11 +135,12 @@ class Carrier:
     def again(self, session: SessionId, epoch: Epoch) -> Iterator[bv.AnyEvent]:
         """All that is said to the next broker, in order. `epoch`: empty where it begins anew."""
         agent = self.agent
-        made: list[bv.AgentGreeted | bv.AgentListed] = []
+        made: list[bv.AgentGreeted | bv.AgentListed | bv.AgentWatched | bv.AgentSetLevel] = []
         if self._greeting is not None and agent.greeted:
             made.append(self._greeting)
         if self._listing is not None:
             made.append(self._listing)
+        made += [each for each in self._wants.values() if each.id not in agent.open]
         self._silent = {each.id for each in made}
         self._sure.clear()
         for ask in [ask for ask, request in self._for.items() if request and request not in agent.open]:

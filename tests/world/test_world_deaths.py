@@ -4,10 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from tests.behaviours import behaviour
-from tests.kit.world import POLICY, SimServer, World
+from tests.kit.world import POLICY, SOURCES, SimServer, World
 from tests.kit.world_agents import CAPABILITIES, SimAgent
 from tests.kit.world_calm import calm_down
-from tests.kit.world_traits import Traits
+from tests.kit.world_traits import Traits, uri_of
 
 ALL = CAPABILITIES[2]
 
@@ -140,3 +140,26 @@ def test_a_configuration_that_changes_before_a_holder_is_back_at_the_next_broker
         world.call(agent, "s__t0")
         world.run(8)
     assert world.book.outcomes == {"ok": 3, "state_lost": 1}
+
+
+@behaviour("death:broker-pause")
+@pytest.mark.parametrize("dies_in", [1, 2, 3])
+def test_what_an_agent_wants_to_hear_of_it_hears_of_through_the_next_broker_and_nobody_else_does(
+    dies_in: int,
+) -> None:
+    world, agent = begun(Traits(shy=True, logs=1.0, updates=1.0, answer_s=0.1))
+    other = world.agent(capabilities=ALL)
+    world.run(1)
+    world.broker.feed(agent.watch(uri_of(world.servers["s"].key(SOURCES[0])), world.now))
+    world.broker.feed(agent.set_level("info", world.now))
+    world.run(1)
+    for lives in (1, 2):
+        for who in (agent, other):
+            world.call(who, "s__t0")
+            world.run(2)
+        assert agent.logged == lives
+        assert agent.updated >= 2 * lives, "in doubt it hears once too often"
+        world.kill_broker(0.2, fate="back", dies_in=dies_in)
+        world.run(5)
+    assert other.updated == other.logged == 0
+    calm_down(world)

@@ -190,7 +190,7 @@ def unsealed(data: bytes, secret: bytes) -> Kept | None:
         return None
     try:
         return _decode(body)
-    except msgspec.MsgspecError:  # of another carpool that had the same secret
+    except (msgspec.MsgspecError, UnicodeDecodeError):  # of another carpool that had the same secret
         return None
 
 

@@ -53,6 +53,8 @@ CONFIG_LOOK_S = 1.0
 WRITTEN_CALLS = 64
 """So many written answers are reported at once; fewer of them within `CONFIG_LOOK_S`."""
 _STARTED_AGAIN = "carpool is started again"
+_SEEN_BY_OTHERS = frozenset({Catalog, Recorded})
+"""Events of the link that not only the core takes: `_look_aside`."""
 ENDS = {STOP: "carpool was stopped", AGAIN: _STARTED_AGAIN, AGAIN_NOW: _STARTED_AGAIN}
 """What carriers that keep are told, by the launcher's word."""
 LAST_WORDS_S = 2.0
@@ -237,7 +239,8 @@ class BrokerShell:
         burst: list[events.AnyEvent] = []
         for message in messages:
             if isinstance(message, events.LinkEvent):
-                self._look_aside(message)
+                if type(message) in _SEEN_BY_OTHERS:
+                    self._look_aside(message)
                 burst.append(message)
                 continue
             if burst:
@@ -262,9 +265,9 @@ class BrokerShell:
 
     def _look_aside(self, message: events.LinkEvent) -> None:
         """What others than the core take from an event of the link."""
-        if type(message) is Catalog:
+        if isinstance(message, Catalog):
             self._kept.keep(message)
-        elif type(message) is Recorded and message.last:
+        elif isinstance(message, Recorded) and message.last:
             self._hosting.record_came()
 
     def _supervisor_came(self, hello: Hello) -> None:

@@ -68,7 +68,16 @@ STATES: st.SearchStrategy[PoolState] = st.sampled_from(
 )
 
 PICK = st.integers(0, 50)
+LISTS = st.none() | st.lists(st.sampled_from(["t", "u"]), unique=True)
 Owed = dict[tuple[SessionId, RawJson], str]
+
+
+def offers_of(tools: list[str]) -> list[ToolOffer]:
+    return [ToolOffer(tool, RawJson(b'{"name":"%s"}' % tool.encode())) for tool in tools]
+
+
+def catalog_of(key: PoolKey, tools: list[str]) -> Catalog:
+    return Catalog(key, offers_of(tools), "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25")
 
 
 class BrokerMachine(RuleBasedStateMachine):
@@ -133,9 +142,22 @@ class BrokerMachine(RuleBasedStateMachine):
                     assert self.linked or not isinstance(effect, AnswerAsk | AskProgressed)
                     self.book.take(effect, self.tokens)
 
-    def read(self, source: SourceId, key: PoolKey, *, with_b: bool, stop_first: bool) -> None:
+    def read(
+        self,
+        source: SourceId,
+        key: PoolKey,
+        *,
+        with_b: bool,
+        stop_first: bool,
+        kept: list[str] | None = None,
+        offline: list[str] | None = None,
+    ) -> None:
+        """`kept`: what each of its pools told an earlier carpool. `offline`: the tools file of `a`."""
         keys = [key, *([PoolKey("b:1")] if with_b else [])]
-        entries = tuple(ScopeEntry(server=ServerName(k[0]), key=k) for k in keys)
+        by_file = None if offline is None else tuple(offers_of(offline))
+        entries = tuple(
+            ScopeEntry(server=ServerName(k[0]), key=k, offline=by_file if k == key else None) for k in keys
+        )
         specs = tuple(
             PoolSpec(key=k, server=ServerName(k[0]), argv=[], env={}, cwd="/", policy=POLICY) for k in keys
         )
@@ -148,6 +170,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 stop_first=frozenset({ServerName("a")} if stop_first else ()),
                 max_processes=8,
                 max_greeting=3,
+                kept={} if kept is None else {k: catalog_of(k, kept) for k in keys},
             )
         )
 
@@ -315,8 +338,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(key=KEYS, tools=st.lists(st.sampled_from(["t", "u"]), unique=True))
     def catalog_comes(self, key: PoolKey, tools: list[str]) -> None:
         if self.linked:
-            offers = [ToolOffer(tool, RawJson(b'{"name":"%s"}' % tool.encode())) for tool in tools]
-            self.feed(Catalog(key, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25"))
+            self.feed(catalog_of(key, tools))
 
     @rule(key=KEYS, state=STATES)
     def pool_changes(self, key: PoolKey, state: PoolState) -> None:
@@ -325,9 +347,26 @@ class BrokerMachine(RuleBasedStateMachine):
 
     # --- configuration and time ---------------------------------------------------------------------------
 
-    @rule(source=SOURCES, version=st.integers(1, 2), with_b=st.booleans(), stop_first=st.booleans())
-    def source_is_read(self, source: SourceId, version: int, with_b: bool, stop_first: bool) -> None:
-        self.read(source, PoolKey(f"a:{version}"), with_b=with_b, stop_first=stop_first)
+    @rule(
+        source=SOURCES,
+        version=st.integers(1, 2),
+        with_b=st.booleans(),
+        stop_first=st.booleans(),
+        kept=LISTS,
+        offline=LISTS,
+    )
+    def source_is_read(
+        self,
+        *,
+        source: SourceId,
+        version: int,
+        with_b: bool,
+        stop_first: bool,
+        kept: list[str] | None,
+        offline: list[str] | None,
+    ) -> None:
+        key = PoolKey(f"a:{version}")
+        self.read(source, key, with_b=with_b, stop_first=stop_first, kept=kept, offline=offline)
 
     @rule(dt=st.sampled_from([0.5, 2.0, 5.0]))
     def wait(self, dt: float) -> None:

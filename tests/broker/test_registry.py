@@ -499,6 +499,7 @@ SCOPES = [
     scope(entry("a", prefix=""), entry("b", "b2", prefix="")),
     scope(entry("a", tools_deny=("t[01]",)), entry("b", "b2", description_prefix=True)),
     scope(entry("b", "b2")),
+    scope(by_file("a", "t0", "t2"), "b"),
 ]
 KEPT = 3
 PAGED_BY = 2
@@ -525,18 +526,32 @@ class RegistryMachine(RuleBasedStateMachine):
         super().__init__()
         self.registry = Registry(page_entries=PAGED_BY, kept_versions=KEPT)
         self.catalogs: dict[PoolKey, Offers] = {}
+        self.kept: dict[PoolKey, Offers] = {}
         self.hidden: set[PoolKey] = set()
         self.holders: dict[Scope, int] = {}
         self.history: dict[Scope, dict[Family, list[Seen]]] = {}
         self.versions: dict[tuple[Scope, Family], int] = {}
         self.cursors: list[tuple[Scope, Family, list[Seen], int, str, Seen]] = []
 
+    def by_file(self, it: ScopeEntry) -> bool:
+        """Whether its `tools_file` speaks for it."""
+        return it.offline is not None and (it.key not in self.catalogs or it.key in self.hidden)
+
+    def listed(self, it: ScopeEntry, family: Family) -> bool:
+        return it.key not in self.hidden or (family == "tools" and self.by_file(it))
+
+    def offered(self, it: ScopeEntry) -> Offers:
+        known = self.catalogs.get(it.key, self.kept.get(it.key, {}))
+        if self.by_file(it):
+            return {**known, "tools": {offer.name: "" for offer in it.offline or ()}}
+        return known
+
     def offers(self, seen: Scope, family: Family) -> list[tuple[ScopeEntry, str, str]]:
         """(entry, own name or URI, description), in the order of lists."""
         return [
             (it, own, text)
             for it in sorted(seen.servers, key=lambda it: it.server)
-            for own, text in sorted(self.catalogs.get(it.key, {}).get(family, {}).items())
+            for own, text in sorted(self.offered(it).get(family, {}).items())
             if family != "tools" or it.allows(own)
         ]
 
@@ -548,7 +563,7 @@ class RegistryMachine(RuleBasedStateMachine):
             return [
                 (names[it.server, own], (f"[{it.server}] " if it.description_prefix else "") + text)
                 for it, own, text in offers
-                if it.key not in self.hidden
+                if self.listed(it, family)
             ]
         first: dict[str, str] = {}
         shown: Seen = []
@@ -560,7 +575,7 @@ class RegistryMachine(RuleBasedStateMachine):
             uri = own
             if is_second or reads_rewritten:
                 uri = f"carpool+{it.server}{'+' if ':' in own else ':'}{own}"
-            if it.key not in self.hidden:
+            if self.listed(it, family):
                 shown.append((uri, text))
         return shown
 
@@ -596,6 +611,11 @@ class RegistryMachine(RuleBasedStateMachine):
         offers = self.catalogs.get(key, {})
         self.catalogs[key] = {**offers, family: dict.fromkeys(offers.get(family, {}), text)}
         self.judge(self.registry.learn(offered(key, self.catalogs[key])))
+
+    @rule(data=st.data(), keys=st.sets(st.sampled_from(KEYS)))
+    def keep(self, data: st.DataObject, keys: set[PoolKey]) -> None:
+        self.kept = {key: {family: data.draw(some_of(family)) for family in FAMILIES} for key in sorted(keys)}
+        self.judge(self.registry.keep({key: offered(key, what) for key, what in self.kept.items()}))
 
     @rule(key=st.sampled_from(KEYS))
     def forget(self, key: PoolKey) -> None:
@@ -678,7 +698,10 @@ class RegistryMachine(RuleBasedStateMachine):
                 name for name, _ in self.history[seen]["prompts"][-1]
             ]
             keys = {it.key for it in seen.servers}
-            assert view.unknown == keys - self.catalogs.keys() - self.hidden
+            told = self.catalogs.keys()
+            offline = {it.key for it in seen.servers if it.offline is not None}
+            assert view.unknown == keys - told - self.hidden - self.kept.keys() - offline
+            assert view.hearsay == (keys - told) & (offline | self.kept.keys())
             assert view.away == keys & self.hidden
             for it in seen.servers:
                 for own in self.catalogs.get(it.key, {}).get("resources", {}):

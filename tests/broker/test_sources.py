@@ -1,5 +1,7 @@
 """Configurations that are read again: what is in force, and which pools are wanted for it."""
 
+from msgspec.structs import replace
+
 from carpool_broker.core.events import SourceId, SourceRead
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.scope import Scope, ScopeEntry
@@ -434,3 +436,44 @@ def test_a_source_that_goes_takes_all_its_lanes_along() -> None:
     rig = matched()
     rig.sources.drop(ONE)
     assert rig.wanted() == {}
+
+
+# --- what was told to an earlier carpool -------------------------------------------------------------------
+
+
+def told_before(key: str, *tools: str) -> dict[PoolKey, Catalog]:
+    offers = [ToolOffer(tool, RawJson(b"{}")) for tool in tools]
+    return {PoolKey(key): Catalog(PoolKey(key), offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25")}
+
+
+def listed(rig: Rig) -> list[str]:
+    return [tool.tool for tool in rig.registry.view(rig.sources.scope(ONE)).tools]
+
+
+def test_what_is_kept_of_a_new_pool_does_not_let_it_replace_one_that_serves() -> None:
+    rig = Rig(reading("a1"))
+    rig.tells("a1", "x")
+    rig.sources.read(replace(reading("a2"), kept=told_before("a2", "y")))
+    assert rig.in_force() == ["a1"]
+    assert rig.sources.to_discover() == ["a2"]
+    assert rig.tells("a2", "y")
+    assert rig.in_force() == ["a2"]
+
+
+def test_what_is_kept_of_two_classes_does_not_make_them_one() -> None:
+    kept = told_before("a1", "x") | told_before("a1?", "x")
+    rig = Rig(replace(reading("a1", twins=True), kept=kept))
+    rig.sources.ask(ONE)
+    rig.pool("a1", "cold")
+    rig.pool("a1?", "cold")
+    assert rig.in_force() == ["a1"]
+    assert rig.in_force(asking=True) == ["a1?"]
+
+
+def test_what_is_kept_goes_with_the_last_source_that_brought_it() -> None:
+    rig = Rig(replace(reading("a1"), kept=told_before("a1", "x")))
+    assert listed(rig) == ["x"]
+    rig.sources.read(reading("a1", source=TWO))
+    changed = rig.sources.read(reading("a1"))
+    assert list(changed.values()) == [frozenset({"tools"})]
+    assert listed(rig) == []

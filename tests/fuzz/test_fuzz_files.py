@@ -6,6 +6,7 @@ Level: each file's own reader and writer, and what is made of what it gave.
 import json
 import os
 from collections.abc import Callable
+from hashlib import blake2b
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -16,15 +17,19 @@ import pytest
 from carpool import lock
 from carpool.door_watch import told_url
 from carpool_broker.core.scopes import resolve
+from carpool_broker.kept_catalogs import Kept, KeptCatalogs, sealed, unsealed
 from carpool_protocol import journal, paths
 from carpool_protocol.config.describe import describe
 from carpool_protocol.config.environment import read_env_file
 from carpool_protocol.config.jsonc import parse
 from carpool_protocol.config.load import ConfigFile, load_config
 from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS
+from carpool_protocol.config.tools_file import read_tools
+from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
 from carpool_protocol.journal import Journal
-from carpool_protocol.messages import Answered, CancelCall, ToBroker, ToSupervisor, Wanted
+from carpool_protocol.messages import Answered, CancelCall, Catalog, ToBroker, ToolOffer, ToSupervisor, Wanted
 from carpool_supervisor import era_verdicts, verdicts
+from carpool_supervisor.era.reading import legible
 from carpool_supervisor.era_verdicts import Verdict
 from tests.behaviours import behaviour
 from tests.kit.fuzzing import fuzz
@@ -156,6 +161,51 @@ def remembered(rng: Random, folder: Path) -> None:
         assert era_verdicts.load(eras) == (whole_eras, "")
 
 
+def kept(rng: Random, folder: Path) -> None:
+    """A catalog on disk, changed in a place or two, or written whole by somebody with our secret."""
+    secret, key = b"s" * 32, PoolKey("git:0123456789abcdef")
+    names = [legible(name) for name in rng.sample(NAMES, 3)]  # others do not cross the link
+    offers = [ToolOffer(name, RawJson(scalar(rng))) for name in names]
+    written = Kept(Catalog(key, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25"), T)
+    data = sealed(written, secret)
+    if rng.random() < 0.2:
+        body = mutated(rng, msgspec.msgpack.encode(written))
+        seal = blake2b(body, key=secret, digest_size=32).digest()
+        found = unsealed(data[: -len(msgspec.msgpack.encode(written)) - 32] + seal + body, secret)
+        assert found is None or isinstance(found, Kept)
+        return
+    data = mutated(rng, data)
+    found = unsealed(data, secret)
+    assert found is None or found == written
+    (folder / "catalogs").mkdir(exist_ok=True)
+    (folder / "catalogs" / "0123456789abcdef.catalog").write_bytes(data)
+    assert KeptCatalogs(str(folder), b"t" * 32).find(key) is None
+
+
+def listed_tools(rng: Random) -> None:
+    """A `tools_file`, from nearly right to nothing of the kind."""
+    tools = []
+    for _ in range(rng.randrange(4)):
+        fields = [("name", one_of(rng, *map(text, NAMES), odd=0.1))]
+        fields += [("inputSchema", one_of(rng, b'{"type":"object"}', odd=0.2))] if rng.random() < 0.5 else []
+        tool = members(rng, fields)
+        if rng.random() < 0.2:
+            server = one_of(rng, b'"git"', b'"time"', odd=0.2)
+            tool = members(rng, [("server", server), ("definition", tool)])
+        tools.append(one_of(rng, tool, odd=0.05))
+    whole = b"[%b]" % b",".join(tools)
+    whole = members(rng, [("tools", whole)]) if rng.random() < 0.5 else whole
+    whole = mutated(rng, whole) if rng.random() < 0.3 else whole
+    found = read_tools(whole.decode(errors="replace"), "x", ServerName("git"))
+    if isinstance(found, list):
+        assert found
+        "".join(each.render() for each in found).encode()
+        return
+    for offer in found:
+        assert offer.definition.count(b"\n") == 0
+        assert msgspec.json.decode(offer.definition)["name"] == offer.name
+
+
 def dumped(rng: Random) -> bytes:
     """A journal, nearly as it was written."""
     ring = Journal(8)
@@ -200,6 +250,16 @@ def test_whatever_a_configuration_says_it_is_in_force_or_refused_with_its_lines(
 @behaviour("bad-input:files")
 def test_whatever_a_file_of_verdicts_says_it_is_kept_or_set_aside(folder: Path) -> None:
     fuzz(lambda rng: remembered(rng, folder), examples=20, seeds=150)
+
+
+@behaviour("bad-input:files")
+def test_whatever_a_kept_catalog_says_it_is_what_was_written_or_passed_over(folder: Path) -> None:
+    fuzz(lambda rng: kept(rng, folder), examples=20, seeds=300)
+
+
+@behaviour("bad-input:files")
+def test_whatever_a_tools_file_says_it_lists_tools_or_has_problems() -> None:
+    fuzz(listed_tools, examples=30, seeds=600)
 
 
 @behaviour("bad-input:files")

@@ -231,7 +231,7 @@ class BrokerCore:
                         self.roots.look(each)
                 self._moved(now)
             case SourceDropped():
-                self.sources.drop(event.source)
+                self._told(self.sources.drop(event.source))
                 self.linking.say_wanted()
             case LimitsRead():
                 self.ledger.bounds = event.bounds

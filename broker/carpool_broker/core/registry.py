@@ -15,6 +15,7 @@ Knows nothing of: sessions (they hold scopes), why a pool is hidden, instances, 
 from collections.abc import Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from carpool_broker.core import views
 from carpool_broker.core.listing import (
@@ -27,11 +28,11 @@ from carpool_broker.core.listing import (
 )
 from carpool_broker.core.offers import Shelf
 from carpool_broker.core.resources import Route
-from carpool_broker.core.scope import Scope, ScopeEntry
+from carpool_broker.core.scope import Scope
 from carpool_broker.core.view import View
 from carpool_protocol.faults import InvariantBroken
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson
-from carpool_protocol.messages import Catalog
+from carpool_protocol.messages import Catalog, ToolOffer
 
 Changes = dict[Scope, frozenset[Family]]
 """The scopes of which some list is another one now, and which lists."""
@@ -41,8 +42,6 @@ class _Seen(Struct):
     """A scope in use."""
 
     view: View
-    offline: Mapping[PoolKey, Shelf]
-    """What the files of its servers list."""
     holders: int = 0
 
 
@@ -82,7 +81,7 @@ class Registry:
         shelf = self._shelves[catalog.key] = Shelf(catalog)
         shown = former or self._kept.get(catalog.key)
         touched = views.ALL if shown is None else shelf.inherit(shown)
-        if any(catalog.key in self._scopes[scope].offline for scope in self._scopes_of.get(catalog.key, ())):
+        if any(scope.offline_of(catalog.key) is not None for scope in self._scopes_of.get(catalog.key, ())):
             touched = views.ALL
         return self._look_again(catalog.key, touched)
 
@@ -133,7 +132,7 @@ class Registry:
 
     def own_tools(self, scope: Scope) -> Mapping[PoolKey, Mapping[str, RawJson]]:
         """Of every pool in a retained scope: the tools that are shown, by their own names and unchanged."""
-        shelves = self._stock(scope, self._scopes[scope].offline).shelves
+        shelves = self._stock(scope).shelves
         return {it.key: shelves[it.key].offers["tools"] for it in scope.servers if it.key in shelves}
 
     # --- who looks ---------------------------------------------------------------------------------------
@@ -145,8 +144,7 @@ class Registry:
             keys = {entry.key for entry in scope.servers}
             if len({entry.server for entry in scope.servers}) < len(scope.servers):
                 raise InvariantBroken("a scope names a server twice")
-            offline = {it.key: _by_file(it) for it in scope.servers if it.offline is not None}
-            seen = self._scopes[scope] = _Seen(self._see(scope, offline, None, views.ALL), offline)
+            seen = self._scopes[scope] = _Seen(self._see(scope, None, views.ALL))
             for key in keys:
                 self._scopes_of.setdefault(key, {})[scope] = None
         seen.holders += 1
@@ -179,15 +177,15 @@ class Registry:
         changed: Changes = {}
         for scope in self._scopes_of.get(key, ()):
             seen = self._scopes[scope]
-            former, seen.view = seen.view, self._see(scope, seen.offline, seen.view, touched)
+            former, seen.view = seen.view, self._see(scope, seen.view, touched)
             others = frozenset(f for f in FAMILIES if seen.view.version(f) != former.version(f))
             if others:
                 changed[scope] = others
         return changed
 
-    def _stock(self, scope: Scope, offline: Mapping[PoolKey, Shelf]) -> views.Stock:
-        """A pool's own word counts, unless it is away and a file speaks for it."""
-        if not offline and not self._kept:
+    def _stock(self, scope: Scope) -> views.Stock:
+        """A pool's own word counts, unless it is away and a file speaks for its tools."""
+        if not self._kept and all(entry.offline is None for entry in scope.servers):
             return views.Stock(self._shelves, self._hidden)
         shelves: dict[PoolKey, Shelf] = {}
         by_file: set[PoolKey] = set()
@@ -195,28 +193,20 @@ class Registry:
         for entry in scope.servers:
             key = entry.key
             told = self._shelves.get(key)
-            shelf = told
-            if key in offline and (told is None or key in self._hidden):
-                shelf = offline[key]
+            shelf = told or self._kept.get(key)
+            if entry.offline is not None and (told is None or key in self._hidden):
+                shelf = _by_file(entry.key, entry.offline, shelf)
                 by_file.add(key)
-            elif told is None:
-                shelf = self._kept.get(key)
             if shelf is not None:
                 shelves[key] = shelf
                 if told is None:
                     hearsay.add(key)
         return views.Stock(shelves, self._hidden, frozenset(hearsay), frozenset(by_file))
 
-    def _see(
-        self,
-        scope: Scope,
-        offline: Mapping[PoolKey, Shelf],
-        former: View | None,
-        touched: frozenset[Family],
-    ) -> View:
+    def _see(self, scope: Scope, former: View | None, touched: frozenset[Family]) -> View:
         return views.make_view(
             scope,
-            self._stock(scope, offline),
+            self._stock(scope),
             former,
             touched=touched,
             paging=self._paging,
@@ -241,7 +231,7 @@ class Registry:
             assert view.scope == scope
             keys = {entry.key for entry in scope.servers}
             assert view.away == keys & self._hidden
-            stock = self._stock(scope, seen.offline)
+            stock = self._stock(scope)
             assert view.unknown == keys - self._hidden - stock.shelves.keys()
             assert view.hearsay == keys & stock.shelves.keys() - self._shelves.keys()
             self._check_lists(view, stock)
@@ -282,6 +272,8 @@ class Registry:
         assert len({it.shown for it in view.templates}) == len(view.templates), "a template is listed twice"
 
 
-def _by_file(entry: ScopeEntry) -> Shelf:
-    """What the server's `tools_file` lists."""
-    return Shelf(Catalog(entry.key, list(entry.offline or ()), "", EMPTY_OBJECT, EMPTY_OBJECT, ""))
+def _by_file(key: PoolKey, tools: tuple[ToolOffer, ...], known: Shelf | None) -> Shelf:
+    """What the server's `tools_file` lists, beside what is known of it otherwise."""
+    if known is None:
+        return Shelf(Catalog(key, list(tools), "", EMPTY_OBJECT, EMPTY_OBJECT, ""))
+    return Shelf(replace(known.catalog, tools=list(tools)))

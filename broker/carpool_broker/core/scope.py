@@ -52,6 +52,10 @@ class Scope(Struct, frozen=True, cache_hash=True):
     servers: tuple[ScopeEntry, ...]
     separator: str = SEPARATOR
 
+    def offline_of(self, key: PoolKey) -> tuple[ToolOffer, ...] | None:
+        """What the `tools_file` of this pool's server lists here; None: it has none."""
+        return next((entry.offline for entry in self.servers if entry.key == key), None)
+
     def server_of(self, key: PoolKey) -> ServerName | None:
         """Which server this pool is here; None: it is not seen."""
         return next((entry.server for entry in self.servers if entry.key == key), None)

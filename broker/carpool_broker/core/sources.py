@@ -103,14 +103,15 @@ class Sources:
         """An agent of the handshake era that can be asked uses this source. True when it is the first one."""
         return self.enter(source, asking=True, stateless=False)
 
-    def drop(self, source: SourceId) -> None:
-        """No session uses it any more."""
+    def drop(self, source: SourceId) -> Changes:
+        """No session uses it any more. Returns as `read`."""
         gone = self.sources.pop(source, None)
-        if gone is not None:
-            for lane in gone.lanes.values():
-                self._registry.release(lane.in_force)
-            self._pair()
-            self._keep()
+        if gone is None:
+            return {}
+        for lane in gone.lanes.values():
+            self._registry.release(lane.in_force)
+        self._pair()
+        return self._keep()
 
     def advance(self, key: PoolKey | None = None) -> bool:
         """A catalog came or a pool changed: `key`. True when something else is in force or wanted now."""

@@ -61,7 +61,7 @@ class Stock(Struct, frozen=True):
     hearsay: frozenset[PoolKey] = frozenset()
     """Pools that have not told by themselves what is on their shelf."""
     by_file: frozenset[PoolKey] = frozenset()
-    """Pools whose shelf is a `tools_file`: listed whether they are away or not."""
+    """Pools whose tools are those of a `tools_file`: these are listed whether the pool is away or not."""
 
 
 Known = list[tuple[ScopeEntry, Shelf]]
@@ -79,11 +79,12 @@ def make_view(
 ) -> View:
     """What `scope` sees now. `touched`: the families in which anything can be different from `former`."""
     shelves = stock.shelves
-    hidden = frozenset(stock.hidden) - stock.by_file
+    hidden = stock.hidden
     known = known_of(scope, shelves)
 
     def listed(family: Family, before: History[E] | None, offered: Iterable[E]) -> History[E]:
-        entries = tuple(it for it in offered if it.key not in hidden)
+        spoken_for = stock.by_file if family == "tools" else ()
+        entries = tuple(it for it in offered if it.key not in hidden or it.key in spoken_for)
         if before is None:
             return History.begin(family, paging, entries, next_version())
         return before if before.present.entries == entries else before.followed_by(entries, next_version())
@@ -118,7 +119,7 @@ def make_view(
         prompt_names=prompt_names,
         uris=uris,
         unknown=keys.difference(hidden, shelves),
-        away=keys.intersection(stock.hidden),
+        away=keys.intersection(hidden),
         hearsay=keys & stock.hearsay,
         instructions=instructions_of(scope, known, hidden),
         features=features_of_scope(scope, stock),

@@ -121,6 +121,18 @@ async def test_a_catalog_with_a_secret_or_too_large_goes_from_the_disk(tmp_path:
         assert not file_of(tmp_path).exists()
 
 
+async def test_the_catalog_of_a_pool_whose_values_are_not_known_is_not_written(tmp_path: Path) -> None:
+    one = KeptCatalogs(str(tmp_path), SECRET)
+    one.keep(catalog("log"))
+    await written(one)
+    later = KeptCatalogs(str(tmp_path), SECRET, lambda _: None)
+    later.keep(catalog("log", description="token: hush-hush-1"))
+    await written(later)
+    found = later.find(KEY)
+    assert found is not None
+    assert found.catalog == catalog("log"), "what was known to be clean stays"
+
+
 def test_values_are_found_as_they_are_and_as_json_writes_them() -> None:
     assert holds(b"a open-sesame z", ["open-sesame"])
     assert holds(b'{"x":"open \\"sesame\\""}', ['open "sesame"'])

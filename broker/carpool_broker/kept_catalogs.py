@@ -207,12 +207,22 @@ def holds(data: bytes, secrets: Iterable[str]) -> bool:
     not count: they are everywhere, and no secrets.
     """
     for value in secrets:
-        if len(value) < MIN_SECRET_CHARS or value.startswith(("/", "~")):
+        if len(value) < MIN_SECRET_CHARS or _is_path(value):
             continue
         forms = {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
         if any(form.encode(errors="replace") in data for form in forms):
             return True
     return False
+
+
+def _is_path(value: str) -> bool:
+    """Whether it names something on this machine, or could: a key may begin with `/`, too."""
+    path = os.path.expanduser(value)
+    above = os.path.dirname(path)
+    try:
+        return os.path.isabs(path) and (os.path.lexists(path) or (above != "/" and os.path.isdir(above)))
+    except ValueError:  # it holds a NUL character
+        return False
 
 
 def write_all(directory: str, files: dict[str, bytes]) -> str:

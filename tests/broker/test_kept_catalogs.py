@@ -138,7 +138,14 @@ def test_values_are_found_as_they_are_and_as_json_writes_them() -> None:
     assert holds(b'{"x":"open \\"sesame\\""}', ['open "sesame"'])
     assert holds("caché caché".encode(), ["caché caché"])
     assert holds(b"cach\\u00e9 cach\\u00e9", ["caché caché"])
-    assert not holds(b"true /home/me/work", ["true", "/home/me/work"])
+    assert not holds(b"true", ["true"])
+
+
+def test_a_path_of_this_machine_is_no_secret_and_a_key_that_looks_like_one_is(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "not-there-yet"):
+        assert not holds(f"Reads {path} alone".encode(), [str(path)])
+    for key in ("/wJalrXUtnFEMI", "/wJalrXUtn/FEMI+K7", "~wJalrXUtnFEMI", "/nul\0wJalrXUtn"):
+        assert holds(f"Signs with {key}.".encode(), [key])
 
 
 def test_a_sealed_file_of_other_content_is_read_as_nothing() -> None:

@@ -3,9 +3,10 @@
 Owns one file for each pool that has told a catalog, in `catalogs/` of the state directory: private, sealed
 with the secret of the pool keys, replaced whole, bounded in number and size (what was not told for longest
 goes first). In it are what the server said of itself and what it lists, and when; nothing of its environment:
-a catalog in which a value of that, or of a variable, is found is not kept. A file without our seal, of
-another version or of another key is passed over with a line in the log, once, and replaced when the server
-tells again.
+a catalog in which a value of that, or of a variable, is found is not kept, and neither is one of a pool whose
+values are not known here (its sessions are gone, or not back yet after the death of a broker). A file without
+our seal, of another version or of another key is passed over with a line in the log, once, and replaced when
+the server tells again.
 
 Invariant: nothing in here is fatal, and no writing holds up the broker.
 Knows nothing of: who is shown a catalog, and when it counts (`core.registry`).
@@ -62,10 +63,12 @@ _decode = msgspec.msgpack.Decoder(Kept).decode
 
 
 class KeptCatalogs:
-    """The files of one broker. `secrets`: values of environment and variables that a pool was given."""
+    """The files of one broker. `secrets`: values of environment and variables that a pool was given; None
+    where they are not known.
+    """
 
     def __init__(
-        self, state: str, secret: bytes, secrets: Callable[[PoolKey], Iterable[str]] = lambda _: ()
+        self, state: str, secret: bytes, secrets: Callable[[PoolKey], Iterable[str] | None] = lambda _: ()
     ) -> None:
         """Without a secret nothing is kept."""
         self._directory = os.path.join(state, DIRECTORY)
@@ -125,14 +128,15 @@ class KeptCatalogs:
 
     def keep(self, catalog: Catalog) -> None:
         """A pool has told what it offers. It is written soon."""
-        if not self._secret:
+        secrets = self.secrets(catalog.key)
+        if not self._secret or secrets is None:
             return
         kept = Kept(catalog, wallclock())
         data = sealed(kept, self._secret)
         why = ""
         if len(data) > MAX_FILE_BYTES:
             why = f"are larger than {MAX_FILE_BYTES} bytes"
-        elif holds(data, self.secrets(catalog.key)):
+        elif holds(data, secrets):
             why = "hold a value of its environment or of a variable"
         if why:
             server = catalog.key.rpartition(":")[0]
@@ -203,12 +207,22 @@ def holds(data: bytes, secrets: Iterable[str]) -> bool:
     not count: they are everywhere, and no secrets.
     """
     for value in secrets:
-        if len(value) < MIN_SECRET_CHARS or value.startswith(("/", "~")):
+        if len(value) < MIN_SECRET_CHARS or _is_path(value):
             continue
         forms = {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
         if any(form.encode(errors="replace") in data for form in forms):
             return True
     return False
+
+
+def _is_path(value: str) -> bool:
+    """Whether it names something on this machine, or could: a key may begin with `/`, too."""
+    path = os.path.expanduser(value)
+    above = os.path.dirname(path)
+    try:
+        return os.path.isabs(path) and (os.path.lexists(path) or (above != "/" and os.path.isdir(above)))
+    except ValueError:  # it holds a NUL character
+        return False
 
 
 def write_all(directory: str, files: dict[str, bytes]) -> str:

@@ -9,7 +9,7 @@ worded (`saying`).
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -320,13 +320,13 @@ class BrokerShell:
             self._pump.feed(reading)
         return problem.splitlines()
 
-    def _secrets(self, key: PoolKey) -> Iterator[str]:
-        """What must not be kept of a pool's catalog."""
+    def _secrets(self, key: PoolKey) -> list[str] | None:
+        """What must not be kept of a pool's catalog; None where nobody here knows what it was given."""
+        spec = next((each for each in self.core.sources.wanted().pools if each.key == key), None)
+        if spec is None:
+            return None
         own = set(self._configuration.own_environment().values())
-        for spec in self.core.sources.wanted().pools:
-            if spec.key == key:
-                yield from (value for value in spec.env.values() if value not in own)
-        yield from self._configuration.secrets()
+        return [*(set(spec.env.values()) - own), *self._configuration.secrets()]
 
     def _say_warnings(self) -> None:
         for text in self._configuration.warnings:

@@ -121,12 +121,31 @@ async def test_a_catalog_with_a_secret_or_too_large_goes_from_the_disk(tmp_path:
         assert not file_of(tmp_path).exists()
 
 
+async def test_the_catalog_of_a_pool_whose_values_are_not_known_is_not_written(tmp_path: Path) -> None:
+    one = KeptCatalogs(str(tmp_path), SECRET)
+    one.keep(catalog("log"))
+    await written(one)
+    later = KeptCatalogs(str(tmp_path), SECRET, lambda _: None)
+    later.keep(catalog("log", description="token: hush-hush-1"))
+    await written(later)
+    found = later.find(KEY)
+    assert found is not None
+    assert found.catalog == catalog("log"), "what was known to be clean stays"
+
+
 def test_values_are_found_as_they_are_and_as_json_writes_them() -> None:
     assert holds(b"a open-sesame z", ["open-sesame"])
     assert holds(b'{"x":"open \\"sesame\\""}', ['open "sesame"'])
     assert holds("caché caché".encode(), ["caché caché"])
     assert holds(b"cach\\u00e9 cach\\u00e9", ["caché caché"])
-    assert not holds(b"true /home/me/work", ["true", "/home/me/work"])
+    assert not holds(b"true", ["true"])
+
+
+def test_a_path_of_this_machine_is_no_secret_and_a_key_that_looks_like_one_is(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "not-there-yet"):
+        assert not holds(f"Reads {path} alone".encode(), [str(path)])
+    for key in ("/wJalrXUtnFEMI", "/wJalrXUtn/FEMI+K7", "~wJalrXUtnFEMI", "/nul\0wJalrXUtn"):
+        assert holds(f"Signs with {key}.".encode(), [key])
 
 
 def test_a_sealed_file_of_other_content_is_read_as_nothing() -> None:

@@ -1,6 +1,8 @@
 """Lists before anything runs: what a server told an earlier carpool, and what a `tools_file` says."""
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import trio
 from carpool.door import Door
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Json, fault_of
-from tests.kit.live import Daemon, kit
+from tests.kit.live import Daemon, Make, kit
 from tests.kit.stateless_agent import Stateless
 from tests.kit.waits import until
 
@@ -154,6 +156,30 @@ async def test_a_file_that_is_not_as_it_was_written_is_passed_over_and_replaced(
 async def test_a_list_that_holds_a_value_of_the_environment_is_not_kept(shared: Street) -> None:
     assert "the lists of leaky hold a value of its environment" in shared.log("broker")
     assert "open-sesame-17" not in shared.log_text()
+
+
+async def test_a_broker_that_knows_no_values_yet_keeps_no_list_that_may_hold_one(daemon: Make) -> None:
+    one = daemon(up=False)
+    shop = Shop(one, "leaky", tools={"buy": "Buys with open-sesame-18."})
+    one.configure({"leaky": shop.config(env={"SHOP_TOKEN": "${SHOP_TOKEN}"})})
+    one.up()
+    with trio.fail_after(LIMIT_S):
+        async with one.shim(environ={"SHOP_TOKEN": "open-sesame-18"}) as agent:
+            assert await agent.tools() == ["leaky__buy"]
+            broker = (await one.status())["broker"]["pid"]
+            carriers = [pid for pid, line in one.running().items() if line.endswith("carpool connect")]
+            for pid in carriers:  # who brings the values comes back late
+                os.kill(pid, signal.SIGSTOP)
+            os.kill(broker, signal.SIGKILL)
+            await until(lambda: one.log("broker").count("broker serves") == 2, "the next one serves", WAIT_S)
+            # After what the supervisor has told of its pools.
+            await one.until(lambda facts: facts["supervisors"], "the supervisor is linked")
+            await one.status()
+            for pid in carriers:
+                os.kill(pid, signal.SIGCONT)
+            assert await agent.tools() == ["leaky__buy"]
+    assert one.run("down").returncode == 0
+    assert "open-sesame-18" not in one.log_text()
 
 
 async def test_a_server_with_other_arguments_is_another_one_to_what_is_kept(shared: Street) -> None:

@@ -813,6 +813,9 @@ _CONFIG: Final = {
     "config:included": Behaviour(
         "issue 6", "Files that are included come, change and go, and their servers with them."
     ),
+    "config:bounded": Behaviour(
+        "issue 6", "A configuration has so many files and so many bytes; whoever reads it stops there."
+    ),
 }
 
 _PYTHON: Final = {

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 from carpool_protocol.config.load import (
     MAX_FILE_BYTES,
+    MAX_INCLUDED,
+    MAX_LAYER_BYTES,
+    MAX_PATTERNS,
     ConfigFile,
     env_file_path,
     find_config_file,
@@ -186,6 +189,7 @@ def test_a_name_in_two_included_files_is_an_error_that_names_both(tmp_path: Path
         ("none.json", "", "none.json:1: there is no such file, and it is included"),
         ("part.json", "{", "part.json:1: this { is not closed"),
         ("part.json", '{"max_instances": 3}', "part.json:1: a file that is included holds servers only"),
+        ("*/*/*.json", "", "include[0]: may have *, ? and [ in 2 of its steps"),
     ],
 )
 def test_what_cannot_be_included_is_told(tmp_path: Path, pattern: str, part: str, problem: str) -> None:
@@ -195,6 +199,46 @@ def test_what_cannot_be_included_is_told(tmp_path: Path, pattern: str, part: str
         (tmp_path / "part.json").write_text(part)
     (found,) = asked(file).problems
     assert problem in found.render()
+
+
+@behaviour("config:bounded")
+def test_more_files_or_patterns_than_anybody_needs_are_refused_and_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "carpool.json"
+    file.write_text('{"include": ["d/*"]}')
+    (tmp_path / "d").mkdir()
+    for number in range(MAX_INCLUDED + 1):
+        (tmp_path / "d" / str(number)).touch()
+    (found,) = asked(file).problems
+    assert "more than 32 patterns, or than 256 files" in found.render()
+    assert load_layer(ConfigFile(str(file), asked_for=True), "/h").files == (str(file),)
+    file.write_text(json.dumps({"include": ["x.json"] * (MAX_PATTERNS + 1)}))
+    assert "more than 32 patterns" in asked(file).problems[0].render()
+
+
+@behaviour("config:bounded")
+def test_all_files_together_are_bounded_and_the_rest_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "carpool.json"
+    file.write_text('{"include": ["?.json"]}')
+    count = MAX_LAYER_BYTES // MAX_FILE_BYTES
+    for number in range(count + 2):
+        (tmp_path / f"{number}.json").write_text("{}" + " " * (MAX_FILE_BYTES - 2))
+    found = asked(file).problems
+    # The file itself counts, so that one less is read.
+    assert [Path(each.file).name for each in found] == ["3.json", "4.json", "5.json"]
+    assert "with it the files of one configuration are larger" in found[0].render()
+
+
+def test_a_file_of_the_kernel_with_nothing_in_it_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To root some look regular: trace_pipe waits for the next line. A FIFO with a writer stands in."""
+    file = tmp_path / "carpool.json"
+    os.mkfifo(file, 0o600)
+    writer = os.open(file, os.O_RDWR | os.O_NONBLOCK)
+    monkeypatch.setattr("carpool_protocol.config.load.stat.S_ISREG", lambda _: True)
+    (found,) = asked(file).problems
+    os.close(writer)
+    assert "there is nothing in it now" in found.render()
 
 
 def test_a_pattern_that_matches_nothing_is_fine(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 Owns all file access of configuration but the search for a project's (`project`). Raises nothing: a file that
 cannot be read is a problem like any other. Reads regular files only that not everybody may write (they say
-what is run), and never waits for one (a FIFO in its place is refused).
+what is run), and never waits for one (a FIFO in its place is refused). A layer is bounded in files and bytes:
+whoever enters a stranger's project has it read, and all agents wait meanwhile.
 
 Knows nothing of: what the text means, when to read again.
 """
@@ -12,7 +13,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,6 +28,10 @@ from carpool_protocol.messages import ToolOffer
 
 CONFIG_VARIABLE: Final = "CARPOOL_CONFIG"
 MAX_FILE_BYTES: Final = 1024 * 1024
+MAX_LAYER_BYTES: Final = 4 * MAX_FILE_BYTES
+"""Of all files of a layer together."""
+MAX_INCLUDED: Final = 256
+MAX_PATTERNS: Final = 32
 
 
 class ConfigFile(Struct, frozen=True):
@@ -106,17 +111,19 @@ class _Layer:
         self.files: list[str] = []
         self.seen: dict[str, Stamp] = {}
         self.digest = hashlib.sha256()
+        self.left_bytes = MAX_LAYER_BYTES
 
     def text(self, path: str) -> str | ConfigProblem | None:
         """See `_read`; what was read counts in the digest."""
         self.seen.setdefault(path, stamp(path))
-        found = _read(path)
+        found = _read(path) if self.left_bytes > 0 else _too_much(path)
         self.files.append(path)
         data = found.encode() if isinstance(found, str) else b""
         name = os.path.relpath(path, os.path.dirname(self.files[0]))  # however the directory is reached
         self.digest.update(f"{os.fsencode(name).hex()} {len(data)} {isinstance(found, str)}\n".encode())
         self.digest.update(data)
-        return found
+        self.left_bytes -= len(data)
+        return found if self.left_bytes >= 0 or not isinstance(found, str) else _too_much(path)
 
     def with_included(self, loaded: Loaded) -> Loaded:
         """The servers of all included files, too. One file with a problem is a problem of the whole."""
@@ -127,7 +134,12 @@ class _Layer:
         warnings = list(loaded.warnings)
         written = dict(loaded.written)
         servers, unusable = dict(config.servers), dict(config.unusable)
-        for path in self.included(config):
+        included = self.included(config) if len(config.include) <= MAX_PATTERNS else []
+        if len(config.include) > MAX_PATTERNS or len(included) > MAX_INCLUDED:
+            why = f"more than {MAX_PATTERNS} patterns, or than {MAX_INCLUDED} files that match them"
+            problem = ConfigProblem(config.file, config.lines["include",], "include", why)
+            return Loaded(None, [problem], warnings)
+        for path in included:
             inner = self.one(path)
             problems += inner.problems
             warnings += inner.warnings
@@ -253,9 +265,11 @@ def _read(path: str) -> str | ConfigProblem | None:
         )
     with open(descriptor, "rb") as file:
         try:
-            data = file.read(MAX_FILE_BYTES + 1)
+            data = cast("bytes | None", file.read(MAX_FILE_BYTES + 1))
         except OSError as error:
             return ConfigProblem(path, 1, "", f"cannot be read: {_reason(error)}")
+    if data is None:  # some of the kernel's own files look regular, and have nothing to read just now
+        return ConfigProblem(path, 1, "", "cannot be read: there is nothing in it now")
     if len(data) > MAX_FILE_BYTES:
         return ConfigProblem(path, 1, "", f"is larger than {MAX_FILE_BYTES} bytes")
     try:
@@ -264,6 +278,11 @@ def _read(path: str) -> str | ConfigProblem | None:
         return ConfigProblem(
             path, data.count(b"\n", 0, error.start) + 1, "", "is not UTF-8 here; save it as UTF-8"
         )
+
+
+def _too_much(path: str) -> ConfigProblem:
+    why = f"is not read: with it the files of one configuration are larger than {MAX_LAYER_BYTES} bytes"
+    return ConfigProblem(path, 1, "", why)
 
 
 def _reason(error: OSError | ValueError) -> str:

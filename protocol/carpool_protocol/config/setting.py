@@ -9,6 +9,8 @@ from typing import Final, Literal
 from msgspec import Struct, UnsetType
 
 MiB: Final = 1024 * 1024
+_MAGIC: Final = frozenset("*?[")
+_MAGIC_STEPS: Final = 2
 
 Kind = Literal[
     "text",
@@ -77,4 +79,6 @@ def check_pattern(pattern: str) -> str | None:
     """What is wrong with a pattern of `include`; None when it may be used."""
     if not pattern or pattern[0] in "/~" or ".." in pattern.split("/"):
         return "must be a pattern below the directory of this file, like servers.d/*.json"
+    if sum(not _MAGIC.isdisjoint(step) for step in pattern.split("/")) > _MAGIC_STEPS:
+        return f"may have *, ? and [ in {_MAGIC_STEPS} of its steps; more would search whole trees"
     return None

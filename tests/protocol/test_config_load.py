@@ -231,7 +231,7 @@ def test_all_files_together_are_bounded_and_the_rest_is_not_read(tmp_path: Path)
 def test_a_file_of_the_kernel_with_nothing_in_it_is_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To root some look regular: trace_pipe waits for the next line. A FIFO with a writer stands in for it."""
+    """To root some look regular: trace_pipe waits for the next line. A FIFO with a writer stands in."""
     file = tmp_path / "carpool.json"
     os.mkfifo(file, 0o600)
     writer = os.open(file, os.O_RDWR | os.O_NONBLOCK)

@@ -13,7 +13,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -265,7 +265,7 @@ def _read(path: str) -> str | ConfigProblem | None:
         )
     with open(descriptor, "rb") as file:
         try:
-            data = file.read(MAX_FILE_BYTES + 1)
+            data = cast("bytes | None", file.read(MAX_FILE_BYTES + 1))
         except OSError as error:
             return ConfigProblem(path, 1, "", f"cannot be read: {_reason(error)}")
     if data is None:  # some of the kernel's own files look regular, and have nothing to read just now

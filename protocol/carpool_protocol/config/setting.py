@@ -80,5 +80,5 @@ def check_pattern(pattern: str) -> str | None:
     if not pattern or pattern[0] in "/~" or ".." in pattern.split("/"):
         return "must be a pattern below the directory of this file, like servers.d/*.json"
     if sum(not _MAGIC.isdisjoint(step) for step in pattern.split("/")) > _MAGIC_STEPS:
-        return f"may have *, ? and [ in {_MAGIC_STEPS} of its steps; more would search whole trees of directories"
+        return f"may have *, ? and [ in {_MAGIC_STEPS} of its steps; more would search whole trees"
     return None

@@ -69,9 +69,7 @@ def test_what_may_have_run_counts_as_called_however_it_ended(end: str) -> None:
     elif end == "overdue":
         rig.core.tick(100_000.0)
     else:
-        rig.feed(
-            Failed(call, "lost", "maybe", "") if end == "lost" else Failed(call, "stopped", "no", "")
-        )
+        rig.feed(Failed(call, "lost", "maybe", "") if end == "lost" else Failed(call, "stopped", "no", ""))
     assert told(rig) == [SessionNote(ONE, [] if end == "refused" else [A_SERVER])]
 
 

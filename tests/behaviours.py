@@ -760,6 +760,19 @@ _CONFIG: Final = {
     "workspaces:one-instance": Behaviour(
         "issue 6", "Servers of two workspaces that launch alike share an instance; otherwise they do not."
     ),
+    "workspaces:named": Behaviour(
+        "issue 6",
+        "The user's file names workspaces: who works below the root of one is in it, the nearest root "
+        "counts, and its servers lie between everybody's and the project's.",
+    ),
+    "workspaces:moved-survives": Behaviour(
+        "issue 6", "A session that has moved to another workspace is there after a death of the broker, too."
+    ),
+    "workspaces:attach": Behaviour(
+        "issue 6",
+        "A session is put into a workspace by name, over HTTP as well; an unknown one is refused with those "
+        "that are known.",
+    ),
     "trust:asked": Behaviour("rule 19", "Nothing of a project runs before its very bytes are trusted."),
     "trust:asked-again": Behaviour("rule 19", "After any change of a project's files trust is asked again."),
     "trust:no-takeover": Behaviour(

@@ -250,11 +250,14 @@ class Carrier:
         return ""
 
     def _open(self, number: int, word: Open) -> None:
+        resume = word.resume
         attach = msgspec.structs.replace(
             self._attach,
             cwd=word.cwd,
             agent=word.agent or word.principal or ("anonymous" if word.kind == "shared" else ""),
+            workspace=word.workspace,
             profile=word.profile,
+            resume=resume,
             server=word.server,
             control=word.kind == "control",
         )
@@ -262,7 +265,6 @@ class Carrier:
         if refused is not None:
             self.write(word_line(number, refused))
             return
-        resume = word.resume
         session, epoch = self._enter(resume)
         stream = Stream(session, number, word, self.write, epoch)
         self._tell_opened(stream)

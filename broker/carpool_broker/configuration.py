@@ -24,14 +24,16 @@ from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.events import SessionMoved, SourceDropped, SourceId, SourceRead
 from carpool_broker.core.scopes import Resolution, only, resolve, resolve_run
 from carpool_broker.core.switches import Own
+from carpool_broker.places import named_places, project_places
 from carpool_broker.readings import Find, reading
 from carpool_broker.switchboard import Switchboard
+from carpool_broker.whereabouts import Spot, objection, spot_of
 from carpool_broker.workspaces import Project, Workspaces
 from carpool_protocol.attach import Attach, RunCommand
 from carpool_protocol.config.environment import scrub
 from carpool_protocol.config.expand import references
 from carpool_protocol.config.load import ConfigFile, home_of, load_layer
-from carpool_protocol.config.merge import cap_problem, merge, shadowed
+from carpool_protocol.config.merge import cap_problem, merge
 from carpool_protocol.config.model import Config, ServerConfig, variables
 from carpool_protocol.config.stamps import Stamp, is_current
 from carpool_protocol.ids import ServerName, SessionId
@@ -58,6 +60,7 @@ class _Held:
         *,
         run: RunCommand | None = None,
         roots: tuple[str, ...] | None = None,
+        spot: Spot | None = None,
         project: str = "",
         server: str = "",
         own: Own = (),
@@ -67,6 +70,8 @@ class _Held:
         self.cwd = cwd
         self.run = run
         self.roots = roots
+        self.name, self.named_root = ("", "") if spot is None else (spot.name, spot.root)
+        """Of the named workspace."""
         self.project = project
         """The project file whose servers count; empty: none does."""
         self.server = server
@@ -84,6 +89,10 @@ class _Guest:
         self.environment = environment
         self.roots: tuple[str, ...] | None = None
         """What its agent names; None where it names none."""
+        self.moved = None if attach.resume is None else attach.resume.moved
+        """Where it has gone since it came."""
+        self.spot = Spot()
+        """Where it is, as of when its source was found."""
         self.source = DAEMON
 
 
@@ -182,8 +191,11 @@ class Configuration:
         """
         if attach.run is not None:
             return []
-        project = self.workspaces.project(attach.cwd)
-        names = variables(self.config, disabled=True)
+        return self._variables_at(self._spot_at_first(attach))
+
+    def _variables_at(self, spot: Spot) -> list[str]:
+        project = self._project_at(spot)
+        names = variables(self._named(spot.name), disabled=True)
         if project is not None and project.config is not None:
             names |= variables(project.config, disabled=True)
         return sorted(names)
@@ -194,14 +206,18 @@ class Configuration:
             return Refused(
                 "this version of carpool has no profiles yet: leave the profile out", "unknown_profile"
             )
+        resumes = attach.resume is not None  # its workspace may have left the file meanwhile
+        if attach.workspace and not resumes and (why := self.objection_to(attach, attach.workspace)):
+            return Refused(why, "unknown_workspace")
         if not attach.server:
             return None
-        project = self.workspaces.project(attach.cwd)
-        config, name = self._merged(project), ServerName(attach.server)
+        spot = self._spot_at_first(attach)
+        project = self._project_at(spot)
+        config, name = self._merged(spot.name, project), ServerName(attach.server)
         on = {each.name for each in config.servers.values() if not each.disabled}
         # One that is switched is back when it is switched back: until then the session sees nothing.
         on |= self.switches.everyone.keys() & config.servers.keys()
-        if name not in {*on, *config.unusable, *self._kept_out(project)[0]}:
+        if name not in {*on, *config.unusable, *self._kept_out(spot.name, project)[0]}:
             return Refused(
                 "the configuration has no server of that name, or it is disabled: see `carpool status`",
                 "unknown_server",
@@ -217,6 +233,10 @@ class Configuration:
         followed = self._place(session)
         return guest.source, [event for event in followed if not isinstance(event, SessionMoved)]
 
+    def objection_to(self, attach: Attach, workspace: str) -> str:
+        """Why a session that came with `attach` cannot be in this workspace; empty: it can."""
+        return objection(self.config, workspace, by_name_only=attach.streams)
+
     def use_roots(self, session: SessionId, roots: tuple[str, ...]) -> list[Followed]:
         """The session's agent names these roots. It moves in any case, be it to where it is."""
         guest = self._guests.get(session)
@@ -230,7 +250,8 @@ class Configuration:
         if self.switches.ended(session):
             self._board.keep()
         followed = self._release(self._guests.pop(session).source)
-        self.workspaces.keep({guest.attach.cwd for guest in self._guests.values()})
+        spots = [guest.spot for guest in self._guests.values()]
+        self.workspaces.keep({(spot.base, spot.root) for spot in spots})
         return followed
 
     def _place(self, session: SessionId) -> list[Followed]:
@@ -260,8 +281,9 @@ class Configuration:
         if attach.run is not None:  # what it brings itself is all that counts
             held = _Held(guest.environment, "", "", run=attach.run, server=attach.server)
         else:
-            project = self.workspaces.project(attach.cwd)
-            merged = self._merged(project)
+            spot = guest.spot = spot_of(self.config, self._home, attach, guest.moved)
+            project = self._project_at(spot)
+            merged = self._merged(spot.name, project)
             config = self.switches.seen(merged, own)
             servers = [each for each in config.servers.values() if not each.disabled]
             places = {name for each in servers for _, text in each.templates() for name in references(text)}
@@ -270,9 +292,10 @@ class Configuration:
             names = variables(config)
             held = _Held(
                 {name: value for name, value in guest.environment.items() if name in names},
-                self._root_of(attach.cwd) if placed or merged is not self.config else "",
-                attach.cwd if "cwd" in places else "",
+                self._root_of(spot) if placed or merged is not self.config else "",
+                spot.cwd if "cwd" in places else "",
                 roots=guest.roots if "agent" in told else None,
+                spot=spot if merged is not self.config else None,
                 project=project.workspace.file if project is not None else "",
                 server=attach.server,
                 own=own,
@@ -282,6 +305,7 @@ class Configuration:
             or held.workspace
             or held.cwd
             or held.run
+            or held.name
             or held.project
             or held.server
             or held.own
@@ -296,6 +320,8 @@ class Configuration:
                 held.cwd,
                 run,
                 held.roots,
+                held.name,
+                held.named_root,
                 held.project,
                 held.server,
                 held.own,
@@ -303,26 +329,40 @@ class Configuration:
         )
         return SourceId(hashlib.blake2b(what, key=self._secret, digest_size=8).hexdigest()), held
 
-    def _root_of(self, cwd: str) -> str:
-        return self.workspaces.at(cwd).root if cwd else ""
+    def _spot_at_first(self, attach: Attach) -> Spot:
+        return spot_of(self.config, self._home, attach, attach.resume.moved if attach.resume else None)
 
-    def _merged(self, project: Project | None) -> Config:
+    def _project_at(self, spot: Spot) -> Project | None:
+        return self.workspaces.project(spot.base, spot.root)
+
+    def _root_of(self, spot: Spot) -> str:
+        return self.workspaces.at(spot.base, spot.root).root if spot.base else ""
+
+    def _named(self, name: str) -> Config:
+        """The user's configuration, with a named workspace over it; empty, or one that is not there: none."""
+        workspace = self.config.workspaces.get(name)
+        return self.config if workspace is None else merge(self.config, workspace)
+
+    def _merged(self, name: str, project: Project | None) -> Config:
         """The user's configuration, with that of a project over it if it may be."""
+        config = self._named(name)
         if project is None or project.config is None or project.awaits():
-            return self.config
-        merged = merge(self.config, project.config)
-        return merged if cap_problem(merged, project.workspace.file) is None else self.config
+            return config
+        merged = merge(config, project.config)
+        return merged if cap_problem(merged, project.workspace.file) is None else config
 
-    def _kept_out(self, project: Project | None) -> tuple[dict[ServerName, str], frozenset[ServerName]]:
+    def _kept_out(
+        self, name: str, project: Project | None
+    ) -> tuple[dict[ServerName, str], frozenset[ServerName]]:
         """Servers of a project that may not run, each with why; and those that wait for trust."""
         if project is None or project.config is None:
             return {}, frozenset()
-        config = project.config
+        user, config = self._named(name), project.config
         on = (name for name, server in config.servers.items() if not server.disabled)
-        names = frozenset((*on, *config.unusable)) - {*self.config.servers, *self.config.unusable}
+        names = frozenset((*on, *config.unusable)) - {*user.servers, *user.unusable}
         if why := project.awaits():
             return dict.fromkeys(names, why), names
-        too_many = cap_problem(merge(self.config, config), project.workspace.file)
+        too_many = cap_problem(merge(user, config), project.workspace.file)
         return (
             ({}, frozenset()) if too_many is None else (dict.fromkeys(names, too_many.render()), frozenset())
         )
@@ -333,7 +373,7 @@ class Configuration:
         if held.run is not None:
             return self._reading(source, held, self.config, resolve_run(held.run, secret=self._secret))
         project = self.workspaces.projects.get(held.project)
-        config = self.switches.seen(self._merged(project), held.own)
+        config = self.switches.seen(self._merged(held.name, project), held.own)
         found = resolve(
             config,
             environment=held.environment,
@@ -346,8 +386,9 @@ class Configuration:
             secret=self._secret,
             roots=held.roots,
             interpreter=sys.executable,
+            named_root=held.named_root,
         )
-        kept_out, untrusted = self._kept_out(project)
+        kept_out, untrusted = self._kept_out(held.name, project)
         found = replace(found, misconfigured={**found.misconfigured, **kept_out}, untrusted=untrusted)
         return self._reading(source, held, config, found)
 
@@ -359,13 +400,18 @@ class Configuration:
         for project in self.workspaces.projects.values():
             if project.config is not None:
                 servers |= project.config.servers
+        for workspace in self.config.workspaces.values():
+            servers |= workspace.servers
         return {**servers, **self.config.servers}
 
     def written(self, name: ServerName) -> list[ServerConfig]:
         """Every server of this name, as its file has it."""
         projects = (each.config for each in self.workspaces.projects.values())
-        configs = (self.config, *(each for each in projects if each is not None))
-        return [each.servers[name] for each in configs if name in each.servers]
+        files = [self.config, *(each for each in projects if each is not None)]
+        written = [each.servers for each in files] + [
+            each.servers for each in self.config.workspaces.values()
+        ]
+        return [each[name] for each in written if name in each]
 
     def written_for(self, session: SessionId, name: ServerName) -> ServerConfig | None:
         """The server that a session would see under this name if nothing were switched. Sessions of
@@ -374,26 +420,13 @@ class Configuration:
         guest = self._guests.get(session)
         if guest is None or guest.attach.run is not None:
             return None
-        return self._merged(self.workspaces.project(guest.attach.cwd)).servers.get(name)
+        spot = guest.spot
+        return self._merged(spot.name, self._project_at(spot)).servers.get(name)
 
     def places(self) -> list[dict[str, object]]:
-        """The workspaces that have a project file, for `status`."""
-        found: list[dict[str, object]] = []
-        for file, project in sorted(self.workspaces.projects.items()):
-            servers = project.config.servers if project.config is not None else {}
-            shadows = shadowed(self.config, project.config) if project.config is not None else []
-            too_many = cap_problem(self._over(project), file)
-            found.append(
-                {
-                    "root": project.workspace.root,
-                    "file": file,
-                    "trust": project.trust if project.holds_servers() else "nothing",
-                    "servers": [*servers, *(project.config.unusable if project.config is not None else ())],
-                    "problems": [*project.problems, *([too_many.render()] if too_many is not None else [])],
-                    "warnings": [*project.notes(), *(each.render() for each in shadows)],
-                }
-            )
-        return found
+        """The workspaces that are named here, and those that have a project file, for `status`."""
+        projects = [project for _, project in sorted(self.workspaces.projects.items())]
+        return named_places(self.config, self._home) + project_places(self.config, self._home, projects)
 
     def secrets(self) -> Iterator[str]:
         """Values of variables that are in use: nothing that is kept on disk may hold one."""
@@ -407,8 +440,12 @@ class Configuration:
         """The daemon's own, scrubbed: every server has it."""
         return self._base_environment
 
-    def _over(self, project: Project) -> Config:
-        return self.config if project.config is None else merge(self.config, project.config)
+    def whereabouts(self, session: SessionId) -> dict[str, str]:
+        """In which workspace a session is: `{name, root}`; both are empty where it is in none."""
+        guest = self._guests.get(session)
+        if guest is None or guest.attach.run is not None:
+            return {"name": "", "root": ""}
+        return {"name": guest.spot.name, "root": self._root_of(guest.spot)}
 
     def _reading(self, source: SourceId, held: _Held, config: Config, found: Resolution) -> SourceRead:
         if held.server:

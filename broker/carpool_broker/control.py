@@ -198,6 +198,7 @@ class Control:
                 tags={name: server.tags for name, server in known.items()},
                 untrusted=frozenset(untrusted),
                 workspaces=self._configuration.places(),
+                places={each.id: self._configuration.whereabouts(each.id) for each in sessions},
                 config_file=config.file,
                 config_problem=self._configuration.problem,
                 switches=switches.everyone,

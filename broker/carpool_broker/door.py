@@ -295,7 +295,7 @@ class Door:
         if attach.streams:
             self._carry(agent, attach, lines[1:])
             return
-        refused = self._host.objection(attach) if attach.server else None
+        refused = self._host.objection(attach) if attach.server or attach.workspace else None
         if refused is not None:
             self._refuse(agent, refused.text)
             return

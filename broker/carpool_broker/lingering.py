@@ -94,4 +94,4 @@ class Lingering(Generic[S]):
 
 
 def _terms(word: Open) -> tuple[str, ...]:
-    return (word.kind, word.principal, word.server, word.profile)
+    return (word.kind, word.principal, word.server, word.profile, word.workspace)

@@ -46,6 +46,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     """Servers of projects that only wait for the user's trust."""
     workspaces: list[dict[str, Any]] = []
     """Those of the sessions that are here and have a project file."""
+    places: Mapping[SessionId, Mapping[str, str]] = {}
+    """In which workspace each session is: `{name, root}`."""
     waiting: Mapping[PoolKey, int]
     """Calls that wait in the broker's own lines."""
     switches: Mapping[ServerName, bool] = {}
@@ -86,6 +88,7 @@ def page(facts: Facts) -> dict[str, Any]:
                 "switched": {
                     name: _SWITCHED[on] for name, on in facts.switches_of.get(session.id, {}).items()
                 },
+                "workspace": facts.places.get(session.id) or {"name": "", "root": ""},
             }
             for session in facts.sessions
         ],

@@ -17,6 +17,9 @@ from carpool_protocol.config.trust import Trust, read_trust, trust_of
 
 log = logging.getLogger("carpool.broker")
 
+Place = tuple[str, str]
+"""A directory, and the root of the named workspace that it is in."""
+
 
 class Project:
     """One project file and its last good reading."""
@@ -72,35 +75,35 @@ class Workspaces:
         self._home = home
         self._store = store
         self._store_seen: Stamp = stamp(store)
-        self._by_cwd: dict[str, Workspace] = {}
+        self._by_place: dict[Place, Workspace] = {}
         self.projects: dict[str, Project] = {}
         """By the path of the project file."""
 
-    def at(self, cwd: str) -> Workspace:
-        """The workspace of a directory."""
-        found = self._by_cwd.get(cwd)
+    def at(self, cwd: str, within: str = "") -> Workspace:
+        """The workspace of a directory. `within`: see `find_workspace`."""
+        found = self._by_place.get((cwd, within))
         if found is None:
-            found = self._by_cwd[cwd] = find_workspace(cwd, self._home)
+            found = self._by_place[cwd, within] = find_workspace(cwd, self._home, within)
             if found.file not in self.projects:
                 self._read(found)
         return found
 
-    def project(self, cwd: str) -> Project | None:
+    def project(self, cwd: str, within: str = "") -> Project | None:
         """The project of a directory, if it has a file with servers."""
-        found = self.projects.get(self.at(cwd).file) if cwd else None
+        found = self.projects.get(self.at(cwd, within).file) if cwd else None
         return found if found is not None and found.holds_servers() else None
 
-    def keep(self, cwds: set[str]) -> None:
+    def keep(self, places: set[Place]) -> None:
         """Forget every directory but these."""
-        for cwd in self._by_cwd.keys() - cwds:
-            del self._by_cwd[cwd]
-        for file in self.projects.keys() - {each.file for each in self._by_cwd.values()}:
+        for place in self._by_place.keys() - places:
+            del self._by_place[place]
+        for file in self.projects.keys() - {each.file for each in self._by_place.values()}:
             del self.projects[file]
 
     def changed(self) -> bool:
         """Whether anything on disk is otherwise than when it was last read."""
         seen: dict[str, Stamp] = {}
-        for workspace in self._by_cwd.values():
+        for workspace in self._by_place.values():
             seen |= workspace.seen
         for project in self.projects.values():
             seen |= project.seen
@@ -111,9 +114,11 @@ class Workspaces:
     def reload(self) -> None:
         """Search and read everything again."""
         self._store_seen = stamp(self._store)
-        self._by_cwd = {cwd: find_workspace(cwd, self._home) for cwd in self._by_cwd}
-        self.keep(set(self._by_cwd))
-        for workspace in {each.file: each for each in self._by_cwd.values()}.values():
+        self._by_place = {
+            (cwd, within): find_workspace(cwd, self._home, within) for cwd, within in self._by_place
+        }
+        self.keep(set(self._by_place))
+        for workspace in {each.file: each for each in self._by_place.values()}.values():
             self._read(workspace)
 
     def _read(self, workspace: Workspace) -> None:

@@ -1,7 +1,8 @@
-"""The user's configuration and the project's of this directory, read and put together: what `check` shows.
+"""The user's configuration and what lies over it in this directory, put together: what `check` shows.
 
-Owns what counts as in force here (a project's servers only once they are trusted) and what is said about the
-rest. Reads files, writes nothing. No value of an environment appears in any text.
+Owns what counts as in force here (the named workspace that the directory is in; a project's servers only
+once they are trusted) and what is said about the rest. Reads files, writes nothing. No value of an
+environment appears in any text.
 
 Knows nothing of: terminals, the daemon.
 """
@@ -17,8 +18,9 @@ from carpool_protocol.config.expand import PLACES, Missing, expand
 from carpool_protocol.config.load import ConfigFile, find_config_file, home_of, load_layer
 from carpool_protocol.config.merge import cap_problem, merge, shadowed
 from carpool_protocol.config.model import Config, ServerConfig
+from carpool_protocol.config.named import roots_of
 from carpool_protocol.config.problems import ConfigProblem
-from carpool_protocol.config.project import Workspace, find_workspace
+from carpool_protocol.config.project import Workspace, find_workspace, named_at
 from carpool_protocol.config.trust import read_trust, trust_of
 
 
@@ -33,6 +35,8 @@ class Checked(Struct, kw_only=True):
     """What was passed over, and what stands in the place of something else."""
     unset: list[str] = []
     """Variables without a default that servers use and that nobody here has."""
+    workspace: dict[str, Any] | None = None
+    """The named one that this directory is in: `{name, root, servers}`; None: it is in none."""
     project: dict[str, Any] | None = None
     """Of this directory: `{root, file, trust, servers}`; None where there is no project file."""
     waiting: str = ""
@@ -51,7 +55,11 @@ def read_layers(environ: Mapping[str, str], named: str | None, cwd: str, store: 
         problems=list(layer.loaded.problems),
         warnings=[each.render() for each in layer.loaded.warnings],
     )
-    workspace = find_workspace(cwd, home) if named is None else Workspace("")
+    within = ""
+    if user is not None and named is None and (name := named_at(cwd, roots := roots_of(user, home))):
+        within = roots[name]
+        user = _in_named(found, user, name, within)
+    workspace = find_workspace(cwd, home, within) if named is None else Workspace("")
     env: dict[str, str] = {}
     if user is not None and workspace.file:
         env = _over(found, user, workspace, home, store)
@@ -67,6 +75,15 @@ def read_layers(environ: Mapping[str, str], named: str | None, cwd: str, store: 
 
         found.warnings += module_warnings(found.config, expanded, home, workspace.root)
     return found
+
+
+def _in_named(found: Checked, user: Config, name: str, root: str) -> Config:
+    """Put a named workspace over the user's servers."""
+    workspace = user.workspaces[name]
+    found.workspace = {"name": name, "root": root, "servers": list(workspace.servers)}
+    found.warnings += [each.render() for each in shadowed(user, workspace)]
+    found.config = merge(user, workspace)
+    return found.config
 
 
 def _over(found: Checked, user: Config, workspace: Workspace, home: str, store: str) -> dict[str, str]:

@@ -140,11 +140,30 @@ def the_place() -> Place:
     return place
 
 
-def open_door(*, control: bool, start: bool = False, profile: str = "") -> Door:
+workspace_option = click.option(
+    "--workspace",
+    default="",
+    metavar="NAME|DIRECTORY",
+    callback=lambda _ctx, _param, value: as_workspace(value),
+    help="Be in this workspace, not in the one of this directory.",
+)
+
+
+def as_workspace(value: str) -> str:
+    """A workspace as the broker takes it: a name as it is, a directory absolute and there."""
+    if "/" not in value and value not in {".", "..", "~"}:
+        return value
+    path = os.path.realpath(os.path.expanduser(value))
+    if not os.path.isdir(path):
+        raise click.UsageError(f"there is no directory {display.printable(path)}")
+    return path
+
+
+def open_door(*, control: bool, start: bool = False, profile: str = "", workspace: str = "") -> Door:
     """A session with the broker. `start`: bring carpool up where it is not."""
     place = the_place()
     try:
-        return reach(place, control=control, profile=profile)
+        return reach(place, control=control, profile=profile, workspace=workspace)
     except DoorError as error:
         if not (start and error.no_broker):
             fail_at(error)
@@ -152,17 +171,17 @@ def open_door(*, control: bool, start: bool = False, profile: str = "") -> Door:
     if code:
         fail(text, code if code == EXIT_USAGE else EXIT_NO_BROKER)
     try:
-        return Door(place.directory, control=control, profile=profile)
+        return Door(place.directory, control=control, profile=profile, workspace=workspace)
     except DoorError as error:
         fail_at(error)
 
 
-def reach(place: Place, *, control: bool, profile: str = "") -> Door:
+def reach(place: Place, *, control: bool, profile: str = "", workspace: str = "") -> Door:
     """A session with the broker, or with the next one where it has just died. Raises `DoorError`."""
     deadline = time.monotonic() + RETURN_S
     while True:
         try:
-            return Door(place.directory, control=control, profile=profile)
+            return Door(place.directory, control=control, profile=profile, workspace=workspace)
         except DoorError as error:
             if not error.no_broker or lock.holder(place.directory) is None:
                 raise

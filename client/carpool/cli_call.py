@@ -12,7 +12,16 @@ import click
 import msgspec
 
 from carpool import display, dry_run
-from carpool.cli import EXIT_FAILED, EXIT_USAGE, fail, fail_at, json_option, open_door, print_json
+from carpool.cli import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    fail,
+    fail_at,
+    json_option,
+    open_door,
+    print_json,
+    workspace_option,
+)
 from carpool.door import AnsweredError, Door, DoorError
 
 CALL_S = 1900.0
@@ -48,6 +57,7 @@ class _Progress(msgspec.Struct):
     "--timeout", "timeout_s", type=click.FloatRange(0, min_open=True), default=CALL_S, help="Seconds."
 )
 @click.option("--profile", default="", help="See and call what this profile may.")
+@workspace_option
 @click.option(
     "--dry-run",
     "only_check",
@@ -56,14 +66,21 @@ class _Progress(msgspec.Struct):
 )
 @json_option
 def call(
-    name: str, *, arguments: str, timeout_s: float, profile: str, only_check: bool, as_json: bool
+    name: str,
+    *,
+    arguments: str,
+    timeout_s: float,
+    profile: str,
+    workspace: str,
+    only_check: bool,
+    as_json: bool,
 ) -> None:
     """Call the tool NAME (any spelling `carpool tools NAME` knows). Exit code 1: its answer is an error."""
     if only_check:
-        _judge(name, json_object(arguments), as_json)
+        _judge(name, json_object(arguments), workspace, as_json)
         return
     params = {"name": name, "arguments": json_object(arguments), "_meta": {"progressToken": _PROGRESS}}
-    with open_door(control=False, start=True, profile=profile) as door:
+    with open_door(control=False, start=True, profile=profile, workspace=workspace) as door:
         try:
             result = _called(door, params, timeout_s)
         except AnsweredError as error:
@@ -87,9 +104,9 @@ def _called(door: Door, params: dict[str, Any], timeout_s: float) -> msgspec.Raw
         raise DoorError(text) from None
 
 
-def _judge(name: str, arguments: msgspec.Raw, as_json: bool) -> None:
+def _judge(name: str, arguments: msgspec.Raw, workspace: str, as_json: bool) -> None:
     """Say what is wrong with the arguments; exit code 1 where anything is."""
-    tool = _listed(name)
+    tool = _listed(name, workspace)
     schema = (tool.get("definition") or {}).get("inputSchema")
     try:
         wrong = dry_run.problems(schema, json.loads(bytes(arguments)))
@@ -114,9 +131,9 @@ def _judge(name: str, arguments: msgspec.Raw, as_json: bool) -> None:
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
-def _listed(name: str) -> dict[str, Any]:
+def _listed(name: str, workspace: str) -> dict[str, Any]:
     """The tool as it is listed; ends the verb where no list that is known has it."""
-    with open_door(control=True, start=True) as door:
+    with open_door(control=True, start=True, workspace=workspace) as door:
         try:
             answer = msgspec.json.decode(door.request("carpool/tools", {"name": name, "offline": True}))
         except DoorError as error:

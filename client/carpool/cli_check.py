@@ -121,6 +121,7 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
                 ],
                 "unset_variables": found.unset,
                 "warnings": found.warnings,
+                "workspace": found.workspace,
                 "project": found.project,
                 "switched": switched,
                 "started": results,
@@ -167,7 +168,8 @@ def _tell(found: Checked, rows: list[Row], results: list[dict[str, Any]], *, eve
         click.echo(display.printable(f"{each['server']}: {each['text']}"), err=not each["ok"])
     if not problems:
         missing = "" if os.path.exists(where.path) else " (there is no such file: no servers)"
-        over = f", with {found.project['file']} over it" if found.project and not found.waiting else ""
+        over = f", with its workspace {found.workspace['name']} over it" if found.workspace else ""
+        over += f", with {found.project['file']} over it" if found.project and not found.waiting else ""
         click.echo(f"\n{display.printable(where.path + missing + over)}: all right")
         if found.waiting:
             click.echo(display.printable(found.waiting))

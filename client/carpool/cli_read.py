@@ -10,7 +10,17 @@ from typing import Any
 import click
 
 from carpool import display
-from carpool.cli import ask, fail, fail_at, json_option, open_door, print_json, reach, the_place
+from carpool.cli import (
+    ask,
+    fail,
+    fail_at,
+    json_option,
+    open_door,
+    print_json,
+    reach,
+    the_place,
+    workspace_option,
+)
 from carpool.door import DoorError
 from carpool.door_watch import told_url
 
@@ -72,10 +82,11 @@ def ps(as_json: bool) -> None:
 
 @click.command()
 @click.argument("name", required=False)
+@workspace_option
 @json_option
-def tools(name: str | None, as_json: bool) -> None:
+def tools(name: str | None, workspace: str, as_json: bool) -> None:
     """List the tools agents see, or explain one NAME in any spelling. Starts carpool when it does not run."""
-    with open_door(control=True, start=True) as door:
+    with open_door(control=True, start=True, workspace=workspace) as door:
         answer = ask(door, "carpool/tools", {"name": name} if name else {}, timeout_s=60)
     found: list[Facts] = answer.get("tools") or []
     problem = answer.get("error") or (
@@ -185,6 +196,12 @@ def ps_page(facts: Facts, rows: list[Facts]) -> str:
     return "\n\n".join(parts)
 
 
+def _place(session: Facts) -> str:
+    """The name of its workspace, else its directory."""
+    place = session.get("workspace") or {}
+    return str(place.get("name") or place.get("root") or "")
+
+
 def status_page(facts: Facts) -> str:
     """The whole of `carpool status`, for people."""
     broker, totals = facts.get("broker") or {}, facts.get("totals") or {}
@@ -213,9 +230,12 @@ def status_page(facts: Facts) -> str:
     if notes := list(_of_workspaces(facts.get("workspaces") or [])):
         parts.append("\n".join(notes))
     sessions = facts.get("sessions") or []
-    keys = ("id", "agent", "pid", "carrier", "era", "profile", "in_flight")
-    rows = [[_or_dash(session.get(key)) for key in keys] for session in sessions]
-    heads = ["SESSION", "AGENT", "PID", "VIA", "ERA", "PROFILE", "IN FLIGHT"]
+    keys = ("id", "agent", "pid", "carrier", "era", "profile", "workspace", "in_flight")
+    rows = [
+        [_or_dash(_place(session) if key == "workspace" else session.get(key)) for key in keys]
+        for session in sessions
+    ]
+    heads = ["SESSION", "AGENT", "PID", "VIA", "ERA", "PROFILE", "WORKSPACE", "IN FLIGHT"]
     parts.append(display.columns(heads, rows, right={"PID", "IN FLIGHT"}) or "no agents are attached")
     sums = (
         f"{_count(totals.get('instances', 0), 'server process', 'es')} for "

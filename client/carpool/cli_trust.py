@@ -16,9 +16,10 @@ from carpool import display
 from carpool.cli import EXIT_FAILED, EXIT_USAGE, fail, json_option, print_json, the_place
 from carpool_protocol import paths
 from carpool_protocol.config.load import ConfigFile, Layer, find_config_file, home_of, load_config, load_layer
-from carpool_protocol.config.merge import shadowed
+from carpool_protocol.config.merge import merge, shadowed
 from carpool_protocol.config.model import Config, ServerConfig
-from carpool_protocol.config.project import PROJECT_FILES, Workspace, find_workspace
+from carpool_protocol.config.named import roots_of
+from carpool_protocol.config.project import PROJECT_FILES, Workspace, find_workspace, named_at
 from carpool_protocol.config.trust import Trust, give_trust, read_trust, take_trust, trust_of
 
 T = TypeVar("T")
@@ -44,7 +45,11 @@ def trust(directory: str | None, *, yes: bool, revoke: bool, listing: bool, as_j
         _list(store, as_json=as_json)
         return
     home = home_of(os.environ)
-    workspace = find_workspace(os.path.abspath(os.path.expanduser(directory or ".")), home)
+    at = os.path.abspath(os.path.expanduser(directory or "."))
+    user = load_config(_users_own()).config
+    roots = {} if user is None else roots_of(user, home)
+    name = named_at(at, roots)
+    workspace = find_workspace(at, home, roots.get(name, ""))
     if not workspace.file:
         fail(f"no project file from {workspace.root} upwards ({', '.join(PROJECT_FILES)})", EXIT_USAGE)
     if revoke:
@@ -56,7 +61,9 @@ def trust(directory: str | None, *, yes: bool, revoke: bool, listing: bool, as_j
     if config is None:
         fail("\n".join(each.render() for each in layer.loaded.problems), EXIT_USAGE)
     now = trust_of(read_trust(store), workspace, layer.digest)
-    facts = described(workspace, layer, config, now)
+    if user is not None and name:
+        user = merge(user, user.workspaces[name])
+    facts = described(workspace, layer, config, now, user)
     if now == "trusted":
         _say(facts, as_json, "is trusted already")
         return
@@ -65,9 +72,8 @@ def trust(directory: str | None, *, yes: bool, revoke: bool, listing: bool, as_j
     _say({**facts, "trust": "trusted"}, as_json, "is trusted")
 
 
-def described(workspace: Workspace, layer: Layer, config: Config, now: Trust) -> Facts:
-    """What the question is about."""
-    user = load_config(_users_own()).config
+def described(workspace: Workspace, layer: Layer, config: Config, now: Trust, user: Config | None) -> Facts:
+    """What the question is about. `user`: what lies under the project's file; None: that cannot be read."""
     return {
         "workspace": workspace.root,
         "file": workspace.file,

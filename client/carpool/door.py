@@ -23,7 +23,7 @@ from carpool_protocol.attach import (
     environment_line,
     parse_attached,
 )
-from carpool_protocol.attach_version import ATTACH_VERSION
+from carpool_protocol.attach_version import ATTACH_VERSION, NAMING_VERSION
 
 ANSWER_S = 30.0
 """How long an answer may take when nobody says otherwise."""
@@ -66,7 +66,9 @@ _encode = msgspec.json.encode
 class Door:
     """One session. `control`: it may use the `carpool/…` methods. Raises `DoorError` without a broker."""
 
-    def __init__(self, directory: str, *, control: bool = False, profile: str = "") -> None:
+    def __init__(
+        self, directory: str, *, control: bool = False, profile: str = "", workspace: str = ""
+    ) -> None:
         self._unread = bytearray()
         self._next = 1
         self._socket = socket.socket(socket.AF_UNIX)
@@ -82,7 +84,7 @@ class Door:
             self._fail(f"cannot connect to the broker: {error.strerror or error}")
         if not credentials.is_ours(self._socket):
             self._fail(f"nothing was said to the socket in {directory}: {credentials.NOT_OURS}")
-        self._attach(control, profile)
+        self._attach(control, profile, workspace)
 
     def __enter__(self) -> "Door":
         return self
@@ -154,18 +156,19 @@ class Door:
                 self._socket.close()
                 raise DoorError("the broker sent a line that is not JSON-RPC; run `carpool restart --all`")
 
-    def _attach(self, control: bool, profile: str) -> None:
+    def _attach(self, control: bool, profile: str, workspace: str) -> None:
         try:
             cwd = os.getcwd()
         except OSError:  # the directory is gone
             cwd = ""
         cwd = os.fsencode(cwd).decode("utf-8", "replace")
         attach = Attach(
-            version=ATTACH_VERSION,
+            version=NAMING_VERSION if workspace else ATTACH_VERSION,
             carrier="cli",
             pid=os.getpid(),
             cwd=cwd,
             agent="carpool",
+            workspace=workspace,
             profile=profile,
             control=control,
         )

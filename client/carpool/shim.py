@@ -21,7 +21,7 @@ import sys
 from carpool.shim_kept import Kept
 from carpool.shim_pump import AGENT_GONE, REFUSED, Pump, quote
 from carpool_protocol import credentials, paths
-from carpool_protocol.attach_version import ATTACH_VERSION
+from carpool_protocol.attach_version import ATTACH_VERSION, NAMING_VERSION
 
 try:
     from _socket import AF_UNIX, SOCK_STREAM, socket
@@ -34,8 +34,9 @@ DEATHS = 5
 """So many brokers in a row that died without a word: perhaps it is of what we say to them."""
 
 USAGE = {
-    "connect": "usage: carpool connect [--profile PROFILE]\n\n"
-    "Attach an agent: speak MCP on stdin and stdout. Starts carpool when it does not run.\n",
+    "connect": "usage: carpool connect [--workspace NAME|DIRECTORY] [--profile PROFILE]\n\n"
+    "Attach an agent: speak MCP on stdin and stdout. Starts carpool when it does not run.\n"
+    "The workspace is found from this directory, unless one is named.\n",
     "run": "usage: carpool run [--name NAME] [--profile PROFILE] [--] COMMAND [ARGUMENT...]\n\n"
     "Attach an agent to one server, COMMAND, with its tools' own names; the server is shared\n"
     "with everybody who runs the same command in the same directory and environment.\n",
@@ -101,7 +102,7 @@ def _main(verb: str, arguments: list[str]) -> int:
 
 def _parse(verb: str, arguments: list[str]) -> tuple[dict[str, str], list[str], str]:
     """Options by name, the command of `run`, and what is wrong with them."""
-    known = {"connect": ("--profile",), "run": ("--profile", "--name")}[verb]
+    known = {"connect": ("--profile", "--workspace"), "run": ("--profile", "--name")}[verb]
     options: dict[str, str] = {}
     rest = list(arguments)
     while rest and rest[0].startswith("-"):
@@ -141,10 +142,23 @@ def _attach_line(verb: str, options: dict[str, str], command: list[str]) -> byte
     carrier = "run" if verb == "run" else "shim"
     cwd = cwd if _is_text(cwd) else ""
     profile = quote(_text(options.get("profile", ""), "--profile"))
+    version, workspace = ATTACH_VERSION, ""
+    if options.get("workspace"):
+        version, workspace = NAMING_VERSION, f',"workspace":{quote(_workspace(options["workspace"]))}'
     return (
-        f'{{"jsonrpc":"2.0","method":"carpool/attach","params":{{"version":{ATTACH_VERSION},'
-        f'"carrier":"{carrier}","pid":{os.getpid()},"cwd":{quote(cwd)},"agent":"","profile":{profile},"control":false,"keeps":true{run}}}}}\n'
+        f'{{"jsonrpc":"2.0","method":"carpool/attach","params":{{"version":{version},'
+        f'"carrier":"{carrier}","pid":{os.getpid()},"cwd":{quote(cwd)},"agent":"","profile":{profile},"control":false,"keeps":true{workspace}{run}}}}}\n'
     ).encode()
+
+
+def _workspace(value: str) -> str:
+    """A name as it is, a directory absolute. Raises `ValueError`."""
+    if "/" not in value and value not in {".", "..", "~"}:
+        return _text(value, "--workspace")
+    path = _text(os.path.realpath(os.path.expanduser(value)), "--workspace")
+    if not os.path.isdir(path):
+        raise ValueError("--workspace names no directory that is there")
+    return path
 
 
 def _is_text(value: str) -> bool:

@@ -23,7 +23,7 @@ from typing import Annotated, Literal, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
-from carpool_protocol.attach_version import ATTACH_VERSION
+from carpool_protocol.attach_version import ATTACH_VERSION, NAMING_VERSION
 
 Carrier = Literal["shim", "run", "cli", "client", "door"]
 """`door`: the HTTP door. Its connection is no session; it carries many (`streams`)."""
@@ -44,6 +44,15 @@ class RunCommand(Struct, frozen=True):
     """What the caller wants it called; empty: the broker finds a name."""
 
 
+class Moved(Struct, frozen=True):
+    """The session has left the workspace that it came to, without leaving (docs/workspaces.md)."""
+
+    workspace: str
+    """The name of one of the user's file, or an absolute directory."""
+    by_roots: bool = False
+    """It follows its agent's roots; nobody has said it in words."""
+
+
 class ResumeSession(Struct, frozen=True, kw_only=True):
     """A session of a broker that died goes on (docs/decisions/0019)."""
 
@@ -58,6 +67,8 @@ class ResumeSession(Struct, frozen=True, kw_only=True):
     """So many follow that are not done with."""
     asks: list[str] = []
     """Ids of questions that the agent has been asked and has not answered, as far as the carrier knows."""
+    moved: Moved | None = None
+    """Where it was last, if that is not where it began."""
 
 
 class Attach(Struct, frozen=True, kw_only=True):
@@ -70,6 +81,10 @@ class Attach(Struct, frozen=True, kw_only=True):
     """The agent's directory: its workspace is found from here."""
     agent: str = ""
     """A name for people, where the carrier knows one before `initialize`."""
+    workspace: str = ""
+    """Where the session belongs, whatever the directory: the name of a workspace of the user's file, or an
+    absolute directory. Only with `NAMING_VERSION`: earlier brokers would pass over it.
+    """
     profile: str = ""
     control: bool = False
     """The session may use the `carpool/…` methods of the command line."""
@@ -145,10 +160,10 @@ def parse_attach(line: bytes) -> Attach | AttachProblem | None:
         version = _version.decode(params).version
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return AttachProblem("the attach line has no readable version; is the carrier from another carpool?")
-    if version != ATTACH_VERSION:
+    if version not in {ATTACH_VERSION, NAMING_VERSION}:
         return AttachProblem(
-            f"this daemon speaks attach version {ATTACH_VERSION}, the carrier speaks {version}: "
-            "run `carpool restart --all`"
+            f"this daemon speaks attach versions {ATTACH_VERSION} and {NAMING_VERSION}, the carrier speaks "
+            f"{version}: run `carpool restart --all`"
         )
     try:
         attach = _attach.decode(params)

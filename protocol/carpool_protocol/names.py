@@ -43,19 +43,21 @@ Tool = tuple[ServerName, str]
 """A tool by its real names: the server as configured, the tool as the server calls it."""
 
 
-def check_server_name(name: str) -> str | None:
-    """What is wrong with `name` as the name of a server, as a sentence; None when it may be used."""
+def check_server_name(name: str, what: str = "server") -> str | None:
+    """What is wrong with `name` as the name of a server (or `what`), as a sentence; None when it may be
+    used.
+    """
     if not name:
-        return "A server needs a name."
+        return f"A {what} needs a name."
     if len(name) > MAX_SERVER_NAME_CHARS:
-        return f"A server name has at most {MAX_SERVER_NAME_CHARS} characters, this one has {len(name)}."
+        return f"A {what} name has at most {MAX_SERVER_NAME_CHARS} characters, this one has {len(name)}."
     if _SERVER_NAME.fullmatch(name) is None:
         if "__" in name or name[0] == "_" or name[-1] == "_":
             return (
-                f"The server name {name!a} has an underscore at an end or two in a row; "
+                f"The {what} name {name!a} has an underscore at an end or two in a row; "
                 "one between letters, digits or hyphens is fine."
             )
-        return f"The server name {name!a} may hold only A-Z, a-z, 0-9, hyphen and single underscores."
+        return f"The {what} name {name!a} may hold only A-Z, a-z, 0-9, hyphen and single underscores."
     return None
 
 

@@ -45,7 +45,7 @@ WORD: Final = -1
 """In place of an exchange: what was cut out of the frame is a word."""
 
 Kind = Literal["session", "shared", "control"]
-Why = Literal["unknown_server", "unknown_profile", "unknown_session"]
+Why = Literal["unknown_server", "unknown_profile", "unknown_workspace", "unknown_session"]
 
 
 class Open(Struct, frozen=True, kw_only=True):
@@ -62,6 +62,10 @@ class Open(Struct, frozen=True, kw_only=True):
     profile: str = ""
     agent: str = ""
     """A name for people, where one is known before `initialize`."""
+    workspace: str = ""
+    """Where it belongs: the name of a workspace of the user's file. Never a directory: over HTTP nobody has
+    us read one of their choice.
+    """
     cwd: str = ""
     max_open_calls: int = 0
     """0: as many as any session."""

@@ -19,6 +19,7 @@ def launched(*, project: bool = False, **keys: Any) -> Launch | str:
         known={"VENV": "~/venv", "STRICT": "true", "EMPTY": ""},
         project_known={},
         places={"workspace": "/w", "cwd": "/w/deep"},
+        named_places={},
         base_environment={"PATH": "/bin"},
         home="/h",
         roots=None,

@@ -164,3 +164,10 @@ def test_every_pool_of_a_server_is_listed_and_the_liveliest_speaks_for_it() -> N
     assert (said["state"], said["sharing"], said["verified"]) == ("serving", "session", True)
     assert (said["last_error"], said["stderr"]) == ("it broke", ["oh"])
     assert status(servers={A: ""})["servers"]["a"]["pools"] == []
+
+
+@behaviour("workspaces:named")
+def test_a_session_is_shown_with_its_workspace() -> None:
+    place = {"name": "shop", "root": "/w/shop"}
+    one, two = status(sessions=[session(1), session(2)], places={SessionId("s1"): place})["sessions"]
+    assert (one["workspace"], two["workspace"]) == (place, {"name": "", "root": ""})

@@ -54,13 +54,14 @@ class House:
         layer = load_layer(ConfigFile(str(file), asked_for=True), str(self.base), project=True)
         give_trust(self.store, find_workspace(str(file.parent), str(self.base)), layer.digest)
 
-    def attach(self, directory: str) -> Attach:
-        return Attach(version=ATTACH_VERSION, carrier="shim", cwd=str(self.base / directory))
+    def attach(self, directory: str, workspace: str = "") -> Attach:
+        cwd = str(self.base / directory)
+        return Attach(version=ATTACH_VERSION, carrier="shim", cwd=cwd, workspace=workspace)
 
-    def come(self, session: SessionId, directory: str, **environment: str) -> SourceRead:
+    def come(self, session: SessionId, directory: str, workspace: str = "", **environment: str) -> SourceRead:
         """What the session sees."""
         (self.base / directory).mkdir(parents=True, exist_ok=True)
-        attach = self.attach(directory)
+        attach = self.attach(directory, workspace)
         wanted = self.configuration.wanted_variables(attach)
         values = {name: value for name, value in environment.items() if name in wanted}
         source, _ = self.configuration.enter(session, attach, values)

@@ -6,7 +6,7 @@ from carpool.http.effects import Rules
 from carpool.http.gate import Gate, hash_of
 from carpool_protocol.streams import Close, Closed, Gone, Open, Opened, Over, Refused
 from tests.behaviours import behaviour
-from tests.client.http_desk import Desk, notification, request
+from tests.client.http_desk import Desk, modern, modern_headers, notification, request
 
 CALL = request(2, "tools/call", name="echo", arguments={})
 PROGRESS = notification("notifications/progress", progressToken=1, progress=1)
@@ -330,3 +330,45 @@ def test_more_sessions_and_more_requests_than_allowed_are_refused_for_now() -> N
     assert (desk.status(x), desk.header(x, "Retry-After"), desk.body(x)["id"]) == (429, "1", 4)
     desk.answer(s, first, 2)
     assert desk.post(request(5, "ping"), mcp_session_id=session) not in desk.answers
+
+
+@behaviour("workspaces:attach")
+def test_the_url_names_the_workspace_of_a_session_and_only_that_url_finds_it_again(desk: Desk) -> None:
+    path = "/mcp?workspace=shop"
+    x = desk.post(request(1, "initialize", protocolVersion="2025-11-25"), path)
+    s, word = desk.word()
+    assert isinstance(word, Open)
+    assert (word.workspace, word.cwd) == ("shop", "")
+    desk.say(s, Opened("abc"))
+    desk.answer(s, x, 1, protocolVersion="2025-11-25")
+    desk.told.clear()
+    assert desk.status(desk.post(CALL, mcp_session_id="abc")) == 404
+    desk.post(CALL, path, mcp_session_id="abc")
+    assert desk.heard("tools/call")[0] == s
+
+
+@behaviour("workspaces:attach")
+@pytest.mark.parametrize("path", ["/mcp/s/git?workspace=a%20b", "/sse?workspace=a%20b"])
+def test_every_way_in_takes_a_workspace_and_the_broker_judges_it(desk: Desk, path: str) -> None:
+    if path.startswith("/sse"):
+        x = desk.send("GET", path, accept="text/event-stream")
+    else:
+        x = desk.post(request(1, "initialize", protocolVersion="2025-11-25"), path)
+    s, word = desk.word()
+    assert isinstance(word, Open)
+    assert word.workspace == "a b"
+    desk.say(s, Refused("no workspace of that name: there are: shop", "unknown_workspace"))
+    assert desk.status(x) == 404
+    assert "there are: shop" in str(desk.body(x))
+
+
+@behaviour("workspaces:attach")
+def test_stateless_agents_of_two_workspaces_share_no_session(desk: Desk) -> None:
+    streams = set()
+    for path in ("/mcp?workspace=shop", "/mcp?workspace=bank", "/mcp"):
+        desk.post(modern(1, "tools/list"), path, **modern_headers("tools/list"))
+        s, word = desk.word()
+        assert isinstance(word, Open)
+        streams.add((s, word.workspace))
+        desk.told.clear()
+    assert len(streams) == 3

@@ -29,8 +29,10 @@ from carpool_protocol.attach import (
     refused_line,
     settled_line,
 )
+from carpool_protocol.attach_version import NAMING_VERSION
 from carpool_protocol.ids import RawJson
 from carpool_protocol.jsonrpc import result_line
+from tests.behaviours import behaviour
 from tests.kit.house import House, until
 
 LIMIT_S = 20
@@ -108,6 +110,15 @@ def test_the_attach_line_comes_first_and_says_who_and_where(desk: Desk) -> None:
     assert attach == Attach(
         version=1, carrier="shim", pid=shim.pid, cwd=os.getcwd(), profile='a"b', keeps=True
     )
+
+
+@behaviour("workspaces:attach")
+@pytest.mark.parametrize(("named", "said"), [("shop", "shop"), (".", os.getcwd()), ("/usr/../etc", "/etc")])
+def test_a_workspace_is_named_as_it_is_and_a_directory_in_full(desk: Desk, named: str, said: str) -> None:
+    _, _, lines = desk.attach("connect", "--workspace", named)
+    attach = parse_attach(lines.readline())
+    assert isinstance(attach, Attach)
+    assert (attach.version, attach.workspace) == (NAMING_VERSION, said)
 
 
 def test_lines_pass_both_ways_untouched_and_our_own_line_is_swallowed(desk: Desk) -> None:
@@ -293,13 +304,27 @@ def test_run_brings_its_command_directory_and_environment(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("connect", "x"), ("connect", "--nope"), ("connect", "--profile"), ("run",), ("run", "--")]
+    "arguments",
+    [
+        ("connect", "x"),
+        ("connect", "--nope"),
+        ("connect", "--profile"),
+        ("run",),
+        ("run", "--"),
+        ("run", "--workspace", "x", "y"),
+    ],
 )
 def test_wrong_usage_is_said_with_exit_code_2(house: House, arguments: tuple[str, ...]) -> None:
     done = house.run(*arguments)
     assert done.returncode == 2
     assert done.stdout == ""
     assert "usage: carpool" in done.stderr
+
+
+def test_a_workspace_that_is_no_directory_is_said_before_anything_starts(house: House) -> None:
+    done = house.run("connect", "--workspace", "/no/such/place")
+    assert done.returncode == 2
+    assert "--workspace names no directory that is there" in done.stderr
 
 
 def test_a_runtime_directory_open_to_others_is_refused(house: House) -> None:

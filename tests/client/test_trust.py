@@ -196,3 +196,24 @@ def test_schema_is_printed(house: House) -> None:
     done = house.run("schema")
     assert done.returncode == 0
     assert json.loads(done.stdout)["properties"]["mcpServers"]
+
+
+@behaviour("config:check-merged", "workspaces:named")
+def test_check_shows_the_named_workspace_of_this_directory_below_its_project(house: House) -> None:
+    file = project(house, '{"mcpServers": {"b": {"command": "its"}}}')
+    own = house.base / ".config" / "carpool" / "carpool.json"
+    own.parent.mkdir(parents=True)
+    one = '{"command": "mine"}'
+    own.write_text(
+        f'{{"mcpServers": {{\n"a": {one},\n"b": {one}}},\n'
+        f'"workspaces": {{"shop": {{"root": "{file.parent}",\n"mcpServers": {{"a": {one},\n"b": {one}}}}}}}}}'
+    )
+    facts = checked(house, file.parent)
+    assert facts["workspace"] == {"name": "shop", "root": str(file.parent), "servers": ["a", "b"]}
+    assert origins(facts, "a", "b") == [f"{own}:5", f"{own}:6"]
+    house.run("trust", "--yes", str(file.parent))
+    facts = checked(house, file.parent)
+    assert origins(facts, "a", "b") == [f"{own}:5", f"{file}:1"]
+    assert len([text for text in facts["warnings"] if "takes the place" in text]) == 3
+    assert checked(house, house.base)["workspace"] is None
+    assert origins(checked(house, house.base), "a", "b") == [f"{own}:2", f"{own}:3"]

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from carpool_protocol import attach
 from carpool_protocol.attach import Attach, AttachProblem, RunCommand, parse_attach
+from carpool_protocol.attach_version import ATTACH_VERSION, NAMING_VERSION
+from tests.behaviours import behaviour
 
 
 def line(**params: object) -> bytes:
@@ -49,9 +51,16 @@ def test_any_other_first_line_is_a_plain_connection(first: bytes) -> None:
 
 
 def test_another_version_is_refused_before_the_rest_is_looked_at() -> None:
-    problem = parse_attach(line(version=2, carrier=["shaped", "differently"]))
+    problem = parse_attach(line(version=3, carrier=["shaped", "differently"]))
     assert isinstance(problem, AttachProblem)
     assert "carpool restart --all" in problem.text
+
+
+@behaviour("workspaces:attach")
+def test_a_workspace_is_named_in_a_version_of_its_own_that_an_earlier_broker_refuses() -> None:
+    named = Attach(version=NAMING_VERSION, carrier="shim", workspace="shop")
+    assert parse_attach(attach.attach_line(named)) == named
+    assert NAMING_VERSION > ATTACH_VERSION
 
 
 def test_a_malformed_line_is_refused_without_repeating_what_it_held() -> None:

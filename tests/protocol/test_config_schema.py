@@ -44,6 +44,8 @@ def of_server(**keys: Any) -> Any:
         {"http": {"host": "127.0.0.1", "path": "/x", "tokens": {"a": f"sha256:{'0a' * 32}"}}},
         of_server(limits={"calls": 3}, era="match", restart={"open_s": "${S}"}),
         of_server(type="stdio", timeout_s="${T}", disabled="${D}", pool={"max": "${N}", "min": 0}),
+        {"workspaces": {"w": {"root": "~/x", "mcpServers": {"a": {"disabled": True}}}, "v": {}}},
+        {"workspaces": {"w": {"mcpServers": {"a": {"command": "x", "timeout_s": "${T}"}}}}},
         of_server(env={"A": "b"}, args=["x"], tool_timeouts_s={"t": 5}, tools={"deny": ["*"]}, tags=["t"]),
     ],
 )
@@ -63,6 +65,9 @@ def test_what_the_reader_takes_is_valid(document: Any) -> None:
         {"http": {"token": {}}},
         {"mcpServers": {"a__b": {"command": "x"}}},
         {"mcpServers": {"a": {}}},
+        {"workspaces": {"w": {"mcpServers": {"a": {}}}}},
+        {"workspaces": {"w": {"rot": "/x"}}},
+        {"workspaces": {"a__b": {}}},
         of_server(disabledd=True),
         of_server(pool={"mim": 1}),
         of_server(pool={"min": "${N}"}),

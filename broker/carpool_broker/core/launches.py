@@ -68,6 +68,8 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     project_known: Mapping[str, str]
     """For servers of a project: its own `env_file` is none of the user's."""
     places: Mapping[str, str]
+    named_places: Mapping[str, str]
+    """For servers of a named workspace: a project within it has a root of its own."""
     base_environment: Mapping[str, str]
     home: str
     roots: Sequence[str] | None
@@ -75,7 +77,14 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     """The Python of our own children: the daemon's."""
 
     def expand(self, server: ServerConfig, text: str) -> str | Missing:
-        return expand(text, self.project_known if server.project else self.known, self.places)
+        return expand(text, self.project_known if server.project else self.known, self.places_of(server))
+
+    def places_of(self, server: ServerConfig) -> Mapping[str, str]:
+        return self.named_places if server.workspace else self.places
+
+    def base_of(self, server: ServerConfig) -> str:
+        """From where a relative directory of it is meant."""
+        return self.places_of(server)["workspace"] if server.project or server.workspace else self.home
 
 
 class Launch(Struct, frozen=True, kw_only=True):
@@ -160,7 +169,7 @@ def launch_of(server: ServerConfig, scope: Surroundings) -> Launch | str:
         problem(("roots",), roots.render())
     if problems or isinstance(roots, Missing):
         return "; ".join(problems)
-    cwd = _directory(filled["cwd",], scope.places["workspace"] if server.project else scope.home, scope.home)
+    cwd = _directory(filled["cwd",], scope.base_of(server), scope.home)
     if server.python is not None:
         argv = _module_argv(server, filled, cwd, scope)
     else:
@@ -204,7 +213,7 @@ def _roots(server: ServerConfig, scope: Surroundings) -> list[str] | Missing | N
         return None
     if server.roots == "agent" and scope.roots is not None:
         return list(scope.roots)
-    workspace = scope.places["workspace"]
+    workspace = scope.places_of(server)["workspace"]
     if not workspace:
         return Missing("workspace")
     if not is_usable(workspace):

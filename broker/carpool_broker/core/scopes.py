@@ -59,6 +59,7 @@ def resolve(
     secret: bytes,
     roots: Sequence[str] | None = None,
     interpreter: str,
+    named_root: str = "",
 ) -> Resolution:
     """Expand a configuration for one session.
 
@@ -67,12 +68,14 @@ def resolve(
     `base_environment`: the daemon's own, scrubbed; all servers get it. `workspace` and `cwd` are absolute, or
     empty where the agent did not say them. `secret` keys the hash in pool keys: one per daemon. `roots`: the
     file URIs that the agent names, for servers with `roots: agent`; None where it names none.
-    `interpreter`: the Python of servers that are not a command.
+    `interpreter`: the Python of servers that are not a command. `named_root`: the `${workspace}` of servers
+    that are written under a named workspace.
     """
     scope = Surroundings(
         known={**env_file, **environment},
         project_known={**env_file, **(project_env_file or {}), **environment},
         places={"workspace": workspace, "cwd": cwd},
+        named_places={"workspace": named_root, "cwd": cwd},
         base_environment=base_environment,
         home=home or "/",
         roots=roots,

@@ -11,7 +11,7 @@ Knows nothing of: sockets, frames, how answers become streams (`table`).
 """
 
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 
 from carpool.http import inquiries
 from carpool.http.calls import Calls
@@ -174,12 +174,13 @@ class Core:
             return principal
         if path == HEALTH:
             return self._pages.health(x, request, now, known=principal != STRANGER, linked=self._linked)
+        workspace = parse_qs(request.query).get("workspace", [""])[0] if request.query else ""
         if path == self.rules.path:
-            return self._endpoint(x, request, (principal, "", ""), now)
+            return self._endpoint(x, request, (principal, "", "", workspace), now)
         if path == f"{self.rules.path}/tools":
-            return self._pages.tools(x, request, (principal, "", ""), now, linked=self._linked)
+            return self._pages.tools(x, request, (principal, "", "", workspace), now, linked=self._linked)
         if path == "/sse" and request.method == "GET":
-            return self._old.stream(x, (principal, "", ""), now, linked=self._linked)
+            return self._old.stream(x, (principal, "", "", workspace), now, linked=self._linked)
         if path == "/messages" and request.method == "POST":
             return self._old.post(x, request, principal, now)
         inner = path.removeprefix(self.rules.path + "/").split("/")
@@ -187,7 +188,7 @@ class Core:
             name = unquote(inner[1])
             if name and check_server_name(name) is None:
                 server, profile = (name, "") if inner[0] == "s" else ("", name)
-                return self._endpoint(x, request, (principal, server, profile), now)
+                return self._endpoint(x, request, (principal, server, profile, workspace), now)
         return refusal(x, 404, INVALID_REQUEST, f"nothing is here; MCP is at {self.rules.path}")
 
     def _endpoint(self, x: int, request: Request, endpoint: Endpoint, now: float) -> Respond | None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from carpool_protocol import credentials, paths
 from carpool_protocol.attach import Attach, AttachProblem, attach_line, environment_line, parse_attached
-from carpool_protocol.attach_version import ATTACH_VERSION
+from carpool_protocol.attach_version import NAMING_VERSION
 
 MAX_LINE_BYTES: Final = 256 * 1024 * 1024
 MAX_UNSENT_BYTES: Final = 64 * 1024 * 1024
@@ -50,7 +50,8 @@ class Line(asyncio.Protocol):
             self._abort(f"nothing was said to the broker's socket: {credentials.NOT_OURS}")
             return
         self._ear = os.dup(transport.get_extra_info("socket").fileno())
-        attach = Attach(version=ATTACH_VERSION, carrier="door", pid=os.getpid(), agent="http", streams=True)
+        # Its streams may name a workspace.
+        attach = Attach(version=NAMING_VERSION, carrier="door", pid=os.getpid(), agent="http", streams=True)
         transport.write(attach_line(attach))
         asyncio.get_running_loop().call_later(_ATTACH_S, self._impatient)
 

@@ -6,13 +6,15 @@ of an option nor a variable: what `check` says is pasted into reports.
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Struct
 
-from carpool_protocol.config.model import Config, ServerConfig
+from carpool_protocol.config.model import Config, NamedWorkspace, ServerConfig
+from carpool_protocol.config.named import WORKSPACES
 from carpool_protocol.config.problems import KeyPath, render_path
-from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, Setting
+from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, WORKSPACE_SETTINGS, Setting
 from carpool_protocol.config.shape import SERVERS
 
 MASK = "…"
@@ -34,10 +36,21 @@ class Row(Struct, frozen=True):
 
 
 def describe(config: Config) -> list[Row]:
-    """Every setting of the file and of each server, in the order of the table."""
+    """Every setting of the file, of each server and of each named workspace, in the order of the table."""
     rows = [_row(config, config.lines, (), setting, config.file) for setting in FILE_SETTINGS]
-    for name, server in config.servers.items():
-        path: KeyPath = (SERVERS, name)
+    rows += _of_servers((), config.servers.values())
+    for workspace in config.workspaces.values():
+        at: KeyPath = (WORKSPACES, workspace.name)
+        below = {path[2:]: line for path, line in config.lines.items() if path[:2] == at}
+        rows += [_row(workspace, below, at, setting, config.file) for setting in WORKSPACE_SETTINGS]
+        rows += _of_servers(at, workspace.servers.values())
+    return rows
+
+
+def _of_servers(under: KeyPath, servers: Iterable[ServerConfig]) -> list[Row]:
+    rows: list[Row] = []
+    for server in servers:
+        path: KeyPath = (*under, SERVERS, server.name)
         for setting in SERVER_SETTINGS:
             if setting.kind == "template map" and value_of(server, setting):
                 rows.extend(_masked(server, path, setting))
@@ -46,7 +59,7 @@ def describe(config: Config) -> list[Row]:
     return rows
 
 
-def value_of(owner: Config | ServerConfig, setting: Setting) -> Any:
+def value_of(owner: Config | NamedWorkspace | ServerConfig, setting: Setting) -> Any:
     """The value a setting has, in the form `model` holds it."""
     value: Any = owner
     for name in setting.field.split("."):
@@ -55,7 +68,11 @@ def value_of(owner: Config | ServerConfig, setting: Setting) -> Any:
 
 
 def _row(
-    owner: Config | ServerConfig, lines: dict[KeyPath, int], path: KeyPath, setting: Setting, file: str
+    owner: Config | NamedWorkspace | ServerConfig,
+    lines: dict[KeyPath, int],
+    path: KeyPath,
+    setting: Setting,
+    file: str,
 ) -> Row:
     late = owner.late.get(tuple(setting.key.split("."))) if isinstance(owner, ServerConfig) else None
     value = value_of(owner, setting) if late is None else late

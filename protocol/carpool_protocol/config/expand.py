@@ -49,7 +49,9 @@ class Missing(Struct, frozen=True):
         if self.cause == "unusable":
             return f"the value of {self.name} cannot be used: it holds a NUL character or is not UTF-8"
         if self.name in PLACES:
-            return f"${{{self.name}}} is not known: the agent did not say it"
+            return (
+                f"${{{self.name}}} is not known: the agent named no directory, or a workspace without `root`"
+            )
         return (
             f"the environment variable {self.name} is not set; set it where the agent starts, put it into "
             f"the `env_file`, or write ${{{self.name}:-default}}"

@@ -19,11 +19,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from carpool_protocol.config.environment import read_env_file
-from carpool_protocol.config.model import Config
+from carpool_protocol.config.model import Config, NamedWorkspace, ServerConfig
 from carpool_protocol.config.problems import ConfigProblem, render_path
 from carpool_protocol.config.shape import Loaded, empty_config, read_config
 from carpool_protocol.config.stamps import Stamp, stamp
 from carpool_protocol.config.tools_file import read_tools
+from carpool_protocol.ids import ServerName
 from carpool_protocol.messages import ToolOffer
 
 CONFIG_VARIABLE: Final = "CARPOOL_CONFIG"
@@ -163,8 +164,19 @@ class _Layer:
         config = loaded.config
         if config is None:
             return loaded
-        servers, unusable = dict(config.servers), dict(config.unusable)
-        for name, server in config.servers.items():
+        workspaces: dict[str, NamedWorkspace] = {}
+        for name, each in config.workspaces.items():
+            servers, unusable = self._listed(each, home)
+            workspaces[name] = replace(each, servers=servers, unusable=unusable)
+        servers, unusable = self._listed(config, home)
+        whole = replace(config, servers=servers, unusable=unusable, workspaces=workspaces)
+        return replace(loaded, config=whole)
+
+    def _listed(
+        self, of: Config | NamedWorkspace, home: str
+    ) -> tuple[dict[ServerName, ServerConfig], dict[ServerName, str]]:
+        servers, unusable = dict(of.servers), dict(of.unusable)
+        for name, server in of.servers.items():
             if server.tools_file is None or server.disabled:
                 continue
             path = os.path.join(os.path.dirname(server.file), _at_home(server.tools_file, home))
@@ -181,7 +193,7 @@ class _Layer:
             else:
                 del servers[name]
                 unusable[name] = "; ".join(each.render() for each in found[:3])
-        return replace(loaded, config=replace(config, servers=servers, unusable=unusable))
+        return servers, unusable
 
     def included(self, config: Config) -> list[str]:
         """The files that the patterns of `include` name, in order of their names."""

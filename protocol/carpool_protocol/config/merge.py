@@ -1,19 +1,23 @@
-"""The user's configuration with a project's own over it.
+"""The user's configuration with a named workspace or a project's own file over it.
 
-Owns which of two servers of one name is meant (the project's), and what is said about it. The project adds
-servers and nothing else. Invariant: a server is in `servers` or in `unusable`, never in both.
+Owns which of two servers of one name is meant (the one that lies over the other), and what is said about it.
+What lies over it adds servers and nothing else. Invariant: a server is in `servers` or in `unusable`, never
+in both.
 
 Pure. Knows nothing of: trust, files.
 """
 
+from collections.abc import Mapping
+
 from msgspec.structs import replace
 
-from carpool_protocol.config.model import Config
-from carpool_protocol.config.problems import ConfigProblem
+from carpool_protocol.config.model import Config, NamedWorkspace, ServerConfig
+from carpool_protocol.config.problems import ConfigProblem, render_path
+from carpool_protocol.ids import ServerName
 
 
-def merge(user: Config, project: Config) -> Config:
-    """Both together, in the user's order, then the project's."""
+def merge(user: Config, project: Config | NamedWorkspace) -> Config:
+    """Both together, in the user's order, then the other's."""
     servers = {**user.servers, **project.servers}
     for name in project.unusable:
         servers.pop(name, None)
@@ -21,13 +25,13 @@ def merge(user: Config, project: Config) -> Config:
     return replace(user, servers=servers, unusable={**unusable, **project.unusable})
 
 
-def shadowed(user: Config, project: Config) -> list[ConfigProblem]:
-    """A warning for each server of the user's that a server of the project takes the place of."""
+def shadowed(user: Config, project: Config | NamedWorkspace) -> list[ConfigProblem]:
+    """A warning for each server of the user's that another one takes the place of."""
     return [
         ConfigProblem(
             server.file,
             server.lines[()],
-            name,
+            name if not server.workspace else render_path(server.under),
             f"takes the place of your server of this name in {user.servers[name].file}",
         )
         for name, server in project.servers.items()
@@ -35,9 +39,14 @@ def shadowed(user: Config, project: Config) -> list[ConfigProblem]:
     ]
 
 
+def least_instances(servers: Mapping[ServerName, ServerConfig]) -> int:
+    """How many instances must always run."""
+    return sum(each.policy.min_instances for each in servers.values() if not each.disabled)
+
+
 def cap_problem(merged: Config, file: str) -> ConfigProblem | None:
     """Rule 14 for both together: what must always run has to fit."""
-    least = sum(each.policy.min_instances for each in merged.servers.values() if not each.disabled)
+    least = least_instances(merged.servers)
     if least <= merged.max_instances:
         return None
     why = f"the pool.min of its servers and yours add up to {least} instances, more than your max_instances"

@@ -61,6 +61,8 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     """Its place in that file."""
     project: bool
     """The file is a project's own: its servers run in the workspace (rule 13), once trusted (rule 19)."""
+    workspace: str = ""
+    """The named workspace that it is written under; empty: none."""
     command: str | None
     """`None`: the server is `python`, or disabled. `ways` says which keys go with which."""
     args: tuple[str, ...]
@@ -118,6 +120,19 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
         ]
 
 
+class NamedWorkspace(Struct, frozen=True, kw_only=True):
+    """A workspace that the user's file names: servers for the sessions in it, over those for everybody."""
+
+    name: str
+    file: str
+    line: int
+    root: str | None
+    """As written: absolute, or below `~`. Sessions below it are in the workspace; None: those that say so."""
+    servers: dict[ServerName, ServerConfig]
+    unusable: dict[ServerName, str] = {}
+    """See `Config.unusable`."""
+
+
 class Config(Struct, frozen=True, kw_only=True):
     """One configuration file."""
 
@@ -141,6 +156,8 @@ class Config(Struct, frozen=True, kw_only=True):
     unread_budget_bytes: int
     session: SessionBounds
     http: HttpConfig
+    workspaces: dict[str, NamedWorkspace]
+    """In the order of the file."""
     lines: dict[KeyPath, int]
     """Lines of the settings outside `mcpServers`."""
 

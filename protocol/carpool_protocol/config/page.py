@@ -6,7 +6,13 @@ import sys
 from msgspec import UNSET
 
 from carpool_protocol.config.environment import KEPT, VOLATILE
-from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, MiB, Setting
+from carpool_protocol.config.settings import (
+    FILE_SETTINGS,
+    SERVER_SETTINGS,
+    WORKSPACE_SETTINGS,
+    MiB,
+    Setting,
+)
 
 _KINDS = {
     "text": "text",
@@ -47,6 +53,14 @@ editors. A project's own file comes over this one: [workspaces.md](workspaces.md
 ```
 """
 
+_WORKSPACE = """\
+## A workspace
+
+Under `"workspaces": { NAME: { … } }`; NAME is like that of a server. Its `mcpServers` lie over
+those of the file, and one may be just `{ "disabled": true }` ([workspaces.md](workspaces.md)). Beside them:
+
+"""
+
 _TEMPLATES = """\
 ## `${VAR}`
 
@@ -55,7 +69,7 @@ _TEMPLATES = """\
 | `${VAR}` | the variable; where it is not set, this one server is `misconfigured` and the others run |
 | `${VAR:-default}` | `default` where the variable is not set or empty |
 | `${workspace}` | the workspace directory of the agent's session |
-| `${cwd}` | the directory the agent runs in |
+| `${cwd}` | the directory the agent runs in; the root of its workspace where that is elsewhere |
 | `$${` | `${` itself |
 
 Where a number or a switch is wanted, `"${VAR}"` is read as one (not for `pool.min` and settings of the file
@@ -81,7 +95,8 @@ def page() -> str:
     kept = "\n".join(f"- {why}: {_names(patterns)}" for why, patterns in KEPT)
     parts = [
         _HEAD,
-        "## The file as a whole\n\nBeside `mcpServers`:\n\n" + _table(FILE_SETTINGS),
+        "## The file as a whole\n\nBeside `mcpServers` and `workspaces`:\n\n" + _table(FILE_SETTINGS),
+        _WORKSPACE + _table(WORKSPACE_SETTINGS),
         '## One server\n\nUnder `"mcpServers": { NAME: { … } }`. NAME is letters, digits, hyphens and single '
         "underscores.\n\n" + _table(SERVER_SETTINGS),
         _TEMPLATES,

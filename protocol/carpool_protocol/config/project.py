@@ -1,14 +1,15 @@
 """Which workspace a directory belongs to, and which file is its project's own.
 
-Owns the search (rule 19): the workspace is the nearest parent with a project file, else the git root, else
-the directory itself; the search stops at home, which is nobody's project. In one directory
-`.carpool/mcp.json` shadows `.mcp.json` shadows `opencode.json` shadows the rest. Asks the file system for
-names only.
+Owns the search (rule 19): the workspace is the nearest parent with a project file, else the root of the
+workspace that the user's file names, else the git root, else the directory itself. The search ends at such a
+root, and before home, which is nobody's project. In one directory `.carpool/mcp.json` shadows `.mcp.json`
+shadows `opencode.json` shadows the rest. Asks the file system for names only.
 
 Knows nothing of: what a project file says, trust.
 """
 
 import os
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -41,11 +42,13 @@ class Workspace(Struct, frozen=True):
     """Directories: while all are so, so is this."""
 
 
-def find_workspace(cwd: str, home: str) -> Workspace:
-    """Search upward from `cwd`. Never raises: what cannot be looked at is not there."""
+def find_workspace(cwd: str, home: str, within: str = "") -> Workspace:
+    """Search upward from `cwd`. `within`: the root of a named workspace that it is in; empty: it is in none.
+    Never raises: what cannot be looked at is not there.
+    """
     if not os.path.isabs(cwd) or "\0" in cwd:
         return Workspace("")
-    end = _identity(home)
+    end, last = _identity(home), _identity(within) if within else None
     seen: dict[str, Stamp] = {}
     git = ""
     at = start = os.path.normpath(cwd)
@@ -60,10 +63,31 @@ def find_workspace(cwd: str, home: str) -> Workspace:
         if not git and os.path.exists(os.path.join(at, ".git")):
             git = at
         above = os.path.dirname(at)
-        if above == at:
+        if at in {above, within} or (last is not None and identity == last):
             break
         at = above
-    return Workspace(git or start, seen=seen)
+    return Workspace(within or git or start, seen=seen)
+
+
+def named_at(cwd: str, roots: Mapping[str, str]) -> str:
+    """In which of the named workspaces a directory is: the one with the nearest root. `roots`: absolute, by
+    name. Empty: in none.
+    """
+    if not roots or not os.path.isabs(cwd) or "\0" in cwd:
+        return ""
+    by_path = {os.path.normpath(root): name for name, root in reversed(list(roots.items()))}
+    places = {root: _identity(root) for root in by_path}
+    by_identity = {place: by_path[root] for root, place in places.items() if place is not None}
+    at = os.path.normpath(cwd)
+    while True:
+        identity = _identity(at)
+        name = by_path.get(at) or (by_identity.get(identity) if identity is not None else None)
+        if name is not None:
+            return name
+        above = os.path.dirname(at)
+        if above == at:
+            return ""
+        at = above
 
 
 def _identity(directory: str) -> tuple[int, int] | None:

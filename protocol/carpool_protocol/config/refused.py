@@ -13,7 +13,6 @@ _REMOTE: Final = "remote servers are not there yet in this version; a server nee
 
 FILE_LATER: Final[dict[str, str]] = {
     "profiles": "profiles are not there yet in this version; take them out",
-    "workspaces": "settings per workspace are not there yet in this version; take them out",
     "servers": _OTHER_SHAPE,
     "mcp": _OTHER_SHAPE,
 }

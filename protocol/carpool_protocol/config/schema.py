@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, Setting
+from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, WORKSPACE_SETTINGS, Setting
 from carpool_protocol.config.ways import WAYS
 
 Schema = dict[str, Any]
@@ -19,6 +19,11 @@ Schema = dict[str, Any]
 _NAME = "^[A-Za-z0-9-]+(_[A-Za-z0-9-]+)*$"
 _LATE = {"switch", "count", "seconds"}
 _CHECKED_AT_ONCE = {"pool.min"}
+_SWITCHED_OFF: Schema = {
+    "type": "object",
+    "properties": {"disabled": {"const": True}},
+    "required": ["disabled"],
+}
 
 
 def schema() -> Schema:
@@ -26,12 +31,18 @@ def schema() -> Schema:
     server = _object(SERVER_SETTINGS, late=True)
     server["oneOf"] = [{"required": [way]} for way in WAYS]
     whole = _object(FILE_SETTINGS, late=False)
+    workspace = _object(WORKSPACE_SETTINGS, late=False)
+    workspace["properties"]["mcpServers"] = _servers(
+        "Servers for the agents in it, over those for everybody.",
+        {"anyOf": [{"$ref": "#/$defs/server"}, _SWITCHED_OFF]},
+    )
     whole["properties"] = {
         "$schema": {"type": "string"},
-        "mcpServers": {
+        "mcpServers": _servers("The servers, by name.", {"$ref": "#/$defs/server"}),
+        "workspaces": {
             "type": "object",
-            "description": "The servers, by name.",
-            "patternProperties": {_NAME: {"$ref": "#/$defs/server"}},
+            "description": "Workspaces with servers of their own, by name.",
+            "patternProperties": {_NAME: {"$ref": "#/$defs/workspace"}},
             "additionalProperties": False,
         },
         **whole["properties"],
@@ -40,7 +51,16 @@ def schema() -> Schema:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "carpool.json",
         **whole,
-        "$defs": {"server": server},
+        "$defs": {"server": server, "workspace": workspace},
+    }
+
+
+def _servers(description: str, each: Schema) -> Schema:
+    return {
+        "type": "object",
+        "description": description,
+        "patternProperties": {_NAME: each},
+        "additionalProperties": False,
     }
 
 

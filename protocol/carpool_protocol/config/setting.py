@@ -75,6 +75,15 @@ def size(key: str, field: str, default: int, text: str) -> Setting:
     return count(key, field, default, "bytes", text, low=64 * 1024, high=1024 * 1024 * MiB)
 
 
+def check_root(root: str) -> str | None:
+    """What is wrong with the root of a named workspace; None when it may be used. `..` is refused: through a
+    symbolic link it is not what it looks like.
+    """
+    if not (root == "~" or root.startswith(("/", "~/"))) or "\0" in root or ".." in root.split("/"):
+        return "must be an absolute directory, or one below the home directory like ~/work/shop"
+    return None
+
+
 def check_pattern(pattern: str) -> str | None:
     """What is wrong with a pattern of `include`; None when it may be used."""
     if not pattern or pattern[0] in "/~" or ".." in pattern.split("/"):

@@ -15,6 +15,7 @@ from carpool_protocol.config.setting import (
     MiB,
     Setting,
     check_pattern,
+    check_root,
     count,
     seconds,
     size,
@@ -23,7 +24,7 @@ from carpool_protocol.config.settings_http import HTTP_SETTINGS
 from carpool_protocol.config.settings_server import SERVER_SETTINGS
 from carpool_protocol.names import SEPARATOR, check_separator
 
-__all__ = ["FILE_SETTINGS", "SERVER_SETTINGS", "Default", "Kind", "MiB", "Setting"]
+__all__ = ["FILE_SETTINGS", "SERVER_SETTINGS", "WORKSPACE_SETTINGS", "Default", "Kind", "MiB", "Setting"]
 
 FILE_SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
@@ -137,3 +138,15 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
     *HTTP_SETTINGS,
 )
 """Settings of the file as a whole. `mcpServers` is not a setting: it holds them."""
+
+WORKSPACE_SETTINGS: Final[tuple[Setting, ...]] = (
+    Setting(
+        key="root",
+        field="root",
+        kind="text",
+        check=check_root,
+        text="The workspace's directory: absolute, or below `~`. Agents that work there are in the workspace "
+        "by themselves. Without it agents name the workspace, and there is no `${workspace}`.",
+    ),
+)
+"""Settings of a named workspace, beside its servers: the object under `workspaces` → NAME."""

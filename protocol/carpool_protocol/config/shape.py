@@ -17,7 +17,9 @@ from carpool_protocol.config.expand import BadTemplate, read_template
 from carpool_protocol.config.foreign import MCP_SERVERS, Program, program_of, shape_of
 from carpool_protocol.config.jsonc import JsonValue, Parsed, parse
 from carpool_protocol.config.kinds import Refusal, kind_of, read_value
+from carpool_protocol.config.merge import least_instances
 from carpool_protocol.config.model import Config, HttpConfig, ServerConfig, SessionBounds
+from carpool_protocol.config.named import WORKSPACES, read_workspaces
 from carpool_protocol.config.problems import ConfigProblem, KeyPath, did_you_mean, render_path
 from carpool_protocol.config.refused import FILE_LATER, IGNORED_KEYS, SERVER_LATER
 from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, Setting
@@ -35,7 +37,7 @@ _FILE_KEYS: Final = {spelling: each for each in FILE_SETTINGS for spelling in (e
 _SERVER_KEYS: Final = {spelling: each for each in SERVER_SETTINGS for spelling in (each.key, *each.also)}
 _PROJECT_KEYS: Final = frozenset({"env_file", "include"})
 """What a project's file may set beside its servers: the rest concerns all projects."""
-_USERS_OWN: Final = frozenset(key.split(".")[0] for key in _FILE_KEYS) - _PROJECT_KEYS
+_USERS_OWN: Final = frozenset({WORKSPACES, *(key.split(".")[0] for key in _FILE_KEYS)}) - _PROJECT_KEYS
 _OURS: Final = frozenset({key.split(".")[0] for key in (*_SERVER_KEYS, *SERVER_LATER)})
 _LATE: Final = frozenset({"switch", "count", "seconds"})
 _CHECKED_AT_ONCE: Final = frozenset({"pool.min"})
@@ -118,11 +120,14 @@ class _Reading:
         """Numbers and switches of the server being read that a variable decides, by path below it."""
         self.problems: list[ConfigProblem] = []
         self.warnings: list[ConfigProblem] = []
-        self.below: dict[str | int, dict[KeyPath, int]] = {}
+        self.at: KeyPath = ()
+        """The server being read."""
+        self.below: dict[KeyPath, dict[KeyPath, int]] = {}
         """The lines of each server, by path below its name. One pass: a file may hold many servers."""
         for path, line in lines.items():
-            if len(path) > 1 and path[0] == SERVERS:
-                self.below.setdefault(path[1], {})[path[2:]] = line
+            depth = 2 if path[:1] == (SERVERS,) else 4
+            if len(path) >= depth and (depth == 2 or (path[0], path[2]) == (WORKSPACES, SERVERS)):
+                self.below.setdefault(path[:depth], {})[path[depth:]] = line
 
     def problem(self, path: KeyPath, text: str) -> None:
         """Report at the line of `path`, or of the nearest thing around it that is written."""
@@ -144,12 +149,16 @@ class _Reading:
         if not isinstance(value, dict):
             self.problem((), f'must be an object like {{ "{SERVERS}": {{ … }} }}, found {kind_of(value)}')
             return None
-        rest = {key: inner for key, inner in value.items() if key != SERVERS and key not in IGNORED_KEYS}
+        apart = {SERVERS, *IGNORED_KEYS} if self.project else {SERVERS, WORKSPACES, *IGNORED_KEYS}
+        rest = {key: inner for key, inner in value.items() if key not in apart}
         known = {key: each for key, each in _FILE_KEYS.items() if not self.project or key in _PROJECT_KEYS}
-        found = self.section((), rest, known, FILE_LATER, others=(SERVERS,))
-        servers = self.servers(value.get(SERVERS, {}))
+        found = self.section((), rest, known, FILE_LATER, others=(SERVERS, WORKSPACES))
+        servers = self.servers(value.get(SERVERS, {}), (SERVERS,))
         fields = _with_defaults(FILE_SETTINGS, found)
-        self.check_cap(fields["max_instances"], servers)
+        cap = fields["max_instances"]
+        self.check_cap(cap, servers)
+        written = {} if self.project else value.get(WORKSPACES, {})
+        workspaces = read_workspaces(self, written, servers, cap, SERVERS)
         if self.problems:
             return None
         lines = {path: line for path, line in self.lines.items() if path[:1] != (SERVERS,)}
@@ -161,21 +170,27 @@ class _Reading:
             unusable=self.unusable,
             session=bounds,
             http=http,
+            workspaces=workspaces,
             lines=lines,
             **_under("", fields),
         )
 
-    def servers(self, value: JsonValue) -> dict[ServerName, ServerConfig]:
+    def servers(
+        self, value: JsonValue, path: KeyPath, workspace: str = "", root: str = ""
+    ) -> dict[ServerName, ServerConfig]:
         if not isinstance(value, dict):
-            self.problem((SERVERS,), f"must be an object of names and servers, found {kind_of(value)}")
+            self.problem(path, f"must be an object of names and servers, found {kind_of(value)}")
             return {}
-        read = (self.server(ServerName(name), inner) for name, inner in value.items())
+        within = (workspace, root)
+        read = (self.server((*path, name), ServerName(name), inner, within) for name, inner in value.items())
         return {server.name: server for server in read if server is not None}
 
-    def server(self, name: ServerName, value: JsonValue) -> ServerConfig | None:
+    def server(
+        self, path: KeyPath, name: ServerName, value: JsonValue, within: tuple[str, str]
+    ) -> ServerConfig | None:
         """One server. In a file that is not ours, one that cannot be read is put aside with the reason."""
         before = len(self.problems)
-        read = self.strict_server(name, value)
+        read = self.strict_server(path, name, value, within)
         if not self.lenient or len(self.problems) == before:
             return read
         found = self.problems[before:]
@@ -186,18 +201,22 @@ class _Reading:
             self.warnings += found[:1]
         return None
 
-    def strict_server(self, name: ServerName, value: JsonValue) -> ServerConfig | None:
-        path: KeyPath = (SERVERS, name)
+    def strict_server(
+        self, path: KeyPath, name: ServerName, value: JsonValue, within: tuple[str, str]
+    ) -> ServerConfig | None:
+        """`within`: the named workspace that it is written under, and its root; empty for none."""
+        workspace, root = within
         before = len(self.problems)
         if (why := check_server_name(name)) is not None:
             self.problem(path, why)
         if not isinstance(value, dict):
             self.problem(path, f'must be an object like {{ "command": "…" }}, found {kind_of(value)}')
             return None
-        self.late = {}
+        self.at, self.late = path, {}
         found = self.section(path, value, _SERVER_KEYS, SERVER_LATER)
-        off = found.get("disabled") is True and (self.lenient or name in self.cannot)
-        if name in self.cannot and not off:
+        cannot = name in self.cannot and not workspace
+        off = found.get("disabled") is True and (self.lenient or cannot or bool(workspace))
+        if cannot and not off:
             self.problem(*self.cannot[name])
         elif not off and not SERVER_LATER.keys() & value.keys():
             for key, why in way_problems(value):
@@ -205,19 +224,21 @@ class _Reading:
         if len(self.problems) > before:
             return None
         fields = _with_defaults(SERVER_SETTINGS, found)
-        if self.project and "cwd" not in found:
+        if (self.project or root) and "cwd" not in found:
             fields["cwd"] = "${workspace}"
         self.check_server(path, fields)
-        self.written[name] = value
+        if not workspace:
+            self.written[name] = value
         policy = Policy(**_under("policy", fields))
         return ServerConfig(
             name=name,
             file=self.file,
             under=self.as_spelled(path),
             project=self.project,
+            workspace=workspace,
             policy=policy,
             late=self.late,
-            lines=self.below[name],
+            lines=self.below[path],
             **_under("", fields),
         )
 
@@ -261,11 +282,13 @@ class _Reading:
         def refuse(refusal: Refusal) -> None:
             self.problem((*path, *refusal.inner), refusal.text)
 
-        late = setting.kind in _LATE and path[:1] == (SERVERS,) and setting.key not in _CHECKED_AT_ONCE
+        depth = len(self.at)
+        within = bool(depth) and path[:depth] == self.at
+        late = setting.kind in _LATE and within and setting.key not in _CHECKED_AT_ONCE
         if late and isinstance(value, str) and "${" in value:
             if isinstance(bad := read_template(value), BadTemplate):
                 self.problem(path, bad.text)
-            self.late[path[2:]] = value
+            self.late[path[depth:]] = value
             return setting.default
         return read_value(setting, value, refuse)
 
@@ -277,7 +300,7 @@ class _Reading:
 
     def check_cap(self, cap: int, servers: Mapping[ServerName, ServerConfig]) -> None:
         """Rule 14: what must always run has to fit."""
-        least = sum(each.policy.min_instances for each in servers.values() if not each.disabled)
+        least = least_instances(servers)
         if least > cap:
             self.problem(
                 ("max_instances",) if ("max_instances",) in self.lines else (SERVERS,),

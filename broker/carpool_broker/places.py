@@ -1,0 +1,55 @@
+"""What operators are told of workspaces: the rows of `status`.
+
+Owns their keys (docs/json.md). Decides nothing about what is in force.
+Knows nothing of: sessions, sources.
+"""
+
+from collections.abc import Iterable
+
+from carpool_broker.workspaces import Project
+from carpool_protocol.config.merge import cap_problem, merge, shadowed
+from carpool_protocol.config.model import Config
+from carpool_protocol.config.named import root_of, roots_of
+from carpool_protocol.config.project import named_at
+
+
+def named_places(config: Config, home: str) -> list[dict[str, object]]:
+    """The workspaces that the user's file names, in its order."""
+    return [
+        {
+            "name": name,
+            "root": root_of(each, home),
+            "file": each.file,
+            "trust": "own",
+            "servers": list(each.servers),
+            "problems": [],
+            "warnings": [over.render() for over in shadowed(config, each)],
+        }
+        for name, each in config.workspaces.items()
+    ]
+
+
+def project_places(config: Config, home: str, projects: Iterable[Project]) -> list[dict[str, object]]:
+    """Those with a project file."""
+    found: list[dict[str, object]] = []
+    for project in projects:
+        root, file = project.workspace.root, project.workspace.file
+        name = named_at(root, roots_of(config, home))
+        user = merge(config, config.workspaces[name]) if name else config
+        over = project.config
+        too_many = cap_problem(user if over is None else merge(user, over), file)
+        found.append(
+            {
+                "name": name,
+                "root": root,
+                "file": file,
+                "trust": project.trust if project.holds_servers() else "nothing",
+                "servers": [] if over is None else [*over.servers, *over.unusable],
+                "problems": [*project.problems, *([too_many.render()] if too_many is not None else [])],
+                "warnings": [
+                    *project.notes(),
+                    *(each.render() for each in ([] if over is None else shadowed(user, over))),
+                ],
+            }
+        )
+    return found

@@ -1,0 +1,81 @@
+"""Where a session is: in which workspace that the user's file names, and in which directory.
+
+Owns how what a session brings (its agent's directory, the workspace that it was attached to, where it has
+moved since) comes to one place. What is named counts before any directory; a name that the file no longer has
+counts as if it had not been named, until it is back. Asks the file system which directory is which.
+
+Knows nothing of: sessions, project files, what runs there.
+"""
+
+import os
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+from carpool_protocol.attach import Attach, Moved
+from carpool_protocol.config.model import Config
+from carpool_protocol.config.named import roots_of
+from carpool_protocol.config.problems import did_you_mean
+from carpool_protocol.config.project import named_at
+
+NOWHERE_NAMES = 20
+"""So many known names are listed to whoever names a workspace that is not there."""
+
+
+class Spot(Struct, frozen=True):
+    """One place."""
+
+    name: str = ""
+    """Of the named workspace; empty: it is in none."""
+    root: str = ""
+    """The directory of that; empty where it has none."""
+    cwd: str = ""
+    """`${cwd}`; empty where nobody said a directory."""
+
+    @property
+    def base(self) -> str:
+        """From where its project is looked for; empty: nowhere."""
+        return self.cwd if self.root or not self.name else ""
+
+
+def spot_of(config: Config, home: str, attach: Attach, moved: Moved | None) -> Spot:
+    """Where a session is that came with `attach` and has moved since, if `moved` says so."""
+    wanted = attach.workspace if moved is None else moved.workspace
+    roots = roots_of(config, home)
+    if wanted in config.workspaces:
+        root = roots.get(wanted, "")
+        outside = root and named_at(attach.cwd, {wanted: root}) != wanted
+        return Spot(wanted, root, root if outside else attach.cwd)
+    cwd = wanted if wanted.startswith("/") else attach.cwd
+    name = named_at(cwd, roots)
+    return Spot(name, roots.get(name, ""), cwd)
+
+
+def objection(config: Config, workspace: str, *, by_name_only: bool) -> str:
+    """Why a session cannot be in this workspace, as a sentence; empty: it can. `by_name_only`: whoever asks
+    is not to make us read directories of their choice.
+    """
+    if workspace in config.workspaces:
+        return ""
+    if not workspace.startswith("/"):
+        meant = did_you_mean(workspace, config.workspaces)
+        names = list(config.workspaces)
+        known = ", ".join(names[:NOWHERE_NAMES]) + (" …" if len(names) > NOWHERE_NAMES else "")
+        hint = f"did you mean {meant}? " if meant else ""
+        there = f"there are: {known}" if names else "it names none"
+        return f"the configuration has no workspace of that name: {hint}{there}"
+    if by_name_only:
+        return "over HTTP a workspace is named as the configuration names it; a directory is not taken"
+    return "" if os.path.isdir(workspace) else "there is no such directory"
+
+
+def directory_of(uri: str) -> str:
+    """The directory that a `file://` URI names on this machine; empty: none."""
+    try:
+        split = urlsplit(uri)
+        path = unquote(split.path, errors="strict")
+    except ValueError:
+        return ""
+    if split.scheme != "file" or split.netloc not in {"", "localhost"} or "\0" in path:
+        return ""
+    return os.path.normpath(path) if path.startswith("/") and os.path.isdir(path) else ""

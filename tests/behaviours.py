@@ -765,6 +765,23 @@ _CONFIG: Final = {
         "The user's file names workspaces: who works below the root of one is in it, the nearest root "
         "counts, and its servers lie between everybody's and the project's.",
     ),
+    "workspaces:moved": Behaviour(
+        "issue 6",
+        "A session goes to another workspace without reconnecting: it sees what is there, changed lists are "
+        "told, leases are returned, and open calls finish where they run.",
+    ),
+    "workspaces:moved-variables": Behaviour(
+        "issue 6",
+        "Variables that a session's servers use since it moved, or since a reload, are asked of its carrier.",
+    ),
+    "workspaces:moved-subscriptions": Behaviour(
+        "issue 6",
+        "After a move a subscription is told as changed, and where its server is not there that ends it.",
+    ),
+    "workspaces:roots-move": Behaviour(
+        "issue 6",
+        "An agent whose roots change goes to the workspace of the first one, unless one was named for it.",
+    ),
     "workspaces:moved-survives": Behaviour(
         "issue 6", "A session that has moved to another workspace is there after a death of the broker, too."
     ),

@@ -24,7 +24,7 @@ from carpool_broker.era.handshake import Batch, Meaning, Unservable
 from carpool_broker.heritage import Heritage
 from carpool_broker.lingering import Held, Lingering
 from carpool_broker.returning import Returning
-from carpool_protocol.attach import Attach, ResumeSession
+from carpool_protocol.attach import Attach, Moved, ResumeSession
 from carpool_protocol.faults import fault, for_method
 from carpool_protocol.ids import CallId, Epoch, RawJson, SessionId
 from carpool_protocol.jsonrpc import error_body_line
@@ -156,6 +156,11 @@ class Stream:
             self.epoch = epoch
             if self.held is None:
                 self._write(word_line(self.number, Served(epoch)))
+
+    def moved(self, moved: Moved) -> None:
+        """Its session is in another workspace."""
+        if self.held is None:
+            self._write(word_line(self.number, moved))
 
     def taken_over(self, number: int, write: "WriteFrame") -> list[bytes]:
         """Another door has it now. What was said meanwhile."""

@@ -24,12 +24,13 @@ from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.events import SessionMoved, SourceDropped, SourceId, SourceRead
 from carpool_broker.core.scopes import Resolution, only, resolve, resolve_run
 from carpool_broker.core.switches import Own
+from carpool_broker.guest import Guest
 from carpool_broker.places import named_places, project_places
 from carpool_broker.readings import Find, reading
 from carpool_broker.switchboard import Switchboard
 from carpool_broker.whereabouts import Spot, objection, spot_of
 from carpool_broker.workspaces import Project, Workspaces
-from carpool_protocol.attach import Attach, RunCommand
+from carpool_protocol.attach import Attach, Moved, RunCommand
 from carpool_protocol.config.environment import scrub
 from carpool_protocol.config.expand import references
 from carpool_protocol.config.load import ConfigFile, home_of, load_layer
@@ -81,21 +82,6 @@ class _Held:
         self.sessions = 0
 
 
-class _Guest:
-    """A session: what it brings, and the source that follows from it."""
-
-    def __init__(self, attach: Attach, environment: dict[str, str]) -> None:
-        self.attach = attach
-        self.environment = environment
-        self.roots: tuple[str, ...] | None = None
-        """What its agent names; None where it names none."""
-        self.moved = None if attach.resume is None else attach.resume.moved
-        """Where it has gone since it came."""
-        self.spot = Spot()
-        """Where it is, as of when its source was found."""
-        self.source = DAEMON
-
-
 class Configuration:
     """The file, its last good reading, and the sources in use."""
 
@@ -119,7 +105,7 @@ class Configuration:
         self._secret = secret or os.urandom(32)
         self._kept = kept
         self._sources: dict[SourceId, _Held] = {DAEMON: _Held({}, "", "")}
-        self._guests: dict[SessionId, _Guest] = {}
+        self._guests: dict[SessionId, Guest] = {}
         self._board = board or Switchboard()
         self.switches = self._board.switches
         self.workspaces = Workspaces(self._home, trust)
@@ -187,7 +173,7 @@ class Configuration:
 
     def wanted_variables(self, attach: Attach) -> list[str]:
         """What the carrier is asked for: exactly the names that the configuration uses. Also for servers that
-        may not run yet: a session cannot be asked again, and nothing uses them until then.
+        may not run yet: not every carrier can be asked again, and nothing uses them until then.
         """
         if attach.run is not None:
             return []
@@ -228,7 +214,8 @@ class Configuration:
         self, session: SessionId, attach: Attach, environment: dict[str, str]
     ) -> tuple[SourceId, list[Followed]]:
         """The source of a new session, and its reading if no session had it yet."""
-        guest = self._guests[session] = _Guest(attach, environment)
+        guest = self._guests[session] = Guest(attach, environment, DAEMON)
+        guest.asked.update(self.wanted_variables(attach))
         self._sources[DAEMON].sessions += 1
         followed = self._place(session)
         return guest.source, [event for event in followed if not isinstance(event, SessionMoved)]
@@ -245,6 +232,31 @@ class Configuration:
         guest.roots = roots
         return self._place(session) or [SessionMoved(session, guest.source)]
 
+    def unasked(self, session: SessionId, moved: Moved | None) -> list[str]:
+        """Variables that servers use there (None: where the session is) and its carrier was not asked for."""
+        guest = self._guests.get(session)
+        if guest is None or guest.attach.run is not None:
+            return []
+        spot = self.spot_of(guest, moved or guest.moved)
+        return [name for name in self._variables_at(spot) if name not in guest.asked]
+
+    def guest(self, session: SessionId) -> Guest | None:
+        """A session that is here."""
+        return self._guests.get(session)
+
+    def learn(self, session: SessionId, environment: dict[str, str]) -> list[Followed]:
+        """More variables of a session."""
+        guest = self._guests.get(session)
+        if guest is None:
+            return []
+        guest.environment |= {name: each for name, each in environment.items() if name in guest.asked}
+        return self._place(session)
+
+    def move(self, session: SessionId, moved: Moved) -> list[Followed]:
+        """The session is in another workspace from now on."""
+        self._guests[session].moved = moved
+        return self._place(session, elsewhere=True)
+
     def leave(self, session: SessionId) -> list[Followed]:
         """A session is gone, and its source with the last one."""
         if self.switches.ended(session):
@@ -254,8 +266,8 @@ class Configuration:
         self.workspaces.keep({(spot.base, spot.root) for spot in spots})
         return followed
 
-    def _place(self, session: SessionId) -> list[Followed]:
-        """Find the source that goes with what the session brings."""
+    def _place(self, session: SessionId, *, elsewhere: bool = False) -> list[Followed]:
+        """Find the source that goes with what the session brings. `elsewhere`: it is in another workspace."""
         guest = self._guests[session]
         source, held = self._source_of(guest, self.switches.own(session))
         if source == guest.source:
@@ -266,7 +278,7 @@ class Configuration:
             self._sources[source] = held
             followed.append(self.resolve(source))
         self._sources[source].sessions += 1
-        return [*followed, SessionMoved(session, source), *self._release(before)]
+        return [*followed, SessionMoved(session, source, elsewhere), *self._release(before)]
 
     def _release(self, source: SourceId) -> list[Followed]:
         held = self._sources[source]
@@ -276,12 +288,12 @@ class Configuration:
         del self._sources[source]
         return [SourceDropped(source)]
 
-    def _source_of(self, guest: _Guest, own: Own) -> tuple[SourceId, _Held]:
+    def _source_of(self, guest: Guest, own: Own) -> tuple[SourceId, _Held]:
         attach = guest.attach
         if attach.run is not None:  # what it brings itself is all that counts
             held = _Held(guest.environment, "", "", run=attach.run, server=attach.server)
         else:
-            spot = guest.spot = spot_of(self.config, self._home, attach, guest.moved)
+            spot = guest.spot = self.spot_of(guest, guest.moved)
             project = self._project_at(spot)
             merged = self._merged(spot.name, project)
             config = self.switches.seen(merged, own)
@@ -292,7 +304,7 @@ class Configuration:
             names = variables(config)
             held = _Held(
                 {name: value for name, value in guest.environment.items() if name in names},
-                self._root_of(spot) if placed or merged is not self.config else "",
+                self.root_of(spot) if placed or merged is not self.config else "",
                 spot.cwd if "cwd" in places else "",
                 roots=guest.roots if "agent" in told else None,
                 spot=spot if merged is not self.config else None,
@@ -332,10 +344,15 @@ class Configuration:
     def _spot_at_first(self, attach: Attach) -> Spot:
         return spot_of(self.config, self._home, attach, attach.resume.moved if attach.resume else None)
 
+    def spot_of(self, guest: Guest, moved: Moved | None) -> Spot:
+        """Where a session is that has moved there."""
+        return spot_of(self.config, self._home, guest.attach, moved)
+
     def _project_at(self, spot: Spot) -> Project | None:
         return self.workspaces.project(spot.base, spot.root)
 
-    def _root_of(self, spot: Spot) -> str:
+    def root_of(self, spot: Spot) -> str:
+        """The directory of the workspace there; empty where it has none."""
         return self.workspaces.at(spot.base, spot.root).root if spot.base else ""
 
     def _named(self, name: str) -> Config:
@@ -445,7 +462,7 @@ class Configuration:
         guest = self._guests.get(session)
         if guest is None or guest.attach.run is not None:
             return {"name": "", "root": ""}
-        return {"name": guest.spot.name, "root": self._root_of(guest.spot)}
+        return {"name": guest.spot.name, "root": self.root_of(guest.spot)}
 
     def _reading(self, source: SourceId, held: _Held, config: Config, found: Resolution) -> SourceRead:
         if held.server:

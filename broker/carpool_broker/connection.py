@@ -16,8 +16,8 @@ class Agent:
     """One connection."""
 
     __slots__ = (
-        "asked", "attach", "began_at", "carrier", "id", "io", "kept", "line_at", "line_bytes", "passage",
-        "returning", "seen_at", "seen_progress", "welcomed",
+        "answered", "asked", "asked_at", "attach", "began_at", "carrier", "id", "io", "kept", "line_at",
+        "line_bytes", "passage", "questions", "returning", "seen_at", "seen_progress", "welcomed",
     )  # fmt: skip
 
     def __init__(self, session: SessionId, now: float) -> None:
@@ -32,6 +32,12 @@ class Agent:
         """It was here at an earlier broker, and not all that its carrier has kept has come."""
         self.asked: list[str] = []
         """Variables that the carrier has been asked for and has not said yet."""
+        self.questions = 0
+        """So often its carrier was asked for more variables since it was welcomed."""
+        self.answered = 0
+        """So many of these it has answered."""
+        self.asked_at = now
+        """The last time; never, once nobody waits for that any more."""
         self.kept: list[bytes | OverlongLine] = []
         """Lines that came before the environment."""
         self.began_at = now

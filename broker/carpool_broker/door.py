@@ -9,6 +9,7 @@ Knows nothing of: what a line means beyond the attach dialogue, configuration, c
 """
 
 import logging
+import math
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -31,13 +32,16 @@ from carpool_broker.saying import NO_ASK
 from carpool_protocol.attach import (
     Attach,
     AttachProblem,
+    Moved,
     ResumeSession,
     attached_line,
     ended_line,
+    moved_line,
     parse_attach,
     parse_environment,
     refused_line,
     settled_line,
+    wanted_line,
 )
 from carpool_protocol.attach_version import ATTACH_VERSION
 from carpool_protocol.ids import ABSENT, AskId, CallId, Epoch, RawJson, SessionId, session_of
@@ -134,6 +138,24 @@ class Door:
         elif (stream := self._streams.get(session)) is not None:
             stream.served_by(epoch)
 
+    def ask_environment(self, session: SessionId, names: list[str]) -> int:
+        """See `moving.Carriers`."""
+        agent = self.agents.get(session)
+        if agent is None or agent.passage is None or agent.attach is None or not agent.attach.tells:
+            return 0
+        agent.questions += 1
+        agent.asked_at = trio.current_time()
+        self._queue(agent, wanted_line(names))
+        return agent.questions
+
+    def tell_moved(self, session: SessionId, moved: Moved) -> None:
+        """See `moving.Carriers`."""
+        agent = self.agents.get(session)
+        if agent is not None and agent.passage is not None:
+            self._queue(agent, moved_line(moved))
+        elif (stream := self._streams.get(session)) is not None:
+            stream.moved(moved)
+
     def write(
         self,
         session: SessionId,
@@ -220,6 +242,10 @@ class Door:
                 if agent.asked and now - agent.began_at > ENVIRONMENT_S:
                     log.warning("%s did not say its environment; its variables count as missing", agent.id)
                     self._welcome(agent, {})
+                if agent.answered < agent.questions and now - agent.asked_at > ENVIRONMENT_S:
+                    log.warning("%s did not say more of its environment; that counts as missing", agent.id)
+                    agent.asked_at = math.inf
+                    self._host.environment_came(agent.id, agent.questions, {})
             for stalled, why in self.budget.stalled(now, self.slow_reader_s):
                 self.drop(stalled.id, why)
             self._listener.look()
@@ -394,6 +420,10 @@ class Door:
 
     def _take_kept(self, agent: Agent, passage: Passage, lines: list[bytes | OverlongLine]) -> None:
         """Lines of a welcome agent whose carrier keeps them."""
+        if agent.answered < agent.questions:
+            lines = self._answered(agent, passage, lines)
+            if not lines:
+                return
         returning = agent.returning
         if returning is not None:
             lines = self._host.take_back(agent.id, lines, passage, returning)
@@ -409,9 +439,32 @@ class Door:
         if passage.due:
             self._dirty[agent.id] = agent
 
+    def _answered(
+        self, agent: Agent, passage: Passage, lines: list[bytes | OverlongLine]
+    ) -> list[bytes | OverlongLine]:
+        """Take out what its carrier says of its environment, which is no line of the agent. What came before
+        is taken first; what came after is given back.
+        """
+        for place, line in enumerate(lines):
+            if isinstance(line, bytes) and _ENVIRONMENT in line[:_METHOD_BYTES]:
+                environment = parse_environment(line)
+                if environment is not None:
+                    if place:
+                        self._take_kept(agent, passage, lines[:place])
+                    agent.answered += 1
+                    self._host.environment_came(agent.id, agent.answered, environment)
+                    rest = lines[place + 1 :]
+                    return self._answered(agent, passage, rest) if agent.answered < agent.questions else rest
+        return lines
+
     def _tell_settled(self, agent: Agent, passage: Passage) -> None:
         agent.io.write(settled_line(passage.settle()))
         self._dirty[agent.id] = agent
+
+
+_ENVIRONMENT: Final = b'"carpool/environment"'
+_METHOD_BYTES: Final = 64
+"""A carrier has named its method by then."""
 
 
 def _take_nothing(_lines: list[bytes | OverlongLine]) -> None:

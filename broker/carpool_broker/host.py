@@ -39,5 +39,8 @@ class Host(StreamHost, Protocol):
     def resumed(self, session: SessionId, returning: Returning, passage: Passage | None = None) -> None:
         """All that the carrier has kept is there."""
 
+    def environment_came(self, session: SessionId, question: int, environment: dict[str, str]) -> None:
+        """More variables of an agent that is welcome, asked for by this question (`Door.ask_environment`)."""
+
     def unread(self, session: SessionId, unread_bytes: int) -> None:
         """So much waits for the agent to read; 0: nothing does any more."""

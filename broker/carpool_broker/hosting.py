@@ -9,6 +9,7 @@ Knows nothing of: sockets, the supervisor, how what agents are told is worded (`
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+import msgspec
 import trio
 
 from carpool_broker.agent_io import LINE_CAP_BYTES
@@ -20,14 +21,29 @@ from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.passage import Passage
 from carpool_broker.era import handshake
 from carpool_broker.host import Host
+from carpool_broker.moving import Moving
 from carpool_broker.returning import Returning
-from carpool_protocol.attach import Attach
+from carpool_broker.whereabouts import spelled
+from carpool_protocol.attach import Attach, Moved
 from carpool_protocol.faults import fault, for_method
-from carpool_protocol.ids import ABSENT, RawJson, SessionId
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
 from carpool_protocol.jsonrpc import error_body_line, result_line
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.runtime.pump import Pump
 from carpool_protocol.streams import Open, Refused
+
+USE_WORKSPACE = "carpool/use_workspace"
+"""`{"workspace": NAME | DIRECTORY}`, answered with `{"name", "root"}` once the session is there. An operator
+may add `"session"`.
+"""
+
+
+class _UseWorkspace(msgspec.Struct):
+    workspace: str
+    session: str = ""
+
+
+_use_workspace = msgspec.json.Decoder(_UseWorkspace)
 
 
 class Write(Protocol):
@@ -63,6 +79,7 @@ class Hosting(Host):
         self._pump = pump
         self._clock = clock
         self._digest_key = digest_key
+        self.moving = Moving(configuration, pump.feed_all)
         self._return_by: float | None = None
         """Until then sessions of earlier brokers may come back; None: the record has not come yet."""
         self._operators: dict[SessionId, set[trio.CancelScope]] = {}
@@ -102,6 +119,7 @@ class Hosting(Host):
                 carrier=attach.carrier if stream is None else "http",
                 control=attach.control,
                 keeps=stream is None and attach.keeps,
+                wanders=(guest := self._configuration.guest(session)) is not None and guest.wanders,
                 shared=stream is not None and stream.kind == "shared",
                 anonymous=stream is not None and stream.kind == "shared" and not stream.principal,
                 max_open_calls=0 if stream is None else max(stream.max_open_calls, 0),
@@ -248,11 +266,47 @@ class Hosting(Host):
                 self.take(session, [*_unbatched(meaning)], passage, within=True)
             else:
                 self.write(session, meaning.refusal)
+        elif meaning.method == USE_WORKSPACE:
+            self._use_workspace(session, meaning)
         elif session in self._operators:
             assert self.nursery is not None
             self.nursery.start_soon(self._answer_control, session, meaning)
         else:
             self._pump.feed(events.AgentErred(session, meaning.id, "unknown_method", ""))
+
+    def _use_workspace(self, session: SessionId, asked: handshake.ControlAsked) -> None:
+        """Any agent's request about its own session, and an operator's about each."""
+        try:
+            wanted = _use_workspace.decode(asked.params or EMPTY_OBJECT)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            self._refuse(session, asked.id, f"{USE_WORKSPACE} needs a workspace: a name, or a directory.")
+            return
+        whose = SessionId(wanted.session) if wanted.session else session
+        if whose != session and session not in self._operators:
+            why = "only the command line moves other sessions"
+        elif (asking := self._core.sessions.get(session)) is not None and asking.shared:
+            why = "requests without a session name their workspace in the URL"
+        else:
+            why = self.moving.obstacle(whose, wanted.workspace)
+        if why:
+            self._refuse(session, asked.id, f"{why[0].upper()}{why[1:]}.")
+            return
+
+        def moved(there: bool) -> None:
+            if not there:
+                self._refuse(session, asked.id, "The session has left meanwhile.")
+                return
+            place = msgspec.json.encode(self._configuration.whereabouts(whose))
+            self.write(session, result_line(asked.id, RawJson(place)), asked.id, answers=True)
+
+        self.moving.go(whose, Moved(spelled(wanted.workspace)), moved)
+
+    def _refuse(self, session: SessionId, request: RawJson, detail: str) -> None:
+        self._pump.feed(events.AgentErred(session, request, "bad_params", detail))
+
+    def environment_came(self, session: SessionId, question: int, environment: dict[str, str]) -> None:
+        """See `host.Host`."""
+        self.moving.heard(session, question, environment)
 
     async def _answer_control(self, session: SessionId, asked: handshake.ControlAsked) -> None:
         scopes = self._operators.get(session)
@@ -277,6 +331,7 @@ class Hosting(Host):
         """See `host.Host`."""
         for scope in self._operators.pop(session, ()):
             scope.cancel()
+        self.moving.forget(session)
         self._pump.feed(events.AgentLeft(session))
         self._pump.feed_all(self._configuration.leave(session))
 

@@ -121,6 +121,7 @@ class BrokerShell:
         )
         self._hosting.answer, self._hosting.write = self._control.answer, self._door.write
         self._hosting.settle = self._settle
+        self._hosting.moving.carriers = self._door
         self._supervisor: Hello | None = None
         self._unflushed = 0
         """Messages sent since the link was flushed."""
@@ -128,8 +129,8 @@ class BrokerShell:
         saying = Saying(self.core, self._release, self._door.write, self._pump.feed)
         self._perform_one: dict[type, Callable[..., None]] = {
             **saying.ways,
-            effects.UseRoots: lambda e: self._pump.feed_all(
-                self._configuration.use_roots(e.session, e.roots)
+            effects.UseRoots: lambda e: self._hosting.moving.follow_roots(
+                e.session, e.roots, changed=e.changed
             ),
             effects.TellServed: lambda e: self._door.served_by(e.session, e.epoch),
             effects.End: lambda _: self._stopped.set(),
@@ -318,6 +319,7 @@ class BrokerShell:
         self._pump.feed(events.LimitsRead(self._configuration.bounds(), config.list_wait_s))
         for reading in readings:
             self._pump.feed(reading)
+        self._hosting.moving.look(list(self.core.sessions))
         return problem.splitlines()
 
     def _secrets(self, key: PoolKey) -> list[str] | None:

@@ -69,6 +69,11 @@ def objection(config: Config, workspace: str, *, by_name_only: bool) -> str:
     return "" if os.path.isdir(workspace) else "there is no such directory"
 
 
+def spelled(workspace: str) -> str:
+    """A workspace that may be gone to, as it is kept: a directory in one spelling, so that sessions share."""
+    return os.path.realpath(workspace) if workspace.startswith("/") else workspace
+
+
 def directory_of(uri: str) -> str:
     """The directory that a `file://` URI names on this machine; empty: none."""
     try:
@@ -78,4 +83,4 @@ def directory_of(uri: str) -> str:
         return ""
     if split.scheme != "file" or split.netloc not in {"", "localhost"} or "\0" in path:
         return ""
-    return os.path.normpath(path) if path.startswith("/") and os.path.isdir(path) else ""
+    return os.path.realpath(path) if path.startswith("/") and os.path.isdir(path) else ""

@@ -147,7 +147,7 @@ def _attach_line(verb: str, options: dict[str, str], command: list[str]) -> byte
         version, workspace = NAMING_VERSION, f',"workspace":{quote(_workspace(options["workspace"]))}'
     return (
         f'{{"jsonrpc":"2.0","method":"carpool/attach","params":{{"version":{version},'
-        f'"carrier":"{carrier}","pid":{os.getpid()},"cwd":{quote(cwd)},"agent":"","profile":{profile},"control":false,"keeps":true{workspace}{run}}}}}\n'
+        f'"carrier":"{carrier}","pid":{os.getpid()},"cwd":{quote(cwd)},"agent":"","profile":{profile},"control":false,"keeps":true,"tells":true{workspace}{run}}}}}\n'
     ).encode()
 
 

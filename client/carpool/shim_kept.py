@@ -14,6 +14,8 @@ OURS = b'{"jsonrpc":"2.0","method":"carpool/'
 """How every line starts that is from the broker itself and not for the agent."""
 SETTLED = OURS + b'settled"'
 ENDED = OURS + b'ended"'
+MOVED = OURS + b'moved"'
+WANTED = OURS + b'wanted"'
 
 KEEP_BYTES = 32 * 1024 * 1024
 """More than this unsettled, and nothing is kept: the next death of the broker is the end of the session."""
@@ -43,6 +45,8 @@ class Kept:
         """What came after the last settled line: of the agent, and (whole lines only) of the broker. No list
         of what was read: each piece would hold on to the room that was made for a longer one.
         """
+        self.moved = b""
+        """In which workspace the session is, as the broker said it last; empty: where it began."""
         self.asks: list[str] = []
         """Questions of earlier brokers."""
         self.has_told = False

@@ -9,7 +9,7 @@ Owns the two directions and what is under way in each. Invariants:
 - everything that passes is noted in `Kept`, before it is written.
 
 Of the broker's lines only those are looked at that are from itself (`carpool/attached`, `carpool/refused`,
-`carpool/settled`, `carpool/ended`); they begin like no other line.
+`carpool/settled`, `carpool/moved`, `carpool/wanted`, `carpool/ended`); they begin like no other line.
 Refuses to know how the socket was found, and MCP.
 """
 
@@ -17,8 +17,10 @@ import os
 from select import POLLERR, POLLHUP, POLLIN, POLLOUT, poll
 
 from carpool.shim_kept import ENDED as _ENDED
+from carpool.shim_kept import MOVED as _MOVED
 from carpool.shim_kept import OURS as _OURS
 from carpool.shim_kept import SETTLED as _SETTLED
+from carpool.shim_kept import WANTED as _WANTED
 from carpool.shim_kept import Kept
 
 try:
@@ -68,7 +70,7 @@ class Pump:
         """The beginning of a line whose end the broker has not sent yet."""
         self._greeted = False
         self._environment = b""
-        """A line of ours that waits for the agent to finish its own."""
+        """Lines of ours that wait for the agent to finish its own."""
         self._at_line_start = hello.endswith(b"\n")
         """Everything read from the agent ends with a line end: something of ours may follow."""
         self._agent_ended = False
@@ -230,6 +232,10 @@ class Pump:
             line, whole = whole[at:end], whole[end:]
             if line.startswith(_SETTLED):
                 kept.settled(line)
+            elif line.startswith(_MOVED):
+                kept.moved = line
+            elif line.startswith(_WANTED):
+                self._tell_environment(line)
             elif line.startswith(_ENDED):
                 self.farewell = line
             at = whole.find(_OURS)
@@ -255,10 +261,11 @@ class Pump:
             return b""
         return whole
 
-    def _tell_environment(self, attached: bytes) -> None:
-        _, asked, after = attached.partition(_ENVIRONMENT)
-        if not asked:
-            return
+    def _tell_environment(self, wanted: bytes) -> None:
+        """Answer the broker's line that asks for variables."""
+        _, asked, after = wanted.partition(_ENVIRONMENT)
+        if not asked or (self._agent_ended and not self._up):
+            return  # where nothing comes any more the broker knows that
         # Names of variables are letters, digits and `_`: taking them apart by hand spares `json`, as costly
         # to import as all of the shim.
         names = after.partition(b"]")[0].decode().replace('"', "").split(",")
@@ -270,7 +277,7 @@ class Pump:
             self._up = bytes(self._up) + line.encode()
             self._push_up()
         else:
-            self._environment = line.encode()
+            self._environment += line.encode()
 
     def _push_down(self, event: int) -> None:
         if not event & POLLOUT:

@@ -82,6 +82,8 @@ def resume(kept: Kept, hello: bytes, *, again: bool) -> bytes:
         "open": len(unsettled),
         "asks": asks,
     }
+    if kept.moved:
+        told["moved"] = json.loads(kept.moved)["params"]
     kept.begin_again(made, unsettled, b"".join(line + b"\n" for line in new) + half, asks)
     first = hello.removesuffix(b"}}\n") + b',"resume":' + json.dumps(told).encode() + b"}}\n"
     return b"\n".join([first[:-1], *made, *unsettled, *new, half])

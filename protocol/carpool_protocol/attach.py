@@ -8,11 +8,14 @@ one may ignore it:
                        carpool/refused      a sentence, then the broker closes
     carrier → broker   carpool/environment  the asked variables it has, only where `attached` named any
     broker → carrier   carpool/settled      to a carrier that `keeps`: now and then, what is done with
+    broker → carrier   carpool/moved        as well: the session is in another workspace, `Moved`
     broker → carrier   carpool/ended        as well: this end is meant. A sentence, and whether to come back
+    broker → carrier   carpool/wanted       to one that `tells`: more variables, as in `attached`; it answers
+                                            each of these with `carpool/environment`, in their order
 
 Plain connections never see any of this. The lines we write start with a fixed
-prefix (`ATTACHED_PREFIX`, `REFUSED_PREFIX`, `SETTLED_PREFIX`, `ENDED_PREFIX`): the shim
-tells them apart without a JSON parser. Nothing of an environment ever appears in a problem's text.
+prefix (`OURS_PREFIX` and the rest of the method): the shim tells them apart
+without a JSON parser. Nothing of an environment ever appears in a problem's text.
 
 Refuses to know sockets, sessions and what a profile means.
 """
@@ -28,10 +31,13 @@ from carpool_protocol.attach_version import ATTACH_VERSION, NAMING_VERSION
 Carrier = Literal["shim", "run", "cli", "client", "door"]
 """`door`: the HTTP door. Its connection is no session; it carries many (`streams`)."""
 
-ATTACHED_PREFIX = b'{"jsonrpc":"2.0","method":"carpool/attached"'
-REFUSED_PREFIX = b'{"jsonrpc":"2.0","method":"carpool/refused"'
-SETTLED_PREFIX = b'{"jsonrpc":"2.0","method":"carpool/settled"'
-ENDED_PREFIX = b'{"jsonrpc":"2.0","method":"carpool/ended"'
+OURS_PREFIX = b'{"jsonrpc":"2.0","method":"carpool/'
+ATTACHED_PREFIX = OURS_PREFIX + b'attached"'
+REFUSED_PREFIX = OURS_PREFIX + b'refused"'
+SETTLED_PREFIX = OURS_PREFIX + b'settled"'
+ENDED_PREFIX = OURS_PREFIX + b'ended"'
+WANTED_PREFIX = OURS_PREFIX + b'wanted"'
+MOVED_PREFIX = OURS_PREFIX + b'moved"'
 
 
 class RunCommand(Struct, frozen=True):
@@ -95,6 +101,8 @@ class Attach(Struct, frozen=True, kw_only=True):
     """Each line after the broker's `attached` is a frame (`streams`). With the carrier `door`, only there."""
     keeps: bool = False
     """It keeps what passes until it is settled, and comes back when the broker dies."""
+    tells: bool = False
+    """It says variables whenever they are `carpool/wanted`. Only with `keeps`."""
     resume: ResumeSession | None = None
 
 
@@ -214,6 +222,16 @@ def settled_line(settled: Settled) -> bytes:
     # Numbers in blanks: whoever reads it cuts it apart without a JSON parser.
     told = (epoch, up, _numbers(open_), _numbers(kept), down, _numbers(held))
     return _line("carpool/settled", told)
+
+
+def wanted_line(names: list[str]) -> bytes:
+    """The line that asks for more variables, with its line end."""
+    return _line("carpool/wanted", {"env": names})
+
+
+def moved_line(moved: Moved) -> bytes:
+    """The line that says where the session is now, with its line end."""
+    return _line("carpool/moved", moved)
 
 
 def ended_line(text: str, *, again: bool = False) -> bytes:

@@ -22,6 +22,7 @@ the same broker a later door has only what the client shows: `Mcp-Session-Id`.
                      {"over": X}             exchange X gets no answer (any more): its client cancelled it
                      {"closed": Closed}      the broker has ended the stream
                      {"served": EPOCH}       which life of the supervisor serves the stream from now on
+                     {"moved": Moved}        in which workspace the session is now: for `Open.resume`
 
 What belongs to an exchange comes before its answer; several answers come where one POST had several requests.
 A message is passed on as bytes that nobody here reads: one client's garbage is no garbage frame. It has no
@@ -36,7 +37,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from carpool_protocol.attach import ResumeSession
+from carpool_protocol.attach import Moved, ResumeSession
 
 MESSAGE_CAP_BYTES: Final = 8 * 1024 * 1024 - 1024
 """The longest message that the broker takes in a frame. The door refuses what is longer."""
@@ -127,7 +128,7 @@ class Served(Struct, frozen=True):
     epoch: str
 
 
-Word = Open | Opened | Refused | Gone | Close | Over | Closed | Served
+Word = Open | Opened | Refused | Gone | Close | Over | Closed | Served | Moved
 
 
 class _Words(Struct, frozen=True, omit_defaults=True):
@@ -141,6 +142,7 @@ class _Words(Struct, frozen=True, omit_defaults=True):
     over: int | None = None
     closed: Closed | None = None
     served: str | None = None
+    moved: Moved | None = None
 
 
 _read = msgspec.json.Decoder(_Words).decode
@@ -203,7 +205,7 @@ def read_word(raw: bytes) -> Word | None:
         return None
     said: list[Word] = [
         each
-        for each in (words.open, words.opened, words.refused, words.close, words.closed)
+        for each in (words.open, words.opened, words.refused, words.close, words.closed, words.moved)
         if each is not None
     ]
     said += [] if words.gone is None else [Gone(words.gone)]
@@ -230,3 +232,5 @@ def _words(word: Word) -> _Words:
             return _Words(closed=word)
         case Served():
             return _Words(served=word.epoch)
+        case Moved():
+            return _Words(moved=word)

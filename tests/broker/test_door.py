@@ -14,11 +14,11 @@ from carpool_broker.carrier import Stream
 from carpool_broker.connection import Agent
 from carpool_broker.core.events import AnyEvent
 from carpool_broker.core.passage import Passage
-from carpool_broker.door import Door
+from carpool_broker.door import ENVIRONMENT_S, Door
 from carpool_broker.heritage import Heritage
 from carpool_broker.receive_budget import READ_AHEAD_BYTES
 from carpool_protocol import credentials
-from carpool_protocol.attach import Attach, attach_line
+from carpool_protocol.attach import Attach, attach_line, environment_line
 from carpool_protocol.attach_version import ATTACH_VERSION
 from carpool_protocol.ids import RawJson, SessionId
 from carpool_protocol.lines import OverlongLine
@@ -190,3 +190,53 @@ async def test_a_carrier_that_is_gone_when_its_attach_line_is_read_leaves_no_ses
             finally:
                 door.close()
                 ready.close()
+
+
+class Inn(Hotel):
+    """A host whose guests are asked for more of their environment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[object] = []
+        """Lines of the agent and answers of its carrier, in the order in which they are taken."""
+
+    def take(
+        self, session: SessionId, lines: list[bytes | OverlongLine], passage: Passage | None = None
+    ) -> None:
+        self.said += lines
+
+    def environment_came(self, session: SessionId, question: int, environment: dict[str, str]) -> None:
+        self.said.append((question, environment))
+
+
+@behaviour("workspaces:moved-variables")
+async def test_a_carrier_that_tells_is_asked_again_and_its_answers_are_no_lines_of_the_agent(
+    tmp_path: Path,
+) -> None:
+    path = str(tmp_path / "agents.sock")
+    ready, inn = ReadySet(), Inn()
+    door = Door(path, ready, inn, Heritage(), slow_reader_s=30.0, receive_budget_bytes=BUDGET)
+    door.open(lambda: None)
+    try:
+        with trio.fail_after(20), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
+            end.connect(path)
+            end.sendall(attach_line(Attach(version=ATTACH_VERSION, carrier="shim", keeps=True, tells=True)))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ready.run, door.flush)
+                nursery.start_soon(door.watch)
+                await until(lambda: bool(inn.lines), "it is in")
+                (agent,) = door.agents.values()
+                assert [door.ask_environment(agent.id, [name]) for name in ("A", "B")] == [1, 2]
+                assert door.ask_environment(SessionId("s99"), ["A"]) == 0
+                end.sendall(b"one\n" + environment_line({"A": "1"}) + b"two\n")
+                await until(lambda: len(inn.said) == 3, "all of that is taken")
+                agent.asked_at -= ENVIRONMENT_S
+                await until(lambda: len(inn.said) == 4, "it has taken too long")
+                end.sendall(environment_line({"B": "late"}) + environment_line({"C": "not asked"}))
+                await until(lambda: len(inn.said) == 6, "the late one is taken still")
+                nursery.cancel_scope.cancel()
+        assert inn.said[:5] == [b"one", (1, {"A": "1"}), b"two", (2, {}), (2, {"B": "late"})]
+        assert inn.said[5] == environment_line({"C": "not asked"})[:-1], "what nobody asked is the agent's"
+    finally:
+        door.close()
+        ready.close()

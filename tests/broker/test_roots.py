@@ -84,8 +84,12 @@ class Rig:
             )
         )
 
-    def come(self, session: SessionId = ME, *, roots: bool = True, ready: bool = True) -> list[Any]:
-        self.feed(ev.AgentCame(session=session, source=WORKSPACE, agent="", pid=1, carrier="shim"))
+    def come(
+        self, session: SessionId = ME, *, roots: bool = True, ready: bool = True, wanders: bool = False
+    ) -> list[Any]:
+        self.feed(
+            ev.AgentCame(session=session, source=WORKSPACE, agent="", pid=1, carrier="shim", wanders=wanders)
+        )
         greeted = ev.AgentGreeted(session, RawJson(b"0"), "2025-11-25", "x", Capabilities(roots=roots))
         return self.feed(greeted) + (self.feed(ev.AgentReady(session)) if ready else [])
 
@@ -139,6 +143,15 @@ def test_nobody_is_asked_without_roots_of_its_own_or_without_a_server_that_wants
     rig.tells("t:1", "now")
     (call,) = rig.call("t__now")
     assert isinstance(call, Call)
+
+
+@behaviour("workspaces:roots-move")
+def test_who_may_wander_is_asked_when_its_roots_change_also_where_no_server_wants_them() -> None:
+    rig = Rig(own=False)
+    assert asked(rig.come(wanders=True)) == [], "where it begins its directory says"
+    assert asked(rig.feed(ev.AgentRootsChanged(ME))) == [(ME, "roots-1", "roots/list")]
+    assert discovered(rig.lists()) == ["f:w", "t:1"], "nothing waits for that"
+    assert rig.answer("roots-1", "file:///a") == [UseRoots(ME, ("file:///a",), changed=True)]
 
 
 def test_an_answer_of_another_agent_or_to_another_question_says_nothing() -> None:
@@ -213,7 +226,7 @@ def test_changed_roots_are_asked_for_again_and_move_the_session_to_a_pool_of_its
     assert asked(rig.feed(ev.AgentRootsChanged(ME))) == [(ME, "roots-2", "roots/list")]
     (call,) = rig.call("f__read")
     assert call.key == "f:m", "until they are known, the old ones are right"
-    assert rig.answer("roots-2", "file:///b") == [UseRoots(ME, ("file:///b",))]
+    assert rig.answer("roots-2", "file:///b") == [UseRoots(ME, ("file:///b",), changed=True)]
     effects = rig.move(to="f:n", source=SourceId("next"))
     assert SessionRekeyed(ME, PoolKey("f:m"), PoolKey("f:n")) in effects, "a lease of the old pool ends"
     rig.feed(ev.SourceDropped(MINE))

@@ -7,7 +7,7 @@ import pytest
 
 from carpool_broker.configuration import DAEMON
 from carpool_broker.core.events import SessionMoved
-from carpool_broker.whereabouts import directory_of
+from carpool_broker.whereabouts import directory_of, spelled
 from carpool_protocol.attach import Attach, Moved, ResumeSession
 from carpool_protocol.attach_version import NAMING_VERSION
 from carpool_protocol.ids import ServerName, SessionId
@@ -199,3 +199,11 @@ def test_variables_of_the_workspace_that_a_session_is_in_are_asked_for_and_no_ot
 def test_a_root_is_a_directory_of_this_machine(tmp_path: Path, uri: str, path: str) -> None:
     (tmp_path / "a b").mkdir()
     assert directory_of(uri.format(tmp_path)) == path.format(tmp_path)
+
+
+def test_a_directory_is_kept_in_one_spelling(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    for each in (f"{tmp_path}/link/", f"{tmp_path}/x/../link"):
+        assert spelled(each) == str(tmp_path)
+    assert spelled("shop") == "shop"
+    assert directory_of(f"file://{tmp_path}/link") == str(tmp_path)

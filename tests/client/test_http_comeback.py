@@ -7,7 +7,7 @@ from carpool.http.effects import Request, Rules
 from carpool.http.gate import Gate
 from carpool.http.kept import Room
 from carpool.http.lobby import MAX_WAITING, MAX_WAITING_BYTES, PATIENCE_S, RETURN_S, Lobby
-from carpool_protocol.attach import ResumeSession
+from carpool_protocol.attach import Moved, ResumeSession
 from carpool_protocol.streams import Close, Open, Opened, Refused, Served
 from tests.behaviours import behaviour
 from tests.client.http_desk import Desk, Json, modern, modern_headers, notification, request
@@ -367,3 +367,11 @@ def test_a_session_of_a_door_that_died_ends_with_the_broker_as_its_greeting_is_n
     desk.take(desk.core.linked(desk.now))
     assert not [word for _, word, _ in desk.told if not isinstance(word, Close)]
     assert desk.status(desk.post(CALL, mcp_session_id="sid-1")) == 404
+
+
+@behaviour("workspaces:moved-survives")
+def test_where_a_session_has_moved_is_said_to_the_next_broker(desk: Desk) -> None:
+    _, s = begun(desk)
+    desk.say(s, Moved("shop"))
+    died(desk)
+    assert reborn(desk)[0]["resume"].moved == Moved("shop")

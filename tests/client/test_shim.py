@@ -20,14 +20,17 @@ from carpool import lock
 from carpool.shim import DEATHS
 from carpool_protocol.attach import (
     Attach,
+    Moved,
     ResumeSession,
     RunCommand,
     Settled,
     attached_line,
     ended_line,
+    moved_line,
     parse_attach,
     refused_line,
     settled_line,
+    wanted_line,
 )
 from carpool_protocol.attach_version import NAMING_VERSION
 from carpool_protocol.ids import RawJson
@@ -108,7 +111,13 @@ def test_the_attach_line_comes_first_and_says_who_and_where(desk: Desk) -> None:
     shim, _, lines = desk.attach("connect", "--profile", 'a"b')
     attach = parse_attach(lines.readline())
     assert attach == Attach(
-        version=1, carrier="shim", pid=shim.pid, cwd=os.getcwd(), profile='a"b', keeps=True
+        version=1,
+        carrier="shim",
+        pid=shim.pid,
+        cwd=os.getcwd(),
+        profile='a"b',
+        keeps=True,
+        tells=True,
     )
 
 
@@ -242,6 +251,36 @@ def test_asked_variables_are_sent_at_once_when_the_agent_is_between_lines(desk: 
     lines.readline()
     sock.sendall(attached_line("s1", ["CP_A"]))
     assert json.loads(lines.readline())["params"] == {"CP_A": "1"}
+
+
+@behaviour("workspaces:moved-variables")
+def test_variables_that_are_wanted_later_are_said_as_well(desk: Desk) -> None:
+    desk.house.environ |= {"CP_A": "1", "CP_B": "2"}
+    shim, sock, lines = desk.attach()
+    lines.readline()
+    sock.sendall(attached_line("s1", []) + b"for the agent\n" + wanted_line(["CP_A"]))
+    assert heard(shim) == b"for the agent\n"
+    assert json.loads(lines.readline())["params"] == {"CP_A": "1"}
+    say(shim, b"half")
+    assert sock.recv(4, socket.MSG_WAITALL) == b"half"
+    sock.sendall(wanted_line(["CP_B"]) + wanted_line(["CP_NONE"]) + b"more\n")
+    assert heard(shim) == b"more\n"
+    say(shim, b" a line\n")
+    assert lines.readline() == b" a line\n"
+    assert [json.loads(lines.readline())["params"] for _ in range(2)] == [{"CP_B": "2"}, {}]
+
+
+@behaviour("workspaces:moved-survives")
+def test_where_the_session_has_moved_is_said_to_the_next_broker(desk: Desk) -> None:
+    shim, sock, lines = desk.attach()
+    lines.readline()
+    moves = moved_line(Moved("/first", by_roots=True)) + moved_line(Moved("shop"))
+    sock.sendall(attached_line("s1", [], "secret", "E") + moves + b"seen\n")
+    assert heard(shim) == b"seen\n"
+    sock.shutdown(socket.SHUT_RDWR)
+    attach, sock, lines = comes_back(desk)
+    assert attach.resume is not None
+    assert attach.resume.moved == Moved("shop")
 
 
 def test_a_refusal_is_said_on_stderr_and_never_to_the_agent(desk: Desk) -> None:

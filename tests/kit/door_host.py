@@ -30,3 +30,6 @@ class NobodyReturns:
 
     def version_of(self, session: SessionId) -> str:
         raise AssertionError("nobody comes back")
+
+    def environment_came(self, session: SessionId, question: int, environment: dict[str, str]) -> None:
+        raise AssertionError("nobody is asked again")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from carpool_protocol.attach import Moved
 from carpool_protocol.streams import (
     WORD,
     Close,
@@ -35,6 +36,8 @@ WORDS: list[Word] = [
     Close(),
     Over(10**17),
     Closed("it is over"),
+    Open(workspace="shop"),
+    Moved("shop", by_roots=True),
 ]
 
 

@@ -58,5 +58,6 @@ def moved(session: Session, before: Mapping[ServerName, PoolKey]) -> list[Sessio
     return [
         SessionRekeyed(session.id, old, now.get(server, PoolKey("")))
         for server, old in before.items()
-        if server in session.used and now.get(server) != old
+        # What a session that keeps has called at an earlier broker is not known.
+        if (server in session.used or session.keeps) and now.get(server) != old
     ]

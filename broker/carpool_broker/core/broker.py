@@ -242,7 +242,7 @@ class BrokerCore:
                 came = Session(event.session, event.source, event.agent, event.pid, event.carrier)
                 came.asking = came.control = event.control
                 came.shared = came.stateless = event.shared
-                came.keeps = event.keeps
+                came.keeps, came.wanders = event.keeps, event.wanders
                 came.anonymous, came.max_open_calls = event.anonymous, event.max_open_calls
                 self.sessions[event.session] = came
                 self.outlook.enter(came)
@@ -348,6 +348,8 @@ class BrokerCore:
         before = bereft.places(session)
         self._follow()
         self._effects += bereft.moved(session, before)
+        if event.elsewhere:
+            self.hearing.left(session, before)
         self.roots.look(session)
         if session.served:
             self.outlook.discover(session, self.outlook.view(session))

@@ -243,6 +243,8 @@ class UseRoots(Effect, frozen=True):
     session: SessionId
     roots: tuple[str, ...]
     """File URIs, in the agent's order."""
+    changed: bool = False
+    """The agent has said that they are others now: they may be those of another workspace."""
 
 
 class TellServed(Effect, frozen=True):

@@ -138,6 +138,8 @@ class AgentCame(Event, frozen=True, kw_only=True):
     """Requests of many agents of one principal, who know nothing of each other: stateless ones over HTTP."""
     keeps: bool = False
     """Its carrier says again to the next broker what has no answer."""
+    wanders: bool = False
+    """Its agent's roots may take it to another workspace."""
     anonymous: bool = False
     """A shared one of nobody in particular: it can hold no lease (rule 9)."""
     max_open_calls: int = 0
@@ -149,6 +151,8 @@ class SessionMoved(Event, frozen=True):
 
     session: SessionId
     source: SourceId
+    elsewhere: bool = False
+    """It is in another workspace: what it was subscribed to is not what it was."""
 
 
 class AgentUnread(Event, frozen=True):

@@ -9,6 +9,7 @@ Knows nothing of: what is wanted (`interests`, `listens`), which instance said i
 
 from collections.abc import Callable, Iterable, Mapping
 
+from carpool_broker.core.bereft import places
 from carpool_broker.core.effects import AnyEffect, SayListChanged, SayLog, SayUpdated
 from carpool_broker.core.interests import rank
 from carpool_broker.core.ledger import Ledger
@@ -17,7 +18,8 @@ from carpool_broker.core.lists import notice_of
 from carpool_broker.core.outlook import Outlook
 from carpool_broker.core.requests import Requests
 from carpool_broker.core.session import Session
-from carpool_protocol.ids import SessionId
+from carpool_protocol.ids import PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.jsonrpc import quote
 from carpool_protocol.messages import Logged, Updated
 
 
@@ -64,6 +66,19 @@ class Hearing:
             if not exact:
                 uri = self._outlook.view(session).outward_uri(event.key, event.uri)
             self._ledger.unread.updated(SayUpdated(session_id, uri, event.params, listen), session)
+
+    def left(self, session: Session, before: Mapping[ServerName, PoolKey]) -> None:
+        """It is in another workspace. What it is subscribed to is told as changed where another pool serves
+        it from now on; where none does that is also the last that is told of it. `before`: its pools until
+        now.
+        """
+        now = places(session)
+        for server, uri, listen, spelled in self._interests.watched_by(session.id):
+            if now.get(server) != before.get(server):
+                params = RawJson(b'{"uri":%b}' % quote(uri))
+                self._ledger.unread.updated(SayUpdated(session.id, spelled, params, listen), session)
+            if server not in now:
+                self._interests.unsubscribe(session.id, server, uri, listen)
 
     def tell(self, session: Session, families: Iterable[Family]) -> None:
         """These lists are others now."""

@@ -74,6 +74,15 @@ class Interests:
         del watched[server, uri]
         return True
 
+    def watched_by(self, session: SessionId) -> list[tuple[ServerName, str, RawJson, str]]:
+        """What it is subscribed to: server, the server's own URI, the listen, the URI as it was spelled."""
+        watched = self._watched.get(session, {})
+        return [
+            (server, uri, holder, spelled)
+            for (server, uri), held in watched.items()
+            for holder, spelled in held.items()
+        ]
+
     def holders(self, session: SessionId) -> set[RawJson]:
         """The listens of this session that are subscribed to something."""
         watched = self._watched.get(session, {})

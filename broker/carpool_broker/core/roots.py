@@ -1,12 +1,13 @@
 """The roots that agents name themselves, for the servers that are told them (rule 6).
 
-Owns the question to the agent: asked once it is ready and whenever it says that its roots are others, only
-where its configuration uses the answer, one question at a time. A server never reaches the agent with
-`roots/list`: what it is told is part of its pool's key, so another answer gives the session another source,
-never the process another answer. Source: MCP 2025-11-25, client/roots.
+Owns the question to the agent: asked once it is ready, where its configuration uses the answer, and whenever
+it says that its roots are others, where they may also take it to another workspace; one question at a time. A
+server never reaches the agent with `roots/list`: what it is told is part of its pool's key, so another answer
+gives the session another source, never the process another answer. Source: MCP 2025-11-25, client/roots.
 
 Invariant (`check`): whoever is asked is there and has declared roots.
-Knows nothing of: how an answer is worded (`era.roots`) or a source found for it, what waits for it.
+Knows nothing of: which workspace roots are of, how an answer is worded (`era.roots`) or a source found for
+it, what waits for it.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,13 +29,15 @@ digits. So an answer to one is known without looking up what was asked.
 class _Agent:
     """What is known of one agent's roots."""
 
-    __slots__ = ("asked", "roots", "stale")
+    __slots__ = ("asked", "changed", "roots", "stale")
 
     def __init__(self) -> None:
         self.asked = AskId("")
         """The open question."""
         self.stale = True
         """What it said last, if anything, is no longer so."""
+        self.changed = False
+        """It has said that they are others: not where it began."""
         self.roots: tuple[str, ...] | None = None
         """What it said last."""
 
@@ -65,18 +68,21 @@ class Roots:
         """`notifications/roots/list_changed`."""
         agent = self._agents.get(session.id)
         if agent is not None:
-            agent.stale = True
+            agent.stale = agent.changed = True
             self.look(session)
 
     def look(self, session: Session) -> None:
         """Ask it, if that is needed and not being done."""
         agent = self._agents.get(session.id)
-        if agent is None or not agent.stale or agent.asked or not self._sources.own_roots(session.source):
+        if agent is None or not agent.stale or agent.asked:
+            return
+        matter = bool(self._sources.own_roots(session.source))
+        if not matter and not (agent.changed and session.wanders):
             return
         self._count += 1
         agent.stale = False
         agent.asked = AskId(f"{PREFIX}{self._count}")
-        if agent.roots is None:
+        if matter and agent.roots is None:
             session.rooting = True
         ask, version = agent.asked, session.version
         self._out(SendAsk(session.id, ask, METHOD, EMPTY_OBJECT, wants_progress=False, version=version))
@@ -93,7 +99,7 @@ class Roots:
             session.rooting = False
         else:
             agent.roots = event.roots
-            self._out(UseRoots(session.id, event.roots))
+            self._out(UseRoots(session.id, event.roots, agent.changed))
         self.look(session)
         return True
 

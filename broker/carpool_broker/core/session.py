@@ -106,7 +106,7 @@ class Session:
         "agent", "anonymous", "argument_bytes", "asking", "bereft", "called", "calls", "capabilities",
         "carrier", "control", "greeted", "id", "keeps", "late", "left_out", "listed", "listens", "lists",
         "marked", "max_open_calls", "owed", "pid", "rooting", "scope", "sent", "shared", "source",
-        "stateless", "unread_bytes", "used", "version", "waiting", "waiting_bytes",
+        "stateless", "unread_bytes", "used", "version", "waiting", "waiting_bytes", "wanders",
     )  # fmt: skip
 
     def __init__(self, session: SessionId, source: SourceId, agent: str, pid: int, carrier: str) -> None:
@@ -123,6 +123,8 @@ class Session:
         self.shared = False
         """See `AgentCame`."""
         self.keeps = False
+        """See `AgentCame`."""
+        self.wanders = False
         """See `AgentCame`."""
         self.anonymous = False
         self.max_open_calls = 0

@@ -37,6 +37,7 @@ def comeback(stream: Stream, word: Open) -> list[bytes]:
             kept=len(kept),
             open=len(left),
             asks=asks,
+            moved=stream.moved,
         )
         word = replace(word, resume=resume)
     return [word_line(s, word), *kept, *left]

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from carpool.http.header_rules import Annotated
 from carpool.http.kept import Kept
+from carpool_protocol.attach import Moved
 from carpool_protocol.streams import Kind
 
 StreamSort = Literal["session", "shared", "control", "once", "sse"]
@@ -80,6 +81,8 @@ class Stream:
         """What the broker calls it; empty until it is `opened`."""
         self.secret = ""
         """What resumes it at a later broker."""
+        self.moved: Moved | None = None
+        """In which workspace it is, if that is not the one that its URL names."""
         self.epoch = ""
         """Of the supervisor that serves it."""
         self.loose: dict[bytes, bytes] = {}

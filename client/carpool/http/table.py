@@ -36,7 +36,7 @@ from carpool.http.message import (
     version_of,
 )
 from carpool.http.open_streams import Dialogue, Endpoint, Exchange, Stream
-from carpool_protocol.attach import ResumeSession
+from carpool_protocol.attach import Moved, ResumeSession
 from carpool_protocol.streams import (
     WORD,
     Closed,
@@ -108,6 +108,8 @@ class Table(Listening):
                 self._begun(stream, word, now)
         elif isinstance(word, Served):
             stream.epoch = word.epoch
+        elif isinstance(word, Moved):
+            stream.moved = word
         elif isinstance(word, Refused) and stream.seeks:
             self.close(stream, 404, SESSION_NOT_FOUND, UNKNOWN_SESSION, now, tell=False)
         elif isinstance(word, Refused):

@@ -8,8 +8,8 @@ to be fed in order.
 The servers of a project that is not trusted are named to its sessions and never run; the user's own server of
 the same name stays in force meanwhile, so that a repository takes no name over by being visited (rule 19).
 
-Knows nothing of: sockets, calls, how scopes come into force (`core.sources`), where project files are
-(`workspaces`).
+Knows nothing of: sockets, calls, how scopes come into force (`core.sources`), what lies over the user's file
+(`layers`).
 """
 
 import hashlib
@@ -25,16 +25,14 @@ from carpool_broker.core.events import SessionMoved, SourceDropped, SourceId, So
 from carpool_broker.core.scopes import Resolution, only, resolve, resolve_run
 from carpool_broker.core.switches import Own
 from carpool_broker.guest import Guest
-from carpool_broker.places import named_places, project_places
+from carpool_broker.layers import Layers
 from carpool_broker.readings import Find, reading
 from carpool_broker.switchboard import Switchboard
 from carpool_broker.whereabouts import Spot, objection, spot_of
-from carpool_broker.workspaces import Project, Workspaces
 from carpool_protocol.attach import Attach, Moved, RunCommand
 from carpool_protocol.config.environment import scrub
 from carpool_protocol.config.expand import references
 from carpool_protocol.config.load import ConfigFile, home_of, load_layer
-from carpool_protocol.config.merge import cap_problem, merge
 from carpool_protocol.config.model import Config, ServerConfig, variables
 from carpool_protocol.config.stamps import Stamp, is_current
 from carpool_protocol.ids import ServerName, SessionId
@@ -108,14 +106,18 @@ class Configuration:
         self._guests: dict[SessionId, Guest] = {}
         self._board = board or Switchboard()
         self.switches = self._board.switches
-        self.workspaces = Workspaces(self._home, trust)
         self.problem = ""
         """Why the file as it is now is not in force; empty when it is."""
         self._env_file: dict[str, str] = {}
         self._seen: dict[str, Stamp] = {}
         self.warnings: list[str] = []
         """What was passed over in files of other programs."""
-        self.config = self._read()
+        self.layers = Layers(self._read(), self._home, trust)
+
+    @property
+    def config(self) -> Config:
+        """The user's, as it was last good."""
+        return self.layers.config
 
     def _read(self) -> Config:
         layer = load_layer(self._file, self._home)
@@ -129,20 +131,20 @@ class Configuration:
 
     def changed(self) -> bool:
         """Whether the file, or one that belongs to it, is another one than was last read."""
-        return not is_current(self._seen) or self.workspaces.changed()
+        return not is_current(self._seen) or self.layers.workspaces.changed()
 
     def reload(self) -> list[Followed]:
         """Read everything again. When the user's file is broken, `problem` says why and the last good one
         stays. A session whose directory, project or roots matter only now moves to another source.
         """
-        before = self.known().keys()
+        before = self.layers.known().keys()
         try:
-            self.config = self._read()
+            self.layers.config = self._read()
             self.problem = ""
         except BrokenConfigError as error:
             self.problem = str(error)
-        self.workspaces.reload()
-        if self.switches.forget_all(before ^ self.known().keys()):
+        self.layers.workspaces.reload()
+        if self.switches.forget_all(before ^ self.layers.known().keys()):
             self._board.keep()
         return self.follow()
 
@@ -177,14 +179,7 @@ class Configuration:
         """
         if attach.run is not None:
             return []
-        return self._variables_at(self._spot_at_first(attach))
-
-    def _variables_at(self, spot: Spot) -> list[str]:
-        project = self._project_at(spot)
-        names = variables(self._named(spot.name), disabled=True)
-        if project is not None and project.config is not None:
-            names |= variables(project.config, disabled=True)
-        return sorted(names)
+        return self.layers.variables_at(self._spot_at_first(attach))
 
     def objection(self, attach: Attach) -> Refused | None:
         """Why a session that is to see only a part of the configuration cannot be; None: it can."""
@@ -198,12 +193,12 @@ class Configuration:
         if not attach.server:
             return None
         spot = self._spot_at_first(attach)
-        project = self._project_at(spot)
-        config, name = self._merged(spot.name, project), ServerName(attach.server)
+        project = self.layers.project_at(spot)
+        config, name = self.layers.merged(spot.name, project), ServerName(attach.server)
         on = {each.name for each in config.servers.values() if not each.disabled}
         # One that is switched is back when it is switched back: until then the session sees nothing.
         on |= self.switches.everyone.keys() & config.servers.keys()
-        if name not in {*on, *config.unusable, *self._kept_out(spot.name, project)[0]}:
+        if name not in {*on, *config.unusable, *self.layers.kept_out(spot.name, project)[0]}:
             return Refused(
                 "the configuration has no server of that name, or it is disabled: see `carpool status`",
                 "unknown_server",
@@ -238,7 +233,7 @@ class Configuration:
         if guest is None or guest.attach.run is not None:
             return []
         spot = self.spot_of(guest, moved or guest.moved)
-        return [name for name in self._variables_at(spot) if name not in guest.asked]
+        return [name for name in self.layers.variables_at(spot) if name not in guest.asked]
 
     def guest(self, session: SessionId) -> Guest | None:
         """A session that is here."""
@@ -263,7 +258,7 @@ class Configuration:
             self._board.keep()
         followed = self._release(self._guests.pop(session).source)
         spots = [guest.spot for guest in self._guests.values()]
-        self.workspaces.keep({(spot.base, spot.root) for spot in spots})
+        self.layers.workspaces.keep({(spot.base, spot.root) for spot in spots})
         return followed
 
     def _place(self, session: SessionId, *, elsewhere: bool = False) -> list[Followed]:
@@ -294,8 +289,8 @@ class Configuration:
             held = _Held(guest.environment, "", "", run=attach.run, server=attach.server)
         else:
             spot = guest.spot = self.spot_of(guest, guest.moved)
-            project = self._project_at(spot)
-            merged = self._merged(spot.name, project)
+            project = self.layers.project_at(spot)
+            merged = self.layers.merged(spot.name, project)
             config = self.switches.seen(merged, own)
             servers = [each for each in config.servers.values() if not each.disabled]
             places = {name for each in servers for _, text in each.templates() for name in references(text)}
@@ -304,7 +299,7 @@ class Configuration:
             names = variables(config)
             held = _Held(
                 {name: value for name, value in guest.environment.items() if name in names},
-                self.root_of(spot) if placed or merged is not self.config else "",
+                self.layers.root_of(spot) if placed or merged is not self.config else "",
                 spot.cwd if "cwd" in places else "",
                 roots=guest.roots if "agent" in told else None,
                 spot=spot if merged is not self.config else None,
@@ -348,49 +343,13 @@ class Configuration:
         """Where a session is that has moved there."""
         return spot_of(self.config, self._home, guest.attach, moved)
 
-    def _project_at(self, spot: Spot) -> Project | None:
-        return self.workspaces.project(spot.base, spot.root)
-
-    def root_of(self, spot: Spot) -> str:
-        """The directory of the workspace there; empty where it has none."""
-        return self.workspaces.at(spot.base, spot.root).root if spot.base else ""
-
-    def _named(self, name: str) -> Config:
-        """The user's configuration, with a named workspace over it; empty, or one that is not there: none."""
-        workspace = self.config.workspaces.get(name)
-        return self.config if workspace is None else merge(self.config, workspace)
-
-    def _merged(self, name: str, project: Project | None) -> Config:
-        """The user's configuration, with that of a project over it if it may be."""
-        config = self._named(name)
-        if project is None or project.config is None or project.awaits():
-            return config
-        merged = merge(config, project.config)
-        return merged if cap_problem(merged, project.workspace.file) is None else config
-
-    def _kept_out(
-        self, name: str, project: Project | None
-    ) -> tuple[dict[ServerName, str], frozenset[ServerName]]:
-        """Servers of a project that may not run, each with why; and those that wait for trust."""
-        if project is None or project.config is None:
-            return {}, frozenset()
-        user, config = self._named(name), project.config
-        on = (name for name, server in config.servers.items() if not server.disabled)
-        names = frozenset((*on, *config.unusable)) - {*user.servers, *user.unusable}
-        if why := project.awaits():
-            return dict.fromkeys(names, why), names
-        too_many = cap_problem(merge(user, config), project.workspace.file)
-        return (
-            ({}, frozenset()) if too_many is None else (dict.fromkeys(names, too_many.render()), frozenset())
-        )
-
     def resolve(self, source: SourceId) -> SourceRead:
         """What this source comes to now."""
         held = self._sources[source]
         if held.run is not None:
             return self._reading(source, held, self.config, resolve_run(held.run, secret=self._secret))
-        project = self.workspaces.projects.get(held.project)
-        config = self.switches.seen(self._merged(held.name, project), held.own)
+        project = self.layers.workspaces.projects.get(held.project)
+        config = self.switches.seen(self.layers.merged(held.name, project), held.own)
         found = resolve(
             config,
             environment=held.environment,
@@ -405,30 +364,11 @@ class Configuration:
             interpreter=sys.executable,
             named_root=held.named_root,
         )
-        kept_out, untrusted = self._kept_out(held.name, project)
+        kept_out, untrusted = self.layers.kept_out(held.name, project)
         found = replace(found, misconfigured={**found.misconfigured, **kept_out}, untrusted=untrusted)
         return self._reading(source, held, config, found)
 
-    # --- what operators see ----------------------------------------------------------------------------
-
-    def known(self) -> dict[ServerName, ServerConfig]:
-        """Every server that is configured here, also in projects that are not trusted, as its file has it."""
-        servers: dict[ServerName, ServerConfig] = {}
-        for project in self.workspaces.projects.values():
-            if project.config is not None:
-                servers |= project.config.servers
-        for workspace in self.config.workspaces.values():
-            servers |= workspace.servers
-        return {**servers, **self.config.servers}
-
-    def written(self, name: ServerName) -> list[ServerConfig]:
-        """Every server of this name, as its file has it."""
-        projects = (each.config for each in self.workspaces.projects.values())
-        files = [self.config, *(each for each in projects if each is not None)]
-        written = [each.servers for each in files] + [
-            each.servers for each in self.config.workspaces.values()
-        ]
-        return [each[name] for each in written if name in each]
+    # --- what others see ---------------------------------------------------------------------------------
 
     def written_for(self, session: SessionId, name: ServerName) -> ServerConfig | None:
         """The server that a session would see under this name if nothing were switched. Sessions of
@@ -437,18 +377,12 @@ class Configuration:
         guest = self._guests.get(session)
         if guest is None or guest.attach.run is not None:
             return None
-        spot = guest.spot
-        return self._merged(spot.name, self._project_at(spot)).servers.get(name)
-
-    def places(self) -> list[dict[str, object]]:
-        """The workspaces that are named here, and those that have a project file, for `status`."""
-        projects = [project for _, project in sorted(self.workspaces.projects.items())]
-        return named_places(self.config, self._home) + project_places(self.config, self._home, projects)
+        return self.layers.at(guest.spot).servers.get(name)
 
     def secrets(self) -> Iterator[str]:
         """Values of variables that are in use: nothing that is kept on disk may hold one."""
         yield from self._env_file.values()
-        for project in self.workspaces.projects.values():
+        for project in self.layers.workspaces.projects.values():
             yield from project.env.values()
         for held in self._sources.values():
             yield from held.environment.values()
@@ -462,7 +396,7 @@ class Configuration:
         guest = self._guests.get(session)
         if guest is None or guest.attach.run is not None:
             return {"name": "", "root": ""}
-        return {"name": guest.spot.name, "root": self.root_of(guest.spot)}
+        return {"name": guest.spot.name, "root": self.layers.root_of(guest.spot)}
 
     def _reading(self, source: SourceId, held: _Held, config: Config, found: Resolution) -> SourceRead:
         if held.server:

@@ -174,7 +174,7 @@ class Control:
                 waiting[owed.key] = waiting.get(owed.key, 0) + 1
         config = self._configuration.config
         switches = self._configuration.switches
-        known = switches.over(self._configuration.known())
+        known = switches.over(self._configuration.layers.known())
         servers = {name: "disabled" if server.disabled else "" for name, server in known.items()}
         untrusted: set[ServerName] = set()
         for source in core.sources.sources.values():
@@ -197,16 +197,13 @@ class Control:
                 sharing={name: server.policy.sharing for name, server in known.items()},
                 tags={name: server.tags for name, server in known.items()},
                 untrusted=frozenset(untrusted),
-                workspaces=self._configuration.places(),
+                workspaces=self._configuration.layers.places(),
                 places={each.id: self._configuration.whereabouts(each.id) for each in sessions},
                 config_file=config.file,
                 config_problem=self._configuration.problem,
                 switches=switches.everyone,
                 switches_of=switches.sessions,
-                disabled_in={
-                    name: sorted({each.file for each in self._configuration.written(name) if each.disabled})
-                    for name in known
-                },
+                disabled_in={name: self._configuration.layers.disabled_in(name) for name in known},
                 waiting=waiting,
             )
         )
@@ -327,7 +324,7 @@ class Control:
         name = ServerName(server)
         if name in pools:
             return pools[name]
-        known = sorted({*pools, *self._configuration.known()})
+        known = sorted({*pools, *self._configuration.layers.known()})
         if name in known or self._misconfigured(name):
             slug = "misconfigured" if self._misconfigured(name) else "stopped"
             raise ControlError(slug, f"The server {server} has no pool: {self._why_not(name)}.")
@@ -360,7 +357,7 @@ class Control:
         if why:
             return f"{'awaits trust' if self._untrusted(name) else 'misconfigured'}: {why}"
         switches = self._configuration.switches
-        server = switches.over(self._configuration.known()).get(name)
+        server = switches.over(self._configuration.layers.known()).get(name)
         if server is not None and server.disabled:
             return f"disabled: {switches.why_off(server)} `carpool enable {name}` switches it on"
         return "no such server in the configuration"

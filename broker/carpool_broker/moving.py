@@ -88,10 +88,8 @@ class Moving:
         if guest is None or not guest.wanders or not (directory := directory_of(roots[0])):
             return None
         moved = Moved(directory, by_roots=True)
-        there, here = configuration.spot_of(guest, moved), guest.spot
-        if (there.name, configuration.root_of(there)) == (here.name, configuration.root_of(here)):
-            return None
-        return moved
+        there, here, root_of = configuration.spot_of(guest, moved), guest.spot, configuration.layers.root_of
+        return None if (there.name, root_of(there)) == (here.name, root_of(here)) else moved
 
     def look(self, sessions: list[SessionId]) -> None:
         """The configuration is another one: carriers are asked for what it uses and they have not said."""

@@ -70,13 +70,13 @@ class Switching:
             "session": session,
             "enabled": self._enabled(name, session),
             "until": until,
-            "disabled_in": sorted({each.file for each in self._configuration.written(name) if each.disabled}),
+            "disabled_in": self._configuration.layers.disabled_in(name),
             "problems": problems,
         }
 
     def _turn(self, name: ServerName, *, on: bool | None) -> None:
         configuration, switches = self._configuration, self._configuration.switches
-        written = configuration.written(name)
+        written = configuration.layers.written(name)
         if on is None:
             if switches.forget(name):
                 self._follow(configuration.switched())
@@ -97,7 +97,7 @@ class Switching:
             raise CannotSwitchError(f"There is no session of this id. There are: {there}.")
         written = configuration.written_for(session, name)
         if written is None:
-            if configuration.written(name):
+            if configuration.layers.written(name):
                 raise CannotSwitchError(
                     "This session does not see the server: it is another workspace's, or awaits trust."
                 )
@@ -121,7 +121,7 @@ class Switching:
     def _enabled(self, name: ServerName, session: SessionId) -> bool:
         """Whether anybody sees it now, or this session does."""
         configuration = self._configuration
-        found = configuration.written(name)
+        found = configuration.layers.written(name)
         if session:
             mine = configuration.written_for(session, name)
             found = [] if mine is None else [mine]
@@ -133,7 +133,7 @@ class Switching:
         configuration = self._configuration
         if (why := configuration.config.unusable.get(name)) is not None:
             return f"The server cannot be run as it is written: {why}."
-        known = sorted(configuration.known())
+        known = sorted(configuration.layers.known())
         meant = did_you_mean(name, known)
         hint = f"Did you mean {meant}?" if meant else f"There are: {', '.join(known) or 'none'}."
         return f"There is no server of this name in the configuration. {hint}"

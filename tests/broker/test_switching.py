@@ -204,7 +204,7 @@ def test_a_projects_server_is_switched_with_all_of_its_name(tmp_path: Path) -> N
     work.mkdir()
     (work / ".mcp.json").write_text(json.dumps({"mcpServers": {"a": {"command": "z"}, "its": A}}))
     house.come(ONE, str(work))
-    project = house.configuration.workspaces.project(str(work))
+    project = house.configuration.layers.workspaces.project(str(work))
     assert project is not None
     give_trust(house.store, find_workspace(str(work), "/h"), project.digest)
     house.reload()

@@ -37,7 +37,7 @@ def test_who_works_below_a_root_is_in_that_workspace_and_nobody_else(tmp_path: P
     assert outside.source == DAEMON
     assert house.configuration.whereabouts(ONE) == {"name": "shop", "root": f"{tmp_path}/work/shop"}
     assert house.configuration.whereabouts(TWO) == {"name": "", "root": f"{tmp_path}/work/other"}
-    (place,) = house.configuration.places()
+    (place,) = house.configuration.layers.places()
     assert (place["name"], place["trust"], place["servers"]) == ("shop", "own", ["a"])
     assert "takes the place of your server" in str(place["warnings"])
 

@@ -134,7 +134,7 @@ def test_a_project_takes_a_name_of_the_users_over_only_when_trusted_and_only_for
     house.look()
     assert runs(house.seen(ONE)) == {"a": ("its", f"{tmp_path}/p")}
     assert runs(house.seen(TWO)) == {"a": ("mine", str(tmp_path))}
-    (place,) = house.configuration.places()
+    (place,) = house.configuration.layers.places()
     assert place["trust"] == "trusted"
     assert place["warnings"] == [f"{file}:1: a: takes the place of your server of this name in {house.file}"]
 
@@ -155,10 +155,10 @@ def test_sessions_of_one_project_are_one_source_wherever_in_it_they_are(tmp_path
     house = House(tmp_path, {"a": {"command": "x"}})
     house.trust(house.project("p", {"b": {"command": "x"}}))
     assert house.come(ONE, "p/x").source == house.come(TWO, "p/y/z").source != DAEMON
-    assert len(house.configuration.workspaces.projects) == 1
+    assert len(house.configuration.layers.workspaces.projects) == 1
     house.configuration.leave(ONE)
     house.configuration.leave(TWO)
-    assert house.configuration.workspaces.projects == {}
+    assert house.configuration.layers.workspaces.projects == {}
 
 
 def test_a_project_file_that_comes_later_or_goes_moves_its_sessions(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_project_file_that_another_one_shadows_is_named(tmp_path: Path) -> Non
     first = house.project("p", {"b": {"command": "x"}}, ".carpool/mcp.json")
     second = house.project("p", {"c": {"command": "x"}})
     house.come(ONE, "p")
-    (place,) = house.configuration.places()
+    (place,) = house.configuration.layers.places()
     assert (place["file"], place["servers"]) == (str(first), ["b"])
     assert place["warnings"] == [f"{second} is not read: {first} shadows it"]
 
@@ -194,7 +194,7 @@ def test_a_project_file_that_breaks_leaves_what_was_good(tmp_path: Path) -> None
     file.write_text("{", encoding="utf-8")
     house.look()
     assert runs(house.seen(ONE)) == {"b": ("x", f"{tmp_path}/p")}
-    (place,) = house.configuration.places()
+    (place,) = house.configuration.layers.places()
     assert place["problems"] == [f"{file}:1: this {{ is not closed: }} is missing"]
     assert house.configuration.problem == "", "the user's own file is fine"
 
@@ -231,7 +231,7 @@ def test_a_project_whose_servers_do_not_fit_is_kept_out_with_the_reason(tmp_path
     assert runs(read).keys() == {"a"}
     assert "add up to 4 instances" in read.misconfigured[B]
     assert read.untrusted == frozenset()
-    (place,) = house.configuration.places()
+    (place,) = house.configuration.layers.places()
     assert "add up to 4 instances" in str(place["problems"])
 
 

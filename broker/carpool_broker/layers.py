@@ -1,0 +1,105 @@
+"""The user's configuration with what lies over it: a named workspace, then a trusted project's own file.
+
+Owns what these come to at one place, and which servers are written where. Nothing that has been switched by
+operators counts here (`core.switches`).
+
+Invariant: the servers of a project that may not run are in no configuration that is given out.
+Knows nothing of: sessions, sources, environments.
+"""
+
+from carpool_broker.places import named_places, project_places
+from carpool_broker.whereabouts import Spot
+from carpool_broker.workspaces import Project, Workspaces
+from carpool_protocol.config.merge import cap_problem, merge
+from carpool_protocol.config.model import Config, ServerConfig, variables
+from carpool_protocol.ids import ServerName
+
+
+class Layers:
+    """All of them. `config`: the last good reading of the user's file."""
+
+    def __init__(self, config: Config, home: str, trust: str) -> None:
+        """`trust`: the file of trusted projects; empty: none is."""
+        self.config = config
+        self.home = home
+        self.workspaces = Workspaces(home, trust)
+
+    def project_at(self, spot: Spot) -> Project | None:
+        """The project there, if it has a file with servers."""
+        return self.workspaces.project(spot.base, spot.root)
+
+    def root_of(self, spot: Spot) -> str:
+        """The directory of the workspace there; empty where it has none."""
+        return self.workspaces.at(spot.base, spot.root).root if spot.base else ""
+
+    def named(self, name: str) -> Config:
+        """The user's configuration, with a named workspace over it; empty, or one that is not there: none."""
+        workspace = self.config.workspaces.get(name)
+        return self.config if workspace is None else merge(self.config, workspace)
+
+    def merged(self, name: str, project: Project | None) -> Config:
+        """The same, with that of a project over it if it may be."""
+        config = self.named(name)
+        if project is None or project.config is None or project.awaits():
+            return config
+        merged = merge(config, project.config)
+        return merged if cap_problem(merged, project.workspace.file) is None else config
+
+    def at(self, spot: Spot) -> Config:
+        """What is in force there."""
+        return self.merged(spot.name, self.project_at(spot))
+
+    def kept_out(
+        self, name: str, project: Project | None
+    ) -> tuple[dict[ServerName, str], frozenset[ServerName]]:
+        """Servers of a project that may not run, each with why; and those that wait for trust."""
+        if project is None or project.config is None:
+            return {}, frozenset()
+        user, config = self.named(name), project.config
+        on = (name for name, server in config.servers.items() if not server.disabled)
+        names = frozenset((*on, *config.unusable)) - {*user.servers, *user.unusable}
+        if why := project.awaits():
+            return dict.fromkeys(names, why), names
+        too_many = cap_problem(merge(user, config), project.workspace.file)
+        return (
+            ({}, frozenset()) if too_many is None else (dict.fromkeys(names, too_many.render()), frozenset())
+        )
+
+    def variables_at(self, spot: Spot) -> list[str]:
+        """The variables that servers use there, also those that may not run yet."""
+        project = self.project_at(spot)
+        names = variables(self.named(spot.name), disabled=True)
+        if project is not None and project.config is not None:
+            names |= variables(project.config, disabled=True)
+        return sorted(names)
+
+    # --- what operators see ----------------------------------------------------------------------------
+
+    def _files(self) -> list[dict[ServerName, ServerConfig]]:
+        """The servers of everybody, of each named workspace and of each project that is in use."""
+        projects = [each.config for each in self.workspaces.projects.values()]
+        return [
+            self.config.servers,
+            *(each.servers for each in self.config.workspaces.values()),
+            *(each.servers for each in projects if each is not None),
+        ]
+
+    def known(self) -> dict[ServerName, ServerConfig]:
+        """Every server that is configured here, also in projects that are not trusted, as its file has it."""
+        servers: dict[ServerName, ServerConfig] = {}
+        for each in reversed(self._files()):
+            servers |= each
+        return servers
+
+    def written(self, name: ServerName) -> list[ServerConfig]:
+        """Every server of this name, as its file has it."""
+        return [each[name] for each in self._files() if name in each]
+
+    def disabled_in(self, name: ServerName) -> list[str]:
+        """The files that say that a server of this name is disabled."""
+        return sorted({each.file for each in self.written(name) if each.disabled})
+
+    def places(self) -> list[dict[str, object]]:
+        """The workspaces that are named here, and those that have a project file, for `status`."""
+        projects = [project for _, project in sorted(self.workspaces.projects.items())]
+        return named_places(self.config, self.home) + project_places(self.config, self.home, projects)

@@ -396,10 +396,13 @@ class Configuration:
         return found
 
     def secrets(self) -> Iterator[str]:
-        """Values of variables that are in use: nothing that is kept on disk may hold one."""
+        """Values of variables that are in use: nothing that is kept on disk may hold one. Those of a project
+        that is not trusted are given to nobody, and may be words that every list holds.
+        """
         yield from self._env_file.values()
         for project in self.workspaces.projects.values():
-            yield from project.env.values()
+            if not project.awaits():
+                yield from project.env.values()
         for held in self._sources.values():
             yield from held.environment.values()
 

@@ -140,14 +140,15 @@ class Configuration:
         """Read everything again. When the user's file is broken, `problem` says why and the last good one
         stays. A session whose directory, project or roots matter only now moves to another source.
         """
-        before = self.known().keys()
+        before = self._named()
         try:
             self.config = self._read()
             self.problem = ""
         except BrokenConfigError as error:
             self.problem = str(error)
         self.workspaces.reload()
-        if self.switches.forget_all(before ^ self.known().keys()):
+        # One that comes keeps its switch: it was meant for those of this name whose sessions have left.
+        if self.switches.forget_all(before - self._named()):
             self._board.keep()
         return self.follow()
 
@@ -360,6 +361,12 @@ class Configuration:
             if project.config is not None:
                 servers |= project.config.servers
         return {**servers, **self.config.servers}
+
+    def _named(self) -> set[ServerName]:
+        """The same with those that cannot be run as they are written just now."""
+        projects = (each.config for each in self.workspaces.projects.values())
+        unusable = {name for each in (self.config, *projects) if each is not None for name in each.unusable}
+        return {*self.known(), *unusable}
 
     def written(self, name: ServerName) -> list[ServerConfig]:
         """Every server of this name, as its file has it."""

@@ -137,14 +137,15 @@ class Configuration:
         """Read everything again. When the user's file is broken, `problem` says why and the last good one
         stays. A session whose directory, project or roots matter only now moves to another source.
         """
-        before = self.layers.known().keys()
+        before = self.layers.names()
         try:
             self.layers.config = self._read()
             self.problem = ""
         except BrokenConfigError as error:
             self.problem = str(error)
         self.layers.workspaces.reload()
-        if self.switches.forget_all(before ^ self.layers.known().keys()):
+        # One that comes keeps its switch: it was meant for those of this name whose sessions have left.
+        if self.switches.forget_all(before - self.layers.names()):
             self._board.keep()
         return self.follow()
 
@@ -380,10 +381,13 @@ class Configuration:
         return self.layers.at(guest.spot).servers.get(name)
 
     def secrets(self) -> Iterator[str]:
-        """Values of variables that are in use: nothing that is kept on disk may hold one."""
+        """Values of variables that are in use: nothing that is kept on disk may hold one. Those of a project
+        that is not trusted are given to nobody, and may be words that every list holds.
+        """
         yield from self._env_file.values()
         for project in self.layers.workspaces.projects.values():
-            yield from project.env.values()
+            if not project.awaits():
+                yield from project.env.values()
         for held in self._sources.values():
             yield from held.environment.values()
 

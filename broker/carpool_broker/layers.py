@@ -11,7 +11,7 @@ from carpool_broker.places import named_places, project_places
 from carpool_broker.whereabouts import Spot
 from carpool_broker.workspaces import Project, Workspaces
 from carpool_protocol.config.merge import cap_problem, merge
-from carpool_protocol.config.model import Config, ServerConfig, variables
+from carpool_protocol.config.model import Config, NamedWorkspace, ServerConfig, variables
 from carpool_protocol.ids import ServerName
 
 
@@ -75,25 +75,25 @@ class Layers:
 
     # --- what operators see ----------------------------------------------------------------------------
 
-    def _files(self) -> list[dict[ServerName, ServerConfig]]:
-        """The servers of everybody, of each named workspace and of each project that is in use."""
-        projects = [each.config for each in self.workspaces.projects.values()]
-        return [
-            self.config.servers,
-            *(each.servers for each in self.config.workspaces.values()),
-            *(each.servers for each in projects if each is not None),
-        ]
+    def _all(self) -> list[Config | NamedWorkspace]:
+        """That of everybody, of each named workspace and of each project that is in use."""
+        projects = (each.config for each in self.workspaces.projects.values())
+        return [self.config, *self.config.workspaces.values(), *filter(None, projects)]
 
     def known(self) -> dict[ServerName, ServerConfig]:
         """Every server that is configured here, also in projects that are not trusted, as its file has it."""
         servers: dict[ServerName, ServerConfig] = {}
-        for each in reversed(self._files()):
-            servers |= each
+        for each in reversed(self._all()):
+            servers |= each.servers
         return servers
+
+    def names(self) -> set[ServerName]:
+        """Theirs, with those that cannot be run as they are written just now."""
+        return {*self.known(), *(name for each in self._all() for name in each.unusable)}
 
     def written(self, name: ServerName) -> list[ServerConfig]:
         """Every server of this name, as its file has it."""
-        return [each[name] for each in self._files() if name in each]
+        return [each.servers[name] for each in self._all() if name in each.servers]
 
     def disabled_in(self, name: ServerName) -> list[str]:
         """The files that say that a server of this name is disabled."""

@@ -8,6 +8,7 @@ Knows nothing of: what a schema is (`pymodule`), terminals.
 
 import ast
 import os
+import warnings
 from collections.abc import Callable, Iterator
 
 from carpool.pymodule.choose import untyped_text
@@ -36,9 +37,12 @@ def module_warnings(config: Config, expand: Expand, home: str, workspace: str) -
 def untyped_functions(source: str, file: str) -> Iterator[tuple[str, str, list[str]]]:
     """(where, name, parameters) of each public function with parameters that have no types.
 
-    Raises `SyntaxError`, `ValueError`: it is no Python.
+    Raises `SyntaxError`, `ValueError`: it is no Python; `RecursionError`, `MemoryError`: it is nested too
+    deeply.
     """
-    tree = ast.parse(source, file)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about an escape in a string: whoever runs the module is told
+        tree = ast.parse(source, file)
     named = _all_of(tree)
     for node in tree.body:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -63,6 +67,8 @@ def _looked_at(directory: str, module: str, *, strict: bool) -> list[str]:
             found = list(untyped_functions(source, os.path.basename(file)))
         except (OSError, UnicodeDecodeError):
             continue
+        except (RecursionError, MemoryError):
+            return [f"{os.path.basename(file)}: is too deeply nested to be looked at"]
         except (SyntaxError, ValueError) as error:
             line = getattr(error, "lineno", None) or 1
             return [f"{os.path.basename(file)}:{line}: is no Python"]

@@ -48,8 +48,10 @@ def problems(schema: object, arguments: object) -> list[Problem]:
 
     if not isinstance(schema, dict):
         raise BadSchemaError("it is no object")
-    kind = validator_for(schema, default=Draft202012Validator)
+    if not isinstance(schema.get("$schema", ""), str):
+        raise BadSchemaError("its $schema is no text")
     try:
+        kind = validator_for(schema, default=Draft202012Validator)
         kind.check_schema(schema)
         found = sorted(kind(schema, registry=REGISTRY).iter_errors(arguments), key=_place)
     except SchemaError as error:

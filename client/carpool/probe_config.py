@@ -17,7 +17,18 @@ START_S = 330.0
 _MOST_ALONE = 4
 """Two private runs at once, one after them, and one instance that is still ending."""
 _REPLACED = frozenset(
-    {"sharing", "pool", "disabled", "auto_connect", "tools_prefix", "description_prefix", "lease_idle_s"}
+    {
+        *(
+            "sharing",
+            "pool",
+            "disabled",
+            "auto_connect",
+            "tools_prefix",
+            "description_prefix",
+            "lease_idle_s",
+        ),
+        "tools_file",  # what is tried is what the server itself offers
+    }
 )
 
 

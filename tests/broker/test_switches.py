@@ -108,7 +108,7 @@ def test_what_says_nothing_to_run_stays_off() -> None:
     assert on(switches.seen(config(a=True))) == ["a"]
 
 
-def test_servers_that_came_or_left_start_with_what_their_files_say() -> None:
+def test_servers_that_have_left_start_with_what_their_files_say() -> None:
     switches = Switches()
     switches.turn(A, [one(A)], on=False)
     switches.turn_for(ONE, one(OFF), on=True)

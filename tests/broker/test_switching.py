@@ -174,6 +174,32 @@ def test_a_broken_file_drops_no_switch(tmp_path: Path) -> None:
     assert house.listed() == []
 
 
+def test_a_server_that_cannot_be_run_for_a_moment_keeps_its_switch(tmp_path: Path) -> None:
+    house = House(tmp_path, a={**A, "tools_file": "tools.json"})
+    (tmp_path / "tools.json").write_text("[]")
+    house.reload()
+    house.turn("a", on=False)
+    for half in ("[", "[]"):  # its tools_file is being written
+        (tmp_path / "tools.json").write_text(half)
+        house.reload()
+    assert house.listed() == []
+
+
+def test_another_project_that_comes_to_have_the_name_drops_no_switch(tmp_path: Path) -> None:
+    house = House(tmp_path, a=A)
+    work, strange = tmp_path / "work", tmp_path / "strange"
+    for each in (work, strange):
+        each.mkdir()
+        (each / ".mcp.json").write_text(json.dumps({"mcpServers": {"its": A} if each is work else {}}))
+    house.come(ONE, str(work))
+    house.turn("its", on=False)
+    house.configuration.leave(ONE)
+    house.come(TWO, str(strange))
+    (strange / ".mcp.json").write_text(json.dumps({"mcpServers": {"its": A}}))
+    house.reload()
+    assert house.configuration.switches.everyone == {"its": False}
+
+
 @behaviour("switch:saved")
 def test_once_the_file_says_it_no_switch_is_left(tmp_path: Path) -> None:
     house = House(tmp_path, a=A)

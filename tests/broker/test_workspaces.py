@@ -102,6 +102,18 @@ def test_a_project_runs_nothing_before_it_is_trusted_and_its_servers_are_named(t
     assert (now.misconfigured, now.untrusted) == ({}, frozenset())
 
 
+def test_a_project_that_is_not_trusted_has_no_say_in_what_is_kept_on_disk(tmp_path: Path) -> None:
+    house = House(tmp_path, {"a": {"command": "mine"}})
+    file = house.project("p", {"b": {"command": "its"}}, env_file="env", file=".carpool/mcp.json")
+    (file.parent / "env").write_text("EVERYWHERE=inputSchema\n")
+    house.come(ONE, "p")
+    assert list(house.configuration.secrets()) == []
+    layer = load_layer(ConfigFile(str(file), asked_for=True), str(tmp_path), project=True)
+    give_trust(house.store, find_workspace(str(tmp_path / "p"), str(tmp_path)), layer.digest)
+    house.look()
+    assert list(house.configuration.secrets()) == ["inputSchema"]
+
+
 @behaviour("trust:asked-again")
 def test_after_a_change_a_project_waits_for_trust_again(tmp_path: Path) -> None:
     house = House(tmp_path, {})

@@ -56,12 +56,16 @@ def test_check_names_them_in_the_users_and_in_a_projects_modules_and_runs_nothin
     code.mkdir(parents=True)
     (code / "loose.py").write_text(f"open({str(ran)!r}, 'w')\ndef shout(text):\n    return text\n")
     (code / "broken.py").write_text("x = (\n")
+    (code / "endless.py").write_text("x = 1" + "+1" * 100_000)
+    (code / "warned.py").write_text("def f(a: str): return '\\d'\n")
     file = house.base / ".config" / "carpool" / "carpool.json"
     file.parent.mkdir(parents=True)
     servers = {
         "mine": {"python": "pack.loose", "cwd": "~/code"},
         "hard": {"python": "pack.${NAME}", "cwd": "code", "strict": True},
         "broken": {"python": "pack.broken", "cwd": "code"},
+        "endless": {"python": "pack.endless", "cwd": "code"},
+        "warned": {"python": "pack.warned", "cwd": "code"},
         "installed": {"python": "json"},
         "off": {"python": "pack.loose", "cwd": "code", "disabled": True},
     }
@@ -74,5 +78,6 @@ def test_check_names_them_in_the_users_and_in_a_projects_modules_and_runs_nothin
         "mine: loose.py:2: shout: text has no type, so the tool takes any arguments",
         "hard: loose.py:2: shout: text has no type; with `strict` that keeps hard from starting",
         "broken: broken.py:1: is no Python",
+        "endless: endless.py: is too deeply nested to be looked at",
     ]
     assert not ran.exists()

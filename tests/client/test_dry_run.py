@@ -69,8 +69,11 @@ def test_another_dialect_is_heeded() -> None:
         {"$ref": "#/$defs/none"},
         {"$ref": "#"} | {"type": "object"},
         {"properties": {"a": {"pattern": "("}}},
+        {"$schema": 5},
+        {"$schema": ["x"]},
+        {"$schema": "http://[x"},
     ],
-    ids=["none", "invalid", "elsewhere", "dangling", "endless", "pattern"],
+    ids=["none", "invalid", "elsewhere", "dangling", "endless", "pattern", "number", "list", "no-uri"],
 )
 def test_a_schema_that_is_of_no_use_is_said_to_be(schema: object) -> None:
     with pytest.raises(BadSchemaError):

@@ -223,6 +223,7 @@ def test_the_private_configuration_is_right_and_keeps_what_decides_how_the_serve
         "auto_connect": True,
         "disabled": True,
         "tools_prefix": "",
+        "tools_file": "tools.json",
     }
     loaded = read_config(arranged(written, "/home/e/.env"), "probe")
     assert loaded.problems == []
@@ -233,6 +234,7 @@ def test_the_private_configuration_is_right_and_keeps_what_decides_how_the_serve
         assert (server.command, server.args, server.env) == ("npx", ("-y", "${X:-y}"), written["env"])
         assert (server.cwd, server.policy.timeout_s, server.tools_deny) == ("${workspace}", 7, ("d*",))
         assert (server.disabled, server.tools_prefix, server.policy.min_instances) == (False, None, 0)
+        assert server.tools_file is None
     alone, shared = (loaded.config.servers[name].policy for name in loaded.config.servers)
     assert (alone.sharing, shared.sharing, shared.max_instances) == ("session", "concurrent", 1)
     assert alone.max_instances >= 3

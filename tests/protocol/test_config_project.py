@@ -86,6 +86,26 @@ def test_a_project_file_that_comes_is_noticed_by_the_directories_that_were_searc
     assert not is_current(before.seen)
 
 
+def test_files_that_come_and_go_in_a_project_are_no_change_of_where_it_is(tmp_path: Path) -> None:
+    """Else a build, or a cwd below /tmp, would have everything read again every second."""
+    deep = tmp_path / "repo" / "src"
+    deep.mkdir(parents=True)
+    plain = find_workspace(str(deep), str(tmp_path / "home"))
+    touch(tmp_path / "repo" / "made.o")
+    touch(deep / "made.o")
+    assert is_current(plain.seen)
+    (tmp_path / "repo" / ".git").mkdir()
+    assert not is_current(plain.seen)
+    root = find_workspace(str(deep), str(tmp_path / "home"))
+    touch(tmp_path / "repo" / ".git" / "index.lock")
+    assert is_current(root.seen)
+    for each in PROJECT_FILES:
+        file = touch(tmp_path / "repo" / each)
+        assert not is_current(root.seen)
+        file.unlink()
+        assert is_current(root.seen)
+
+
 # --- trust -------------------------------------------------------------------------------------------------
 
 

@@ -55,7 +55,7 @@ class Switches:
         return found
 
     def forget_all(self, servers: Iterable[ServerName]) -> bool:
-        """These came into the configuration or left it: what was meant was another server."""
+        """These have left the configuration: one that comes under this name later is another server."""
         return bool([server for server in servers if self.forget(server)])
 
     def ended(self, session: SessionId) -> bool:

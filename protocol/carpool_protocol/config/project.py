@@ -26,8 +26,6 @@ PROJECT_FILES: Final = (
 )
 """In order: each shadows those after it."""
 
-_INSIDE: Final = tuple(sorted({os.path.dirname(each) for each in PROJECT_FILES} - {""}))
-
 
 class Workspace(Struct, frozen=True):
     """What was found from one directory."""
@@ -39,7 +37,9 @@ class Workspace(Struct, frozen=True):
     shadowed: tuple[str, ...] = ()
     """Project files of the same directory that are not read."""
     seen: dict[str, Stamp] = {}
-    """Directories: while all are so, so is this."""
+    """Files that are there or might come: while all are so, so is this. No directories: in those of a project
+    files come and go all the time. One that is no longer a git root is found out with the next change.
+    """
 
 
 def find_workspace(cwd: str, home: str, within: str = "") -> Workspace:
@@ -53,15 +53,16 @@ def find_workspace(cwd: str, home: str, within: str = "") -> Workspace:
     git = ""
     at = start = os.path.normpath(cwd)
     while (identity := _identity(at)) is None or identity != end:
-        for each in (at, *(os.path.join(at, inside) for inside in _INSIDE)):
-            # One that comes changes the directory around it.
-            if (current := stamp(each)) is not None or each == at:
-                seen[each] = current
-        found = [path for each in PROJECT_FILES if os.path.isfile(path := os.path.join(at, each))]
+        paths = [os.path.join(at, each) for each in PROJECT_FILES]
+        seen |= {path: stamp(path) for path in paths}
+        found = [path for path in paths if os.path.isfile(path)]
         if found:
             return Workspace(at, found[0], tuple(found[1:]), seen)
-        if not git and os.path.exists(os.path.join(at, ".git")):
+        mark = os.path.join(at, ".git")
+        if not git and os.path.exists(mark):
             git = at
+        elif not git:
+            seen[mark] = None
         above = os.path.dirname(at)
         if at in {above, within} or (last is not None and identity == last):
             break

@@ -7,9 +7,10 @@ Knows nothing of: how a file is edited (`config.edit`), what becomes of agents t
 """
 
 import contextlib
+import fcntl
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,22 @@ def change(file: str, edit: Callable[[str], str], *, project: bool = False) -> b
     """Edit a file in place, also one that is a link to where somebody keeps it. False: nothing is to change.
     `project`: it is a project's. Ends the verb where it cannot be edited.
     """
+    with _alone_in(os.path.dirname(os.path.realpath(file))):
+        return _changed(file, edit, project=project)
+
+
+@contextlib.contextmanager
+def _alone_in(directory: str) -> Iterator[None]:
+    """One verb at a time edits here: of two at once the first one's change would be written over."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # it is made yet, or cannot be locked
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+
+
+def _changed(file: str, edit: Callable[[str], str], *, project: bool) -> bool:
     try:
         path = Path(os.path.realpath(file))
         text = path.read_bytes().decode() if path.exists() else _EMPTY  # with the ends of lines that it has

@@ -24,6 +24,8 @@ from carpool_protocol.config.trust import Trust, give_trust, read_trust, take_tr
 
 T = TypeVar("T")
 Facts = dict[str, Any]
+_HERE = "${workspace}"
+"""Where a project's servers run unless its file says otherwise."""
 
 
 @click.command()
@@ -122,7 +124,8 @@ def page(facts: Facts) -> str:
         for each in facts["servers"]
     ]
     said.append(display.columns(["SERVER", "COMMAND", "VARIABLES"], rows) or "nothing")
-    notes = [f"{each} belongs to it" for each in facts["files"][1:]]
+    notes = [f"{each['name']} runs in {each['cwd']}" for each in facts["servers"] if each["cwd"] != _HERE]
+    notes += [f"{each} belongs to it" for each in facts["files"][1:]]
     notes += [f"{name} takes the place of your own server of this name" for name in facts["replaces"]]
     notes += [f"{each} is not read: {facts['file']} shadows it" for each in facts["shadowed"]]
     notes += [*facts["unusable"].values(), *facts["warnings"]]
@@ -131,7 +134,7 @@ def page(facts: Facts) -> str:
 
 
 def _word(text: str) -> str:
-    return text if text and not set(text) & set(" \t\"'\\") else repr(text)
+    return text if text and not set(text) & set(" \t\"'\\()") else repr(text)
 
 
 def _ask(facts: Facts, *, yes: bool, as_json: bool) -> None:

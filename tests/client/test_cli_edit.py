@@ -1,11 +1,13 @@
 """The verbs `add` and `remove`, without a daemon."""
 
+import fcntl
 import json
 import os
 from pathlib import Path
 
 import pytest
 
+from carpool.cli_edit import change
 from tests.behaviours import behaviour
 from tests.kit.house import House
 
@@ -33,6 +35,24 @@ def test_a_server_is_added_to_a_file_that_is_made_for_it_and_taken_out_again(hou
     done = house.run("remove", "a", "--json")
     assert json.loads(done.stdout) == {"server": "a", "file": str(file), "running": False, "problems": []}
     assert json.loads(file.read_text()) == {"mcpServers": {}}
+
+
+def test_one_verb_at_a_time_edits_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "real" / "carpool.json"
+    file.parent.mkdir()
+    file.write_text("{}")
+    (tmp_path / "link.json").symlink_to(file)
+    other = os.open(file.parent, os.O_RDONLY)
+
+    def edit(text: str) -> str:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return text + "\n"
+
+    assert change(str(tmp_path / "link.json"), edit)
+    fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(other)
+    assert file.read_text() == "{}\n"
 
 
 @behaviour("config:edited", "python:run")

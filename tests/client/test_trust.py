@@ -57,6 +57,22 @@ def test_a_person_is_shown_the_commands_and_asked(house: House) -> None:
     assert house.run("trust", str(file.parent)).stdout == f"{file} is trusted already\n"
 
 
+@behaviour("trust:asked")
+def test_what_is_shown_is_what_would_run_and_where(house: House) -> None:
+    servers = {
+        "a": {"command": "make"},
+        "b": {"command": "make", "cwd": "~/elsewhere"},
+        "c": {"command": "make", "args": ["(disabled)"]},
+        "d": {"command": "make", "disabled": True},
+    }
+    file = project(house, json.dumps({"mcpServers": servers}))
+    _, said = answered(house, file.parent, "n")
+    assert "b runs in ~/elsewhere" in said
+    assert "runs in" not in said.replace("b runs in", "")
+    assert "c       make '(disabled)'" in said
+    assert "d       make (disabled)" in said
+
+
 def test_a_module_is_shown_as_what_runs_it(house: House) -> None:
     file = project(house, '{"mcpServers": {"b": {"python": "tools", "interpreter": ".venv/bin/python"}}}')
     done = house.run("trust", "--yes", "--json", str(file.parent))

@@ -45,6 +45,10 @@ _REMOTE: Final = {
         "issue 6",
         "A server over a URL that is killed in a call costs that call; when it is back, it is greeted anew.",
     ),
+    "remote:secrets": Behaviour(
+        "issue 6",
+        "URL and headers of a server reach its bridge by its environment, and are told nowhere else.",
+    ),
     "remote:found": Behaviour(
         "issue 6",
         "A server is found by its host's well-known document, and headers follow it to no other host.",

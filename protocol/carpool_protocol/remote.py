@@ -18,7 +18,7 @@ from msgspec import Struct
 Transport = Literal["http", "sse", "url"]
 """`http`: Streamable HTTP (MCP 2025-03-26 and later). `sse`: HTTP+SSE (MCP 2024-11-05). `url`: find out."""
 
-MODULE: Final = "carpool.bridge"
+BRIDGE: Final = "carpool.bridge"
 """What `python -m` runs."""
 VARIABLES: Final = "CARPOOL_REMOTE_"
 

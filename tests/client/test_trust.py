@@ -160,7 +160,7 @@ def test_check_shows_what_is_in_force_here_and_where_each_value_is_from(house: H
     own.write_text(
         '{"include": ["more/*.json"],\n"mcpServers": {"a": {"command": "mine"},\n"b": {"command": "mine"}}}'
     )
-    file = project(house, '{"mcpServers": {\n"b": {"command": "its"}, "far": {"url": "x"}}}')
+    file = project(house, '{"mcpServers": {\n"b": {"command": "its"}, "far": {"type": "ws"}}}')
     (file.parent / "mcp_servers.json").write_text("[]")
     deep = file.parent / "deep"
     deep.mkdir()
@@ -181,8 +181,8 @@ def test_check_shows_what_is_in_force_here_and_where_each_value_is_from(house: H
     assert [text.partition(": ")[2] for text in facts["warnings"]] == [
         f"{file} shadows it",
         f"b: takes the place of your server of this name in {own}",
-        "mcpServers.far.url: is a server that is not a command; "
-        "remote servers are not there yet in this version",
+        "mcpServers.far.type: is a WebSocket, which carpool does not speak; "
+        "does the server have another URL?",
     ]
     assert checked(house, house.base)["project"] is None
     assert origins(checked(house, deep, "--config", str(own)), "b") == [f"{own}:3"]

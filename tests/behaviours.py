@@ -49,6 +49,10 @@ _REMOTE: Final = {
         "issue 6",
         "URL and headers of a server reach its bridge by its environment, and are told nowhere else.",
     ),
+    "remote:login": Behaviour(
+        "issue 6",
+        "A login is a verb's; its tokens are one file of the user's own, renewed once for all bridges.",
+    ),
     "remote:found": Behaviour(
         "issue 6",
         "A server is found by its host's well-known document, and headers follow it to no other host.",

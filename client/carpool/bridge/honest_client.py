@@ -32,6 +32,9 @@ from carpool_protocol.remote import Remote, host_of
 from carpool_protocol.wallclock import unix_s
 
 RECONNECT_S: Final = 10.0
+ACCEPT_S: Final = 15.0
+"""So long a server may take to accept what needs no answer."""
+MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 """So long a server that was there is tried again."""
 CONNECT_S: Final = 10.0
 _FIRST_PAUSE_S: Final = 0.1
@@ -82,7 +85,12 @@ class HonestClient(httpx2.AsyncClient):
         self, request: httpx2.Request, *, stream: bool = False, auth: Any = None, follow_redirects: Any = None
     ) -> httpx2.Response:
         """The server's response, or one that says what happened."""
+        if request.method == "DELETE" and self.trouble is not None:
+            return httpx2.Response(204, request=request)  # there is no session any more
         asked = words.request_in(request.content) if request.method == "POST" else None
+        if request.method == "POST" and asked is None:
+            # The SDK sends nothing else meanwhile; of a call it is the supervisor that knows how long.
+            request.extensions = {**request.extensions, "timeout": httpx2.Timeout(ACCEPT_S).as_dict()}
         try:
             response = await self._sent(request)
             if request.method == "POST":
@@ -132,6 +140,9 @@ class HonestClient(httpx2.AsyncClient):
             return None
         if response.next_request is not None:
             return None  # the SDK follows it within the origin, or says where it leads
+        size = response.headers.get("content-length", "")
+        if len(size) > 18 or (size.isdigit() and int(size) > MAX_BODY_BYTES):
+            return Trouble("", "answer_too_large")
         await response.aread()
         if response.status_code < 400:
             return None

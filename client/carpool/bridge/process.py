@@ -42,6 +42,8 @@ END_S: Final = 3.0
 """The longest the end of a session may take: below what the supervisor waits before it kills."""
 GRACE_S: Final = 1.0
 """So long answers are still passed on once it is over."""
+_LAST_S: Final = 0.05
+"""So long calls that were under way to us are still refused, then."""
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 _READ_BYTES: Final = 1 << 16
 _NO_CARRIAGE: Final = (
@@ -53,9 +55,8 @@ _PERHAPS_INFINITE: Final = re.compile(rb"[eE]\+?[0-9]{3}|NaN|Infinity")
 def run(remote: Remote) -> int:
     """Serve until end of file, or until there is no sense in going on. The exit code of the process."""
     logging.disable(logging.CRITICAL)
-    return trio.run(
-        _Bridge(remote).serve, trio.lowlevel.FdStream(os.dup(0)), trio.lowlevel.FdStream(os.dup(1))
-    )
+    streams = trio.lowlevel.FdStream(os.dup(0)), trio.lowlevel.FdStream(os.dup(1))
+    return trio.run(_Bridge(remote).serve, *streams)
 
 
 class _Bridge:
@@ -68,6 +69,8 @@ class _Bridge:
         self._writing = trio.Lock()
         self._finding = trio.CancelScope()
         self._done = trio.Event()
+        self._trouble: Trouble | None = None
+        """Why there is no sense in going on."""
         self._code = 0
 
     async def serve(self, stdin: trio.abc.ReceiveStream, stdout: trio.abc.SendStream) -> int:
@@ -90,6 +93,7 @@ class _Bridge:
         if remote is None:
             return
         self._host = host_of(remote.url)
+        self._talk = Talk(remote.server, self._host)
         client = HonestClient(remote, self._bearer(remote), self._say if remote.transport == "sse" else None)
         with trio.CancelScope() as whole:
             try:
@@ -102,6 +106,10 @@ class _Bridge:
                     self._ended(trouble)
                 else:
                     await self._refuse(lines, trouble)
+        if self._trouble is not None:
+            with trio.move_on_after(_LAST_S):
+                async for line in lines:
+                    await self._refused(line, self._trouble)
 
     def _bearer(self, remote: Remote) -> Bearer | None:
         if remote.authorized or not remote.logins:
@@ -120,7 +128,7 @@ class _Bridge:
             nursery.cancel_scope.cancel()
 
     async def _watch(self, client: HonestClient) -> None:
-        trouble = await client.over()
+        trouble = self._trouble = await client.over()
         with trio.move_on_after(GRACE_S):
             while self._talk.open:  # noqa: ASYNC110 - whoever answers the last one sets no event
                 await trio.sleep(0.01)
@@ -137,9 +145,11 @@ class _Bridge:
         print(f"carpool bridge: {trouble.text}", file=sys.stderr, flush=True)
         self._code = 1
         async for line in lines:
-            asked = _asked(line)
-            if asked is not None:
-                await self._line(answer_line(*asked, trouble, self._remote.server))
+            await self._refused(line, trouble)
+
+    async def _refused(self, line: bytes, trouble: Trouble) -> None:
+        if (asked := _asked(line)) is not None:
+            await self._line(answer_line(*asked, trouble, self._remote.server))
 
     # --- towards the server -------------------------------------------------------------------------------
 
@@ -156,6 +166,9 @@ class _Bridge:
 
     async def _out(self, lines: trio.MemoryReceiveChannel[bytes], write: Any) -> None:
         async for line in lines:
+            if self._trouble is not None:
+                await self._refused(line, self._trouble)
+                continue
             try:
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
                 if _PERHAPS_INFINITE.search(line) is not None:

@@ -138,6 +138,8 @@ async def _asked(remote: Remote, provider: OAuthClientProvider) -> None:
         raise SignInError(unreachable(host, reason(error)).text) from None
     except (OAuthFlowError, OAuthRegistrationError, OAuthTokenError, ValidationError) as error:
         raise SignInError(f"the login at {host} failed: {_why(error)}") from None
+    if 300 <= status < 400:
+        raise SignInError(f"{host} redirects: write the URL that it redirects to into the configuration")
     if status in {401, 403}:
         raise SignInError(f"{host} does not accept the login that it has given ({status})")
 

@@ -1,6 +1,6 @@
 """Servers to be reached over a URL, for the tests of the bridge: one process, one port, many ways in.
 
-    far.py PORT [--oauth SECONDS] [--card PATH] [--plain-card]
+    far.py PORT [--oauth SECONDS]
 
 `/mcp`: the official SDK's Streamable HTTP, both eras. `/sse`: its HTTP+SSE. `/raw`: an endpoint of our own that
 answers what no typed SDK would. `/seen`: what came in. With `--oauth` the first two want a token that is good
@@ -30,7 +30,6 @@ from starlette.routing import Mount, Route
 options = argparse.ArgumentParser()
 options.add_argument("port", type=int)
 options.add_argument("--oauth", type=float, default=0.0)
-options.add_argument("--card", default="")
 chosen = options.parse_args()
 
 seen: list[dict[str, Any]] = []
@@ -126,6 +125,8 @@ async def raw(request: Request) -> Response:
             return Response("<p>no", status_code=int(name[6:]), headers={"retry-after": "7"})
         if name == "cut":
             return Response(b'{"jsonrpc"', media_type="application/json", headers={"content-length": "99"})
+        if name == "huge":
+            return Response(b"{", media_type="application/json", headers={"content-length": str(1 << 30)})
         if name == "nonsense":
             return Response(b"[1, 2", media_type="application/json")
         if name == "nothing":
@@ -228,10 +229,12 @@ async def token(request: Request) -> Response:
 
 
 async def card(request: Request) -> Response:
-    if not chosen.card:
+    if "card" not in facts:
         return Response(status_code=404)
-    kind = "sse" if chosen.card.endswith("sse") else "streamable-http"
-    return JSONResponse({"name": "far/far", "version": "1", "remotes": [{"type": kind, "url": chosen.card}]})
+    kind = "sse" if facts["card"].endswith("sse") else "streamable-http"
+    return JSONResponse(
+        {"name": "far/far", "version": "1", "remotes": [{"type": kind, "url": facts["card"]}]}
+    )
 
 
 async def look(request: Request) -> Response:

@@ -57,6 +57,16 @@ def test_a_person_is_shown_the_commands_and_asked(house: House) -> None:
     assert house.run("trust", str(file.parent)).stdout == f"{file} is trusted already\n"
 
 
+@behaviour("remote:secrets")
+def test_a_url_is_shown_as_it_is_written_with_the_names_of_its_headers(house: House) -> None:
+    far = '{"url": "https://h.example/mcp?k=${K}", "type": "http", "headers": {"X-Key": "hunter2"}}'
+    file = project(house, f'{{"mcpServers": {{"far": {far}}}}}')
+    done = house.run("trust", "--yes", "--json", str(file.parent))
+    shown = json.loads(done.stdout)["servers"][0]["command"]
+    assert shown == ["http", "https://h.example/mcp?k=${K}", "X-Key:"]
+    assert "hunter2" not in done.stdout
+
+
 def test_a_module_is_shown_as_what_runs_it(house: House) -> None:
     file = project(house, '{"mcpServers": {"b": {"python": "tools", "interpreter": ".venv/bin/python"}}}')
     done = house.run("trust", "--yes", "--json", str(file.parent))

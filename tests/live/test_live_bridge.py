@@ -183,6 +183,7 @@ async def test_what_a_server_does_instead_of_answering_ends_the_call_honestly(sh
             assert (fault["code"], fault["delivered"]) == (slug, delivered), tool
             assert says in result["content"][0]["text"]
             assert fault["retry_after_s"] == (7.0 if tool in ("status429", "status503") else None)
+        assert await one.text("later") == "raw", "a stream that ends early is resumed"
         # What JSON over HTTP cannot carry never leaves.
         hostile = (b'"\\ud83d"', b"1e999", b"[" * 5000 + b"]" * 5000)
         for at, value in enumerate(hostile):

@@ -103,6 +103,9 @@ RAW = {
 
 
 async def raw(request: Request) -> Response:
+    if request.headers.get("last-event-id") == "first":
+        answer = {"jsonrpc": "2.0", "id": facts["raw"]["id"], "result": RAW["echo"]}
+        return Response(f"id: second\ndata: {json.dumps(answer)}\n\n", media_type="text/event-stream")
     if request.method != "POST":
         return Response(status_code=405)
     message = json.loads(await request.body())
@@ -125,6 +128,8 @@ async def raw(request: Request) -> Response:
             return Response("<p>no", status_code=int(name[6:]), headers={"retry-after": "7"})
         if name == "cut":
             return Response(b'{"jsonrpc"', media_type="application/json", headers={"content-length": "99"})
+        if name == "later":  # the server hangs up and wants to be asked again
+            return Response("id: first\nretry: 10\ndata:\n\n", media_type="text/event-stream")
         if name == "huge":
             return Response(b"{", media_type="application/json", headers={"content-length": str(1 << 30)})
         if name == "nonsense":

@@ -4,6 +4,7 @@ Owns which server is meant, with the variables of this terminal filled in, and w
 is `carpool.bridge.signing_in`'s; the SDK that it needs is imported only then.
 """
 
+import logging
 import os
 import webbrowser
 from importlib.util import find_spec
@@ -53,6 +54,8 @@ def login(name: str, *, no_browser: bool, limit_s: float, file: str | None, as_j
     import trio
 
     from carpool.bridge.signing_in import SignInError, sign_in
+
+    logging.disable(logging.CRITICAL)  # the SDK logs what it was answered
 
     async def show(url: str) -> None:
         click.echo(

@@ -126,6 +126,7 @@ async def test_a_login_that_comes_to_nothing_says_why(daemon: Make, its: Far) ->
         its.change(set={"deny": True})
         code, _, said = await log_in(one)
         assert code == 1
+        assert "Traceback" not in said
         assert said.splitlines()[-1] == (
             f"carpool: the login at {its.host} failed: the authorization server said access_denied"
         )

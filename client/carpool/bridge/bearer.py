@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from carpool.bridge.logins import Login, Logins
 from carpool.bridge.words import Trouble, needs_login
+from carpool_protocol import paths
 from carpool_protocol.remote import Remote, host_of
 from carpool_protocol.wallclock import unix_s
 
@@ -78,19 +79,21 @@ class Bearer(httpx2.Auth):
         yield request
 
     async def _renewed(self, spent: Login) -> Login:
-        async with self._turn, self._logins.alone():
-            now = self._logins.read()
-            if now is not None and now.access_token != spent.access_token:
-                return now
-            if now is None or not now.refresh_token:
-                raise LoginError(self._no_longer())
-            login = await self._asked_for(now)
-            try:
+        try:
+            async with self._turn, self._logins.alone():
+                now = self._logins.read()
+                if now is not None and now.access_token != spent.access_token:
+                    return now
+                if now is None or not now.refresh_token:
+                    raise LoginError(self._no_longer())
+                login = await self._asked_for(now)
                 self._logins.write(login)
-            except OSError as error:
-                why = error.strerror or "the system gave no reason"
-                raise LoginError(Trouble(f"the renewed login cannot be kept: {why}")) from None
-            return login
+                return login
+        except OSError as error:
+            why = error.strerror or "the system gave no reason"
+            raise LoginError(Trouble(f"the renewed login cannot be kept: {why}")) from None
+        except paths.NotPrivateError as error:
+            raise LoginError(Trouble(f"the renewed login cannot be kept: {error}")) from None
 
     async def _asked_for(self, login: Login) -> Login:
         """The server's own endpoint of tokens is asked, without the headers of the configuration."""

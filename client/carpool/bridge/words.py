@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from carpool_protocol.fault_kinds import KINDS
 from carpool_protocol.faults import fault, for_method
 from carpool_protocol.ids import RawJson
 
@@ -30,14 +31,6 @@ class Trouble(Struct, frozen=True):
     slug: str = "unavailable"
     """The kind of fault that it is for a call."""
     retry_after_s: float | None = None
-
-    @property
-    def maybe(self) -> bool:
-        """The server may have run the call."""
-        return self.slug not in _NOT_DELIVERED
-
-
-_NOT_DELIVERED: Final = frozenset({"unavailable", "state_lost"})
 
 
 class _Asked(Struct):
@@ -62,7 +55,8 @@ def request_in(body: bytes) -> tuple[RawJson, str] | None:
 def answer_line(request: RawJson, method: str, trouble: Trouble, server: str) -> bytes:
     """The answer to a request that came to nothing, as a JSON-RPC message without its line end."""
     if method in GREETINGS:
-        member, body = b"error", msgspec.json.encode({"code": UNFIT, "message": trouble.text})
+        text = trouble.text or KINDS[trouble.slug].what
+        member, body = b"error", msgspec.json.encode({"code": UNFIT, "message": text})
     else:
         said = fault(
             trouble.slug,

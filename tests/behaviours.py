@@ -28,6 +28,36 @@ def behaviour(*ids: str) -> Callable[[T], T]:
     return lambda test: test
 
 
+_REMOTE: Final = {
+    "remote:handshake": Behaviour(
+        "issue 6", "A server over Streamable HTTP or HTTP+SSE is used like one that is a command."
+    ),
+    "remote:stateless": Behaviour(
+        "2026-07-28 basic/transports", "Each request of the stateless era goes with its headers over HTTP."
+    ),
+    "remote:untouched": Behaviour(
+        "issue 6", "What passes through the bridge keeps every field, both ways, and every digit of a number."
+    ),
+    "remote:failures": Behaviour(
+        "rule 17", "Whatever a server over a URL does instead of answering, the call ends honestly."
+    ),
+    "remote:killed": Behaviour(
+        "issue 6",
+        "A server over a URL that is killed in a call costs that call; when it is back, it is greeted anew.",
+    ),
+    "remote:secrets": Behaviour(
+        "issue 6",
+        "URL and headers of a server reach its bridge by its environment, and are told nowhere else.",
+    ),
+    "remote:login": Behaviour(
+        "issue 6",
+        "A login is a verb's; its tokens are one file of the user's own, renewed once for all bridges.",
+    ),
+    "remote:found": Behaviour(
+        "issue 6",
+        "A server is found by its host's well-known document, and headers follow it to no other host.",
+    ),
+}
 _RUNS: Final = {
     "lines:no-control-bytes": Behaviour(
         "rule 1",
@@ -873,6 +903,7 @@ _PYTHON: Final = {
 
 BEHAVIOURS: Final[dict[str, Behaviour]] = (
     _CONFIG
+    | _REMOTE
     | _RUNS
     | _CALLS
     | _FEATURES

@@ -29,6 +29,7 @@ from carpool_broker.layers import Layers
 from carpool_broker.readings import Find, reading
 from carpool_broker.switchboard import Switchboard
 from carpool_broker.whereabouts import Spot, objection, spot_of
+from carpool_protocol import paths
 from carpool_protocol.attach import Attach, Moved, RunCommand
 from carpool_protocol.config.environment import scrub
 from carpool_protocol.config.expand import references
@@ -106,6 +107,7 @@ class Configuration:
         self._guests: dict[SessionId, Guest] = {}
         self._board = board or Switchboard()
         self.switches = self._board.switches
+        self._logins = paths.logins_dir(os.path.dirname(trust)) if trust else ""
         self.problem = ""
         """Why the file as it is now is not in force; empty when it is."""
         self._env_file: dict[str, str] = {}
@@ -364,6 +366,7 @@ class Configuration:
             roots=held.roots,
             interpreter=sys.executable,
             named_root=held.named_root,
+            logins=self._logins,
         )
         kept_out, untrusted = self.layers.kept_out(held.name, project)
         found = replace(found, misconfigured={**found.misconfigured, **kept_out}, untrusted=untrusted)

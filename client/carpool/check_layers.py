@@ -41,6 +41,19 @@ class Checked(Struct, kw_only=True):
     """Of this directory: `{root, file, trust, servers}`; None where there is no project file."""
     waiting: str = ""
     """Why its servers are not in force; empty: they are."""
+    known: dict[str, str] = {}
+    """The variables of this environment and of the user's `env_file`. Secrets."""
+    project_known: dict[str, str] = {}
+    """The same with those of the project's, for its servers."""
+    places: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        """Without the variables."""
+        return f"Checked({self.where!r}, {self.problems!r})"
+
+    def expanded(self, server: ServerConfig, text: str) -> str | Missing:
+        """A template, as an agent here would have it."""
+        return expand(text, self.project_known if server.project else self.known, self.places)
 
 
 def read_layers(environ: Mapping[str, str], named: str | None, cwd: str, store: str) -> Checked:
@@ -65,12 +78,12 @@ def read_layers(environ: Mapping[str, str], named: str | None, cwd: str, store: 
         env = _over(found, user, workspace, home, store)
     if found.config is not None:
         found.warnings += found.config.unusable.values()
-        known, of_project = {**layer.env, **environ}, {**layer.env, **env, **environ}
-        found.unset = _unset(found.config, known, of_project)
-        places = {"workspace": workspace.root or cwd, "cwd": cwd}
+        found.known, found.project_known = {**layer.env, **environ}, {**layer.env, **env, **environ}
+        found.places = {"workspace": workspace.root or cwd, "cwd": cwd}
+        found.unset = _unset(found.config, found.known, found.project_known)
 
         def expanded(server: ServerConfig, text: str) -> str | None:
-            value = expand(text, of_project if server.project else known, places)
+            value = found.expanded(server, text)
             return None if isinstance(value, Missing) else value
 
         found.warnings += module_warnings(found.config, expanded, home, workspace.root)

@@ -40,6 +40,13 @@ config_option = click.option("--config", "file", help="This file, not your own c
 @click.option(
     "--python", "module", metavar="MODULE", help="In place of a command: the functions of package.module."
 )
+@click.option("--url", help="In place of a command: where the server is.")
+@click.option(
+    "--transport", type=click.Choice(["http", "sse", "url"]), help="With --url; without it, it is found out."
+)
+@click.option(
+    "--header", "headers", multiple=True, metavar="NAME=VALUE", help="With --url. May be said again."
+)
 @click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="May be said again.")
 @click.option("--cwd", help="The directory it runs in; with --python by default this one.")
 @config_option
@@ -47,30 +54,35 @@ config_option = click.option("--config", "file", help="This file, not your own c
 def add(
     name: str,
     command: tuple[str, ...],
+    *,
     module: str | None,
+    url: str | None,
+    transport: str | None,
+    headers: tuple[str, ...],
     variables: tuple[str, ...],
     cwd: str | None,
-    *,
     file: str | None,
     as_json: bool,
 ) -> None:
-    """Add a server: `carpool add NAME -- COMMAND ARGS…` or `carpool add NAME --python MODULE`.
+    """Add a server: `carpool add NAME -- COMMAND ARGS…`, or with --url or --python in place of a command.
 
     It is written into your own configuration, and agents that are there see it at once. Better than a secret
-    here is a variable: --env 'TOKEN=${TOKEN}' takes each agent's own.
+    here is a variable: --env 'TOKEN=${TOKEN}' takes each agent's own, and so does
+    --header 'Authorization=Bearer ${TOKEN}'.
     """
     if (why := check_server_name(name)) is not None:
         raise click.UsageError(f"the name {display.printable(name)!r} {why}")
-    if bool(command) == (module is not None):
-        raise click.UsageError("a server is a command after --, or --python MODULE: say one of them")
-    env: dict[str, Any] = {}
-    for each in variables:
-        variable, equals, value = each.partition("=")
-        if not equals:  # not repeated: it may be a value that lost its name
-            raise click.UsageError("--env is NAME=VALUE")
-        env[variable] = value
-    server: dict[str, Any] = {"command": command[0]} if command else {"python": module}
+    if bool(command) + (module is not None) + (url is not None) != 1:
+        raise click.UsageError(
+            "a server is a command after --, --url URL or --python MODULE: say one of them"
+        )
+    env = _pairs("--env", variables)
+    server: dict[str, Any] = {"command": command[0]} if command else {}
     server |= {"args": list(command[1:])} if command[1:] else {}
+    server |= {"python": module} if module is not None else {}
+    server |= {"url": url} if url is not None else {}
+    server |= {"transport": transport} if transport is not None else {}
+    server |= {"headers": _pairs("--header", headers)} if headers else {}
     if module is not None and cwd is None:
         cwd = working_directory() or None
     server |= {"env": env} if env else {}
@@ -99,6 +111,16 @@ def remove(name: str, *, file: str | None, as_json: bool) -> None:
         fail(f"{where} has another program's shape: take {name} out there by hand")
     change(where, lambda text: drop(text, path))
     _tell(name, where, "removed from", as_json)
+
+
+def _pairs(option: str, said: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for each in said:
+        name, equals, value = each.partition("=")
+        if not equals:  # not repeated: it may be a value that lost its name
+            raise click.UsageError(f"{option} is NAME=VALUE")
+        found[name] = value
+    return found
 
 
 def _in_force(named: str | None) -> Config:

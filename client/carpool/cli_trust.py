@@ -100,6 +100,8 @@ def described(workspace: Workspace, layer: Layer, config: Config, now: Trust, us
 
 def _command(server: ServerConfig) -> list[str]:
     """What is run, as it is written."""
+    if server.url is not None:
+        return [server.transport or "url", server.url, *(f"{name}:" for name in server.headers)]
     if server.python is not None:
         return [server.interpreter or "python", "-m", "carpool.pymodule", server.python]
     return [server.command, *server.args] if server.command is not None else []

@@ -186,6 +186,11 @@ def trust_file(state: str) -> str:
     return state + "/trust.json"
 
 
+def logins_dir(state: str) -> str:
+    """The logins of servers that are reached over a URL. `state` is what `state_dir` said."""
+    return state + "/logins"
+
+
 def server_log(logs: str, server: str) -> str:
     """The stderr of a server's instances. `logs` is what `log_dir` said."""
     return f"{logs}/server-{server}.log"

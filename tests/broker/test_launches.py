@@ -1,4 +1,4 @@
-"""What a server that is a Python module is run as. Commands: `test_scopes`."""
+"""What a server that is no command is run as. Commands: `test_scopes`."""
 
 import json
 from typing import Any
@@ -8,6 +8,7 @@ import pytest
 from carpool_broker.core.launches import Launch, Surroundings, launch_of, settled
 from carpool_protocol.config.model import ServerConfig
 from carpool_protocol.config.shape import read_config
+from carpool_protocol.remote import Remote, of_environment
 from tests.behaviours import behaviour
 
 
@@ -16,7 +17,7 @@ def launched(*, project: bool = False, **keys: Any) -> Launch | str:
     assert loaded.config is not None, loaded.problems
     (server,) = loaded.config.servers.values()
     scope = Surroundings(
-        known={"VENV": "~/venv", "STRICT": "true", "EMPTY": ""},
+        known={"VENV": "~/venv", "STRICT": "true", "EMPTY": "", "BREAK": "a\nb"},
         project_known={},
         places={"workspace": "/w", "cwd": "/w/deep"},
         named_places={},
@@ -84,3 +85,53 @@ def test_an_interpreter_that_is_empty_in_the_end_is_misconfigured() -> None:
         launched(python="m", interpreter="${EMPTY}")
         == "f.json:1: mcpServers.s.interpreter: is empty once its variables are filled in"
     )
+
+
+# --- over a URL ----------------------------------------------------------------------------------------
+
+
+@behaviour("remote:secrets")
+def test_a_url_is_reached_by_a_child_of_ours_that_is_told_everything_in_its_environment() -> None:
+    found = launched(
+        url="https://h.example/mcp?key=${STRICT}",
+        transport="http",
+        headers={"Authorization": "Bearer ${VENV}", "X-B": "b"},
+        env={"HTTPS_PROXY": "http://p:1"},
+    )
+    assert isinstance(found, Launch)
+    assert found.argv == ["/usr/bin/python3", "-P", "-m", "carpool.bridge"]
+    assert found.cwd == "/h"
+    told = of_environment(found.env)
+    assert told == Remote(
+        server="s",
+        url="https://h.example/mcp?key=true",
+        transport="http",
+        headers={"Authorization": "Bearer ~/venv", "X-B": "b"},
+    )
+    assert found.env["HTTPS_PROXY"] == "http://p:1"
+    assert found.env["CARPOOL_REMOTE_HEADER_X-B"] == "b"
+
+
+def test_a_projects_url_is_the_same_server_in_every_workspace() -> None:
+    found = launched(url="https://h.example/mcp", project=True)
+    assert isinstance(found, Launch)
+    assert found.cwd == "/h"
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"url": "${EMPTY}"}, "url: must be a URL that begins with http:// or https:// and names a host"),
+        ({"url": "${NONE}"}, "url: the environment variable NONE is not set"),
+        (
+            {"url": "https://x", "headers": {"A": "${BREAK}"}},
+            "headers.A: holds a character that no header may hold, or blanks around its value",
+        ),
+    ],
+)
+def test_what_only_a_variable_made_wrong_is_misconfigured_without_its_value(
+    keys: dict[str, Any], says: str
+) -> None:
+    said = launched(**keys)
+    assert isinstance(said, str)
+    assert said.startswith(f"f.json:1: mcpServers.s.{says}")

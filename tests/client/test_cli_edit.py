@@ -67,12 +67,52 @@ def test_a_python_module_is_added_with_the_directory_it_is_looked_for_in(house: 
     }
 
 
-@pytest.mark.parametrize("words", [[], ["--python", "mine", "--", "cmd"]])
+@behaviour("config:edited", "remote:secrets")
+def test_a_url_is_added_with_headers_that_are_not_filled_in(house: House) -> None:
+    key = "Authorization=Bearer ${TOKEN}"
+    words = ("--url", "https://h.example/mcp?a=b", "--transport", "http", "--header", key, "--header", "X-A=")
+    assert house.run("add", "a", *words).returncode == 0
+    assert house.run("add", "b", "--url", "https://h.example").returncode == 0
+    assert json.loads((house.base / FILE).read_text()) == {
+        "mcpServers": {
+            "a": {
+                "url": "https://h.example/mcp?a=b",
+                "transport": "http",
+                "headers": {"Authorization": "Bearer ${TOKEN}", "X-A": ""},
+            },
+            "b": {"url": "https://h.example"},
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--url", "ftp://h"], "must be a URL that begins with http:// or https:// and names a host"),
+        (
+            ["--header", "A=hunter2", "--", "cmd"],
+            "headers: goes with `url` only, and this server is a command",
+        ),
+        (["--url", "https://h", "--cwd", "/w"], "cwd: means nothing to a server over a URL"),
+        (["--url", "https://h", "--header", "hunter2"], "--header is NAME=VALUE"),
+    ],
+)
+def test_a_url_is_added_only_with_what_goes_with_it(house: House, words: list[str], says: str) -> None:
+    done = house.run("add", "a", *words)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "hunter2" not in done.stderr
+    assert not (house.base / FILE).exists()
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--python", "mine", "--", "cmd"], ["--url", "https://h", "--", "cmd"]]
+)
 def test_a_server_that_is_added_is_one_thing(house: House, words: list[str]) -> None:
     done = house.run("add", "a", *words)
     assert (done.returncode, done.stderr.strip().splitlines()[-1]) == (
         2,
-        "Error: a server is a command after --, or --python MODULE: say one of them",
+        "Error: a server is a command after --, --url URL or --python MODULE: say one of them",
     )
     assert not (house.base / FILE).exists()
 

@@ -73,6 +73,16 @@ def test_what_is_shown_is_what_would_run_and_where(house: House) -> None:
     assert "d       make (disabled)" in said
 
 
+@behaviour("remote:secrets")
+def test_a_url_is_shown_as_it_is_written_with_the_names_of_its_headers(house: House) -> None:
+    far = '{"url": "https://h.example/mcp?k=${K}", "type": "http", "headers": {"X-Key": "hunter2"}}'
+    file = project(house, f'{{"mcpServers": {{"far": {far}}}}}')
+    done = house.run("trust", "--yes", "--json", str(file.parent))
+    shown = json.loads(done.stdout)["servers"][0]["command"]
+    assert shown == ["http", "https://h.example/mcp?k=${K}", "X-Key:"]
+    assert "hunter2" not in done.stdout
+
+
 def test_a_module_is_shown_as_what_runs_it(house: House) -> None:
     file = project(house, '{"mcpServers": {"b": {"python": "tools", "interpreter": ".venv/bin/python"}}}')
     done = house.run("trust", "--yes", "--json", str(file.parent))
@@ -176,7 +186,7 @@ def test_check_shows_what_is_in_force_here_and_where_each_value_is_from(house: H
     own.write_text(
         '{"include": ["more/*.json"],\n"mcpServers": {"a": {"command": "mine"},\n"b": {"command": "mine"}}}'
     )
-    file = project(house, '{"mcpServers": {\n"b": {"command": "its"}, "far": {"url": "x"}}}')
+    file = project(house, '{"mcpServers": {\n"b": {"command": "its"}, "far": {"type": "ws"}}}')
     (file.parent / "mcp_servers.json").write_text("[]")
     deep = file.parent / "deep"
     deep.mkdir()
@@ -197,8 +207,8 @@ def test_check_shows_what_is_in_force_here_and_where_each_value_is_from(house: H
     assert [text.partition(": ")[2] for text in facts["warnings"]] == [
         f"{file} shadows it",
         f"b: takes the place of your server of this name in {own}",
-        "mcpServers.far.url: is a server that is not a command; "
-        "remote servers are not there yet in this version",
+        "mcpServers.far.type: is a WebSocket, which carpool does not speak; "
+        "does the server have another URL?",
     ]
     assert checked(house, house.base)["project"] is None
     assert origins(checked(house, deep, "--config", str(own)), "b") == [f"{own}:3"]

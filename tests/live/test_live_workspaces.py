@@ -141,7 +141,7 @@ def shapes() -> dict[str, tuple[str, Any]]:
     """A file of every shape, each with one server that we can run and one that we cannot."""
     entry = observer()
     run: Json = {"command": entry["command"], "args": entry["args"]}
-    far: Json = {"url": "http://127.0.0.1:9/mcp"}
+    far: Json = {"type": "ws", "url": "ws://127.0.0.1:9/mcp"}
     line = [entry["command"], *entry["args"]]
     return {
         "claude": (".mcp.json", servers(got={"type": "stdio", **run, "timeout": 60000}, far=far)),
@@ -173,7 +173,7 @@ async def test_every_shape_runs(shared: Daemon, shape: str) -> None:
             assert await agent.text("got__echo", {"text": "hello"}) == "hello"
             facts = await shared.status()
             assert facts["servers"]["far"]["state"] == "misconfigured"
-            assert "remote servers are not there yet" in facts["servers"]["far"]["last_error"]
+            assert "is a WebSocket, which carpool does not speak" in facts["servers"]["far"]["last_error"]
 
 
 @behaviour("config:included")

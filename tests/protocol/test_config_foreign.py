@@ -35,6 +35,10 @@ def told(server: ServerConfig) -> tuple[str | None, tuple[str, ...], dict[str, s
     return server.command, server.args, server.env
 
 
+def reached(server: ServerConfig) -> tuple[str | None, str | None, dict[str, str]]:
+    return server.transport, server.url, server.headers
+
+
 CLAUDE_CODE = """{
   "mcpServers": {
     "github": {
@@ -105,7 +109,8 @@ OPENCODE = """{
     "list": { "type": "local", "command": ["bun", "x", "my-server"], "environment": { "KEY": "{env:MY_KEY}" },
               "enabled": true, "timeout": 5000 },
     "line": { "type": "local", "command": "npx -y 'my server'", "enabled": false },
-    "far": { "type": "remote", "url": "https://mcp.example", "enabled": true },
+    "far": { "type": "remote", "url": "https://mcp.example", "enabled": true,
+             "headers": { "X-Key": "{env:FAR_KEY}" }, "oauth": { "clientId": "me", "scope": "a b" } },
     "text": { "type": "local", "command": ["sh", "-c", "echo ${HOME}"] }
   }
 }"""
@@ -114,17 +119,14 @@ OPENCODE = """{
 @behaviour("config:shapes")
 def test_a_file_of_claude_code_is_read() -> None:
     config = good(CLAUDE_CODE, "/p/.mcp.json")
-    github = only(config)
+    github, docs = config.servers.values()
     assert told(github) == (
         "npx",
         ("-y", "@modelcontextprotocol/server-github"),
         {"GITHUB_TOKEN": "${GITHUB_TOKEN}"},
     )
     assert github.policy.timeout_s == 120.0
-    assert config.unusable == {
-        "docs": "/p/.mcp.json:10: mcpServers.docs.type: is a server that is not a command; "
-        "remote servers are not there yet in this version"
-    }
+    assert reached(docs) == ("http", "https://docs.example/mcp", {"X-Key": "${DOCS_KEY}"})
 
 
 @behaviour("config:shapes")
@@ -143,10 +145,9 @@ def test_a_file_of_cursor_is_read_with_its_spelling_of_variables() -> None:
 @behaviour("config:shapes")
 def test_a_file_of_windsurf_is_read() -> None:
     config = good(WINDSURF, "/h/.codeium/windsurf/mcp_config.json")
-    jira = only(config)
+    jira, remote = config.servers.values()
     assert (jira.disabled, jira.tools_deny) == (True, ("delete_issue",))
-    assert list(config.unusable) == ["remote"]
-    assert ":4: mcpServers.remote.serverUrl:" in config.unusable[ServerName("remote")]
+    assert reached(remote) == (None, "https://mcp.example/sse", {})
 
 
 @behaviour("config:shapes")
@@ -184,8 +185,9 @@ def test_a_list_with_names_is_read() -> None:
 @behaviour("config:shapes")
 def test_servers_as_a_list_are_read() -> None:
     config = good(SERVERS_LIST, "/p/mcp/servers.json")
-    assert only(config).name == "a"
-    assert ":4: servers[1].transport:" in config.unusable[ServerName("b")]
+    first, second = config.servers.values()
+    assert first.name == "a"
+    assert reached(second) == ("sse", "http://127.0.0.1:9/sse", {})
 
 
 @behaviour("config:shapes")
@@ -193,12 +195,14 @@ def test_a_file_of_opencode_is_read_with_commands_as_lists_and_as_lines() -> Non
     loaded = load(OPENCODE, "/p/opencode.json")
     config = loaded.config
     assert config is not None
-    listed, line, text = config.servers.values()
+    listed, line, far, text = config.servers.values()
     assert told(listed) == ("bun", ("x", "my-server"), {"KEY": "${MY_KEY}"})
     assert listed.policy.timeout_s == 5.0
     assert (told(line), line.disabled) == (("npx", ("-y", "my server"), {}), True)
     assert text.args == ("-c", "echo $${HOME}"), "there `${` is text"
-    assert list(config.unusable) == ["far"]
+    assert reached(far) == ("url", "https://mcp.example", {"X-Key": "${FAR_KEY}"})
+    assert far.oauth_client_id == "me"
+    assert far.oauth_scopes == ("a", "b")
     assert loaded.warnings == [], "the rest of the file is opencode's own"
 
 
@@ -267,6 +271,61 @@ def test_a_name_that_cannot_be_one_is_passed_over_with_a_warning() -> None:
     assert "may hold only" in loaded.warnings[0].text
 
 
+@pytest.mark.parametrize(
+    ("file", "entry", "transport"),
+    [
+        (".cursor/mcp.json", {"url": "https://x/mcp"}, None),
+        (".gemini/settings.json", {"httpUrl": "https://x/mcp"}, "http"),
+        (".gemini/settings.json", {"url": "https://y", "httpUrl": "https://x/mcp"}, "http"),
+        (".gemini/settings.json", {"httpUrl": "https://x/mcp", "url": "https://y"}, "http"),
+        ("cline_mcp_settings.json", {"type": "streamableHttp", "url": "https://x/mcp"}, "http"),
+        (".roo/mcp.json", {"type": "streamable-http", "url": "https://x/mcp"}, "http"),
+        (".mcp.json", {"type": "sse", "url": "https://x/mcp"}, "sse"),
+    ],
+)
+def test_a_url_is_read_in_every_spelling(file: str, entry: dict[str, str], transport: str | None) -> None:
+    loaded = load({"mcpServers": {"far": entry}}, file)
+    assert loaded.config is not None
+    assert loaded.warnings == []
+    assert reached(only(loaded.config)) == (transport, "https://x/mcp", {})
+
+
+def test_http_of_vs_code_may_be_either_transport() -> None:
+    config = good({"servers": {"far": {"type": "http", "url": "https://x/mcp"}}}, ".vscode/mcp.json")
+    assert reached(only(config)) == ("url", "https://x/mcp", {})
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({"type": "ws", "url": "wss://x"}, "is a WebSocket, which carpool does not speak"),
+        ({"type": "http", "url": "https://x", "headersHelper": "x.sh"}, "`headersHelper` is nothing that"),
+        (
+            {"httpUrl": "https://x", "authProviderType": "google_credentials"},
+            "is nothing that carpool can do",
+        ),
+        ({"command": "x", "url": "https://x"}, "a server has only one of `command` and `url`"),
+        ({"url": "ftp://x"}, "must be a URL that begins with http:// or https://"),
+        ({"type": "sse"}, "has no url"),
+    ],
+)
+def test_a_url_that_cannot_be_reached_as_it_is_written_is_misconfigured(
+    entry: dict[str, str], says: str
+) -> None:
+    config = good({"mcpServers": {"far": entry}}, ".mcp.json")
+    assert says in config.unusable[ServerName("far")]
+
+
+def test_oauth_of_other_programs_is_ours() -> None:
+    said = {"CLIENT_ID": "me", "CLIENT_SECRET": "${SECRET}", "scopes": ["read"], "odd": 1}
+    loaded = load({"mcpServers": {"far": {"url": "https://x", "auth": said}}}, ".cursor/mcp.json")
+    assert loaded.config is not None
+    server = only(loaded.config)
+    assert (server.oauth_client_id, server.oauth_client_secret) == ("me", "${SECRET}")
+    assert server.oauth_scopes == ("read",)
+    assert [each.where for each in loaded.warnings] == ["mcpServers.far.auth.odd"]
+
+
 def test_a_disabled_server_need_not_be_one_that_we_can_run() -> None:
     config = good({"mcpServers": {"far": {"url": "https://x", "disabled": True}}}, ".mcp.json")
     assert only(config).disabled
@@ -315,7 +374,7 @@ def test_settings_of_a_program_without_servers_are_no_problem() -> None:
 def test_every_program_has_its_own_path_and_every_way_leads_to_a_setting() -> None:
     assert len({each.path for each in PROGRAMS}) == len(PROGRAMS)
     assert program_of("/h/.carpool/mcp.json") is None
-    keys = {each.key for each in SERVER_SETTINGS}
+    keys = {key for each in SERVER_SETTINGS for key in (each.key, each.key.partition(".")[0])}
     assert {way.key for shape in SHAPES for way in shape.ways.values()} - {""} <= keys
 
 

@@ -217,7 +217,7 @@ def test_a_projects_server_takes_the_place_of_the_users_and_says_so() -> None:
     user = config("u", {"a": {"command": "mine"}, "b": {"command": "mine"}, "c": {"command": "mine"}})
     project = config(
         ".mcp.json",
-        {"b": {"command": "its"}, "d": {"command": "its"}, "c": {"url": "http://x"}},
+        {"b": {"command": "its"}, "d": {"command": "its"}, "c": {"type": "ws"}},
         project=True,
     )
     both = merge(user, project)

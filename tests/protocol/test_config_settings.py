@@ -56,7 +56,8 @@ def test_every_default_of_the_table_is_a_value_the_reader_accepts() -> None:
     for setting in FILE_SETTINGS:
         put(document, setting, setting.default)
     for setting in SERVER_SETTINGS:
-        put(document["mcpServers"]["git"], setting, setting.default)
+        if ONLY_WITH.get(setting.key.partition(".")[0], "command") == "command":
+            put(document["mcpServers"]["git"], setting, setting.default)
     written = good(json.dumps(document))
     default = good(json.dumps({"mcpServers": {"git": {"command": "x"}}}))
     assert structs.replace(written, lines={}, servers={}) == structs.replace(default, lines={}, servers={})
@@ -92,7 +93,7 @@ KEEPING_ORDER: dict[str, st.SearchStrategy[Any]] = {
 """Settings that must not be above or below another one, or have a shape of their own."""
 
 
-def valid(setting: Setting) -> st.SearchStrategy[Any]:
+def valid(setting: Setting) -> st.SearchStrategy[Any]:  # noqa: C901 - one arm for each kind
     """A valid value of one setting, also beside any other valid one."""
     if setting.choices:
         return st.sampled_from(setting.choices)
@@ -107,8 +108,12 @@ def valid(setting: Setting) -> st.SearchStrategy[Any]:
             return st.integers(int(setting.low), int(setting.high))
         case "seconds":
             return SECONDS
-        case "text" | "template":
+        case "text" | "template" | "secret":
             return TEXT
+        case "url":
+            return st.sampled_from(["https://e.example/mcp", "http://[::1]:9/x?y#z", "${URL}"])
+        case "header map":
+            return st.dictionaries(st.from_regex(r"x-[a-z]{1,8}", fullmatch=True), TEXT, max_size=3)
         case "texts" | "templates":
             return st.lists(TEXT, max_size=3)
         case "template map":
@@ -133,8 +138,16 @@ def a_server(draw: st.DrawFn) -> dict[str, Any]:
     """Of one kind, with keys that go with it."""
     way = draw(st.sampled_from(sorted(WAYS)))
     found = draw(section(SERVER_SETTINGS))
-    kept = {key: value for key, value in found.items() if key not in WAYS and ONLY_WITH.get(key, way) == way}
-    return {**kept, way: draw(TEXT)}
+    kept = {
+        key: value
+        for key, value in found.items()
+        if key not in WAYS and ONLY_WITH.get(key.partition(".")[0], way) == way
+    }
+    if way == "url":
+        kept.pop("cwd", None)
+    if (kept.get("transport", "stdio") == "stdio") == (way == "url"):
+        kept.pop("transport", None)
+    return {**kept, way: draw(valid(next(each for each in SERVER_SETTINGS if each.key == way)))}
 
 
 NAMES = st.from_regex(r"[A-Za-z0-9-]{1,6}(_[A-Za-z0-9-]{1,6}){0,2}", fullmatch=True)

@@ -218,16 +218,16 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_lines() -> None
         ),
         ({"roots": "workspaces"}, 'roots: must be "workspace" or "agent"; did you mean "workspace"?'),
         ({"roots": ["/a"]}, "roots: must be text, found a list"),
-        ({"type": "http"}, 'type: "http" is not there yet in this version; use "stdio"'),
+        (
+            {"type": "ws"},
+            'type: "ws" is not there yet in this version; use "stdio" or "http" or "sse" or "url"',
+        ),
         (
             {"era": "mdoern"},
             'era: must be "auto" or "legacy" or "modern" or "match"; did you mean "modern"?',
         ),
-        ({"transport": "sse"}, 'transport: "sse" is not there yet in this version; use "stdio"'),
-        (
-            {"url": "https://x/mcp"},
-            "url: remote servers are not there yet in this version; a server needs a `command`",
-        ),
+        ({"transport": "sse"}, 'transport: must be "stdio": this server is a command'),
+        ({"serverUrl": "https://x/mcp"}, "serverUrl: the key is called `url` here"),
         ({"timeout": 60000}, "timeout: the key is called `timeout_s` here, in seconds"),
         ({"limits": {"rss_mb": -1}}, "limits.rss_mb: must be from 0 to 1000000 MiB"),
         ({"limits": {"rss": 1}}, "limits.rss: unknown key; did you mean `rss_mb`?"),
@@ -243,11 +243,9 @@ def test_a_pool_that_grows_as_its_mode_needs_may_have_any_least_size() -> None:
     assert (server.policy.min_instances, server.policy.max_instances) == (3, 0)
 
 
-def test_a_remote_server_is_refused_with_one_sentence_and_not_asked_for_a_command() -> None:
-    problems = bad('{"mcpServers": {"s": {"url": "https://x/mcp"}}}')
-    assert problems == [
-        "f:1: mcpServers.s.url: remote servers are not there yet in this version; a server needs a `command`"
-    ]
+def test_a_transport_without_a_url_is_refused_with_one_sentence_and_not_asked_for_a_command() -> None:
+    problems = bad('{"mcpServers": {"s": {"type": "http"}}}')
+    assert problems == ['f:1: mcpServers.s: has no url: write "url": "https://…", where the server is']
 
 
 def test_values_never_appear_in_problems() -> None:

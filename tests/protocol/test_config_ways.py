@@ -27,6 +27,11 @@ def problems(server: dict[str, Any]) -> list[str]:
         },
         {"python": "tools", "strict": "${STRICT:-true}"},
         {"command": "x", "strict": False},
+        {"command": "x", "transport": "stdio"},
+        {"url": "https://x/mcp"},
+        {"url": "${URL}", "transport": "http", "headers": {"X-Key": "${KEY}"}, "env": {"A": "b"}},
+        {"url": "https://x", "type": "streamableHttp", "oauth": {}},
+        {"url": "https://x", "oauth": {"client_id": "a", "scopes": ["b"], "redirect_port": 8123}},
     ],
 )
 def test_the_keys_of_one_kind_go_together(server: dict[str, Any]) -> None:
@@ -52,6 +57,39 @@ def test_the_keys_of_one_kind_go_together(server: dict[str, Any]) -> None:
         (
             {"command": "x", "interpreter": "python3"},
             ".interpreter: goes with `python` only, and this server is a command; take it out",
+        ),
+        (
+            {"command": "x", "url": "https://x"},
+            ".url: a server has only one of `command` and `url`; take one of them out",
+        ),
+        (
+            {"command": "x", "headers": {"A": "b"}},
+            ".headers: goes with `url` only, and this server is a command; take it out",
+        ),
+        (
+            {"python": "x", "oauth": {"client_id": "b"}},
+            ".oauth: goes with `url` only, and this server is a Python module; take it out",
+        ),
+        ({"transport": "http"}, ': has no url: write "url": "https://…", where the server is'),
+        ({"command": "x", "type": "sse"}, '.type: must be "stdio": this server is a command'),
+        (
+            {"url": "https://x", "transport": "stdio"},
+            '.transport: must be "http", "sse" or "url": this server is a server over a URL',
+        ),
+        ({"url": "https://x", "cwd": "/w"}, ".cwd: means nothing to a server over a URL; take it out"),
+        (
+            {"url": "https://x", "args": ["y"]},
+            ".args: goes with `command` only, and this server is a server over a URL; take it out",
+        ),
+        ({"url": "x"}, ".url: must be a URL that begins with http:// or https:// and names a host"),
+        ({"url": "https://x", "headers": {"a b": "c"}}, '.headers."a b": is no name of a header'),
+        (
+            {"url": "https://x", "headers": {"Mcp-Session-Id": "c"}},
+            ".headers.Mcp-Session-Id: is a header that carpool writes itself",
+        ),
+        (
+            {"url": "https://x", "headers": {"X-A": "c", "x-a": "d"}},
+            ".headers.x-a: is written twice: case does not count in the name of a header",
         ),
         ({"python": ["tools"]}, ".python: must be text, found a list"),
     ],

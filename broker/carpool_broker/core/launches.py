@@ -22,8 +22,10 @@ from carpool_protocol.config.expand import Missing, expand, is_usable
 from carpool_protocol.config.late import fill
 from carpool_protocol.config.model import ServerConfig
 from carpool_protocol.config.problems import ConfigProblem, KeyPath, render_path
+from carpool_protocol.config.reach import remote_of
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.messages import EraWish, Policy, PoolSpec
+from carpool_protocol.remote import BRIDGE
 
 _ERAS: Final[dict[Literal["auto", "legacy", "modern", "match"], EraWish]] = {
     "auto": "auto",
@@ -75,6 +77,8 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     roots: Sequence[str] | None
     interpreter: str
     """The Python of our own children: the daemon's."""
+    logins: str = ""
+    """The directory of OAuth logins; empty: there are none."""
 
     def expand(self, server: ServerConfig, text: str) -> str | Missing:
         return expand(text, self.project_known if server.project else self.known, self.places_of(server))
@@ -169,6 +173,8 @@ def launch_of(server: ServerConfig, scope: Surroundings) -> Launch | str:
         problem(("roots",), roots.render())
     if problems or isinstance(roots, Missing):
         return "; ".join(problems)
+    if server.url is not None:
+        return _bridged(server, filled, roots, scope)
     cwd = _directory(filled["cwd",], scope.base_of(server), scope.home)
     if server.python is not None:
         argv = _module_argv(server, filled, cwd, scope)
@@ -190,6 +196,26 @@ def launch_of(server: ServerConfig, scope: Surroundings) -> Launch | str:
         roots=roots,
         # A child of ours needs no finding out.
         era="handshake" if server.python is not None and server.era == "auto" else _ERAS[server.era],
+    )
+
+
+def _bridged(
+    server: ServerConfig, filled: Mapping[KeyPath, str], roots: list[str] | None, scope: Surroundings
+) -> Launch | str:
+    """The child of ours that reaches a URL. All that is secret about it is in its environment."""
+    remote = remote_of(server, filled, scope.logins)
+    if isinstance(remote, list):
+        return "; ".join(_problem(server, path, text) for path, text in remote)
+    env = {**scope.base_environment, **{name: filled["env", name] for name in server.env}}
+    return Launch(
+        server=server.name,
+        argv=[scope.interpreter, "-P", "-m", BRIDGE],
+        env={**env, **remote.to_environment()},
+        cwd=scope.home,
+        policy=server.policy,
+        stop_first=server.replace == "stop_first",
+        roots=roots,
+        era=_ERAS[server.era],
     )
 
 

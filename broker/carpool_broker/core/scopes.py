@@ -60,6 +60,7 @@ def resolve(
     roots: Sequence[str] | None = None,
     interpreter: str,
     named_root: str = "",
+    logins: str = "",
 ) -> Resolution:
     """Expand a configuration for one session.
 
@@ -69,7 +70,7 @@ def resolve(
     empty where the agent did not say them. `secret` keys the hash in pool keys: one per daemon. `roots`: the
     file URIs that the agent names, for servers with `roots: agent`; None where it names none.
     `interpreter`: the Python of servers that are not a command. `named_root`: the `${workspace}` of servers
-    that are written under a named workspace.
+    that are written under a named workspace. `logins`: the directory of OAuth logins.
     """
     scope = Surroundings(
         known={**env_file, **environment},
@@ -80,6 +81,7 @@ def resolve(
         home=home or "/",
         roots=roots,
         interpreter=interpreter,
+        logins=logins,
     )
     specs: list[PoolSpec] = []
     entries: list[ScopeEntry] = []

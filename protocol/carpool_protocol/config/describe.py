@@ -1,7 +1,8 @@
 """A configuration, told back setting by setting: what `carpool check` shows.
 
-Owns the masking: values of `env` are shown as `…`, always, and so is each of `args` that is neither the name
-of an option nor a variable: what `check` says is pasted into reports.
+Owns the masking: values of `env` and `headers` are shown as `…`, always, of a `url` the host, and so is
+each of `args` that is neither the name of an option nor a variable: what `check` says is pasted into
+reports.
 """
 
 import json
@@ -18,6 +19,7 @@ from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, WOR
 from carpool_protocol.config.shape import SERVERS
 
 MASK = "…"
+_MASKED_MAPS = frozenset({"template map", "header map"})
 DEFAULT = "default"
 _TELLS_NOTHING = re.compile(r"-[A-Za-z]|--[A-Za-z][A-Za-z-]*|\$\{[A-Za-z_][A-Za-z0-9_]*\}", re.ASCII)
 """A word of a command line in which there is no value. (`-phunter2` is a password to some programs.)"""
@@ -52,7 +54,7 @@ def _of_servers(under: KeyPath, servers: Iterable[ServerConfig]) -> list[Row]:
     for server in servers:
         path: KeyPath = (*under, SERVERS, server.name)
         for setting in SERVER_SETTINGS:
-            if setting.kind == "template map" and value_of(server, setting):
+            if setting.kind in _MASKED_MAPS and value_of(server, setting):
                 rows.extend(_masked(server, path, setting))
             else:
                 rows.append(_row(server, server.lines, path, setting, server.file))
@@ -67,6 +69,16 @@ def value_of(owner: Config | NamedWorkspace | ServerConfig, setting: Setting) ->
     return value
 
 
+def shown_url(template: str) -> str:
+    """A URL for reports: host and port as they are written, and nothing of what follows them."""
+    scheme, _, rest = template.partition("://")
+    if not rest:
+        return template if _TELLS_NOTHING.fullmatch(template) else MASK
+    host, slash, path = rest.rpartition("@")[2].partition("/")
+    host, query, _ = host.partition("?")
+    return f"{scheme}://{host}" + (f"/{MASK}" if path or query else slash)
+
+
 def _row(
     owner: Config | NamedWorkspace | ServerConfig,
     lines: dict[KeyPath, int],
@@ -78,6 +90,10 @@ def _row(
     value = value_of(owner, setting) if late is None else late
     if setting.kind == "templates":
         value = [word if _TELLS_NOTHING.fullmatch(word) else MASK for word in value]
+    elif setting.kind == "secret" and value is not None:
+        value = value if _TELLS_NOTHING.fullmatch(value) else MASK
+    elif setting.kind == "url" and value is not None:
+        value = shown_url(value)
     shown = "—" if value is None else json.dumps(value, ensure_ascii=False)
     spellings = (setting.key, *setting.also)
     found = (lines.get(tuple(key.split("."))) for key in spellings)

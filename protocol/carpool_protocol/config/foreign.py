@@ -17,7 +17,19 @@ from msgspec import Struct
 from carpool_protocol.config.jsonc import JsonValue
 
 Turn = Literal[
-    "same", "texts", "opposite", "time", "command", "attempts", "reconnect", "remote", "transport", "unread"
+    "same",
+    "texts",
+    "opposite",
+    "time",
+    "command",
+    "attempts",
+    "reconnect",
+    "url",
+    "http url",
+    "oauth",
+    "cannot",
+    "transport",
+    "unread",
 ]
 """How a value becomes one of ours; see `translate`."""
 
@@ -46,14 +58,37 @@ class Shape(Struct, frozen=True, kw_only=True):
     """Keys beside the first holder that the program reads; None: it keeps all its settings there."""
     words: bool = False
     """A `command` with blanks and without `args` is a command line."""
+    either: bool = False
+    """`http` may mean HTTP+SSE as well: the program tries both."""
     braces: bool = False
     """`{env:VAR}` is a variable, and `${` is text."""
 
 
 _REMOTE: Final[dict[str, Way]] = {
-    each: Way("remote")
-    for each in ("url", "serverUrl", "httpUrl", "headers", "headersHelper", "oauth", "auth", "authProvider")
+    "url": Way("url", "url"),
+    "serverUrl": Way("url", "url"),
+    "httpUrl": Way("http url", "url"),
+    "headers": Way("texts", "headers"),
+    "oauth": Way("oauth", "oauth"),
+    "auth": Way("oauth", "oauth"),
+    "headersHelper": Way("cannot"),
+    "authProvider": Way("cannot"),
+    "authProviderType": Way("cannot"),
 }
+
+OAUTH: Final[dict[str, str]] = {
+    "clientId": "client_id",
+    "client_id": "client_id",
+    "CLIENT_ID": "client_id",
+    "clientSecret": "client_secret",
+    "client_secret": "client_secret",
+    "CLIENT_SECRET": "client_secret",
+    "scopes": "scopes",
+    "scope": "scopes",
+    "callbackPort": "redirect_port",
+    "redirect_port": "redirect_port",
+}
+"""Keys of `oauth` (Claude Code, Gemini CLI, opencode) and `auth` (Cursor), theirs and ours."""
 
 _ALL: Final[dict[str, Way]] = {
     "command": Way("command", "command"),
@@ -91,10 +126,15 @@ _ALL: Final[dict[str, Way]] = {
 
 MCP_SERVERS: Final = Shape(name="mcpServers", holders=("mcpServers",), ways=_ALL, unit=None)
 VS_CODE: Final = Shape(
-    name="VS Code", holders=("servers",), ways=_ALL, unit=None, beside=frozenset({"inputs", "sandbox"})
+    name="VS Code",
+    holders=("servers",),
+    ways=_ALL,
+    unit=None,
+    beside=frozenset({"inputs", "sandbox"}),
+    either=True,
 )
 VS_CODE_SETTINGS: Final = Shape(
-    name="VS Code settings", holders=("mcp", "servers"), ways=_ALL, unit=None, beside=None
+    name="VS Code settings", holders=("mcp", "servers"), ways=_ALL, unit=None, beside=None, either=True
 )
 OPENCODE: Final = Shape(
     name="opencode", holders=("mcp",), ways=_ALL, unit="ms", beside=None, words=True, braces=True
@@ -137,19 +177,14 @@ PROGRAMS: Final[tuple[Program, ...]] = (
 )
 """Files that are not ours by their path. Any other file is: it is read strictly."""
 
-REMOTE_TRANSPORTS: Final = frozenset(
-    {
-        "http",
-        "streamable-http",
-        "streamableHttp",
-        "streamable_http",
-        "sse",
-        "ws",
-        "websocket",
-        "url",
-        "remote",
-    }
-)
+REMOTE_TRANSPORTS: Final[dict[str, str]] = {
+    **dict.fromkeys(("http", "streamable-http", "streamableHttp", "streamable_http"), "http"),
+    "sse": "sse",
+    "url": "url",
+    "remote": "url",
+}
+"""Theirs and ours."""
+UNSPOKEN: Final = frozenset({"ws", "websocket"})
 COMMAND_TRANSPORTS: Final = frozenset({"stdio", "local"})
 
 

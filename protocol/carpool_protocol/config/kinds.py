@@ -16,6 +16,7 @@ from carpool_protocol.config.expand import BadTemplate, read_template
 from carpool_protocol.config.jsonc import JsonValue
 from carpool_protocol.config.problems import KeyPath, did_you_mean
 from carpool_protocol.config.settings import Setting
+from carpool_protocol.remote import check_header_name, check_url
 
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST_NAME: Final = 64
@@ -38,7 +39,7 @@ def read_value(setting: Setting, value: JsonValue, refuse: Callable[[Refusal], N
             return _count(setting, value, refuse)
         case "seconds":
             return _seconds(setting, value, (), refuse)
-        case "text" | "template":
+        case "text" | "template" | "url" | "secret":
             return _text(setting, value, (), refuse)
         case "texts" | "templates":
             return _texts(setting, value, refuse)
@@ -46,6 +47,8 @@ def read_value(setting: Setting, value: JsonValue, refuse: Callable[[Refusal], N
             return _template_map(setting, value, refuse)
         case "seconds map":
             return _seconds_map(setting, value, refuse)
+        case "header map":
+            return _header_map(setting, value, refuse)
         case "hash map":
             return _hash_map(value, refuse)
 
@@ -81,6 +84,7 @@ def _text(setting: Setting, value: JsonValue, at: KeyPath, refuse: Callable[[Ref
     if not isinstance(value, str):
         refuse(Refusal(at, f"must be text, found {kind_of(value)}{_text_hint(setting, value)}"))
         return ""
+    value = dict(setting.spellings).get(value, value)
     if (why := _why_not_text(setting, value)) is not None:
         refuse(Refusal(at, why))
     return value
@@ -99,6 +103,8 @@ def _why_not_text(setting: Setting, value: str) -> str | None:
         return why
     if setting.kind in _TEMPLATES and isinstance(bad := read_template(value), BadTemplate):
         return bad.text
+    if setting.kind == "url" and "${" not in value:  # else it is checked when its variables are filled in
+        return check_url(value)
     if setting.key in _NEVER_EMPTY and not value.strip():
         return "is empty"
     return None
@@ -119,6 +125,20 @@ def _template_map(setting: Setting, value: JsonValue, refuse: Callable[[Refusal]
     for name in value:
         if _VARIABLE.fullmatch(name) is None:
             refuse(Refusal((name,), "is no name of an environment variable"))
+    return {name: _text(setting, item, (name,), refuse) for name, item in value.items()}
+
+
+def _header_map(setting: Setting, value: JsonValue, refuse: Callable[[Refusal], None]) -> dict[str, str]:
+    if not isinstance(value, dict):
+        refuse(Refusal((), f"must be an object of names and texts, found {kind_of(value)}"))
+        return {}
+    seen: set[str] = set()
+    for name in value:
+        if (why := check_header_name(name)) is not None:
+            refuse(Refusal((name,), why))
+        elif name.lower() in seen:
+            refuse(Refusal((name,), "is written twice: case does not count in the name of a header"))
+        seen.add(name.lower())
     return {name: _text(setting, item, (name,), refuse) for name, item in value.items()}
 
 
@@ -171,5 +191,5 @@ def _text_hint(setting: Setting, value: JsonValue) -> str:
     return ""
 
 
-_TEMPLATES: Final = frozenset({"template", "templates", "template map"})
+_TEMPLATES: Final = frozenset({"template", "templates", "template map", "url", "secret", "header map"})
 _NEVER_EMPTY: Final = frozenset({"command", "cwd", "env_file", "tools_file"})

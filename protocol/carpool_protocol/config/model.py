@@ -64,7 +64,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     workspace: str = ""
     """The named workspace that it is written under; empty: none."""
     command: str | None
-    """`None`: the server is `python`, or disabled. `ways` says which keys go with which."""
+    """`None`: the server is `url` or `python`, or disabled. `ways` says which keys go with which."""
     args: tuple[str, ...]
     python: str | None
     """A module whose functions are the tools."""
@@ -73,7 +73,14 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     """`None`: the daemon's own."""
     env: dict[str, str]
     cwd: str
-    transport: Literal["stdio"]
+    transport: Literal["stdio", "http", "sse", "url"] | None
+    """`None`: `stdio`, or `url` with a URL."""
+    url: str | None
+    headers: dict[str, str]
+    oauth_client_id: str | None
+    oauth_client_secret: str | None
+    oauth_scopes: tuple[str, ...]
+    oauth_redirect_port: int
     era: Era
     disabled: bool
     replace: Replace
@@ -110,9 +117,12 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
                     ("command", self.command),
                     ("python", self.python),
                     ("interpreter", self.interpreter),
+                    ("url", self.url),
                 )
                 if text is not None
             ),
+            *((("headers", name), text) for name, text in self.headers.items()),
+            *([(("oauth", "client_id"), self.oauth_client_id)] if self.oauth_client_id is not None else []),
             *((("args", at), text) for at, text in enumerate(self.args)),
             *((("env", name), text) for name, text in self.env.items()),
             (("cwd",), self.cwd),

@@ -25,6 +25,9 @@ _KINDS = {
     "template map": "object of texts with `${VAR}`",
     "seconds map": "object of seconds",
     "hash map": "object of hashes",
+    "url": "URL with `${VAR}`",
+    "secret": "text with `${VAR}`",
+    "header map": "object of texts with `${VAR}`",
 }
 
 _HEAD = """\

@@ -9,7 +9,7 @@ Knows nothing of: settings, values.
 from typing import Final
 
 _OTHER_SHAPE: Final = "a file holds its servers in one place: move these under `mcpServers`"
-_REMOTE: Final = "remote servers are not there yet in this version; a server needs a `command`"
+_URL: Final = "the key is called `url` here"
 
 FILE_LATER: Final[dict[str, str]] = {
     "profiles": "profiles are not there yet in this version; take them out",
@@ -19,9 +19,8 @@ FILE_LATER: Final[dict[str, str]] = {
 """Keys that later versions or other programs know and this version refuses, each with its sentence."""
 
 SERVER_LATER: Final[dict[str, str]] = {
-    "url": _REMOTE,
-    "serverUrl": _REMOTE,
-    "headers": _REMOTE,
+    "serverUrl": _URL,
+    "httpUrl": _URL,
     "tools_file": "offline tool lists are not there yet in this version; take it out",
     "environment": "the key is called `env` here",
     "enabled": "the key is called `disabled` here, with the opposite value",

@@ -102,12 +102,13 @@ def _kind(setting: Setting) -> Schema:
         case "seconds":
             return _seconds(setting)
         case "text":
-            return {"type": "string", **({"enum": list(setting.choices)} if setting.choices else {})}
-        case "template":
+            choices = [*setting.choices, *(theirs for theirs, _ in setting.spellings)]
+            return {"type": "string", **({"enum": choices} if choices else {})}
+        case "template" | "url" | "secret":
             return {"type": "string"}
         case "texts" | "templates":
             return {"type": "array", "items": {"type": "string"}}
-        case "template map":
+        case "template map" | "header map":
             return {"type": "object", "additionalProperties": {"type": "string"}}
         case "hash map":
             return {

@@ -23,9 +23,13 @@ Kind = Literal[
     "template map",
     "seconds map",
     "hash map",
+    "url",
+    "secret",
+    "header map",
 ]
 """`template`: text in which `${VAR}` is expanded. `count`: a whole number. `seconds`: a positive number.
-`hash map`: names and `sha256:` with 64 hex digits.
+`hash map`: names and `sha256:` with 64 hex digits. `url`, `secret` and the values of a `header map` are
+templates, too, of which nothing secret is shown.
 """
 
 Default = None | bool | int | float | str | tuple[str, ...]
@@ -51,6 +55,8 @@ class Setting(Struct, frozen=True, kw_only=True):
     zero: bool = False
     """`seconds` may be 0."""
     choices: tuple[str, ...] = ()
+    spellings: tuple[tuple[str, str], ...] = ()
+    """Other spellings of choices: theirs, ours."""
     later: tuple[str, ...] = ()
     """Choices that are known and refused: this version cannot do them yet."""
     check: Callable[[str], str | None] | None = None

@@ -19,7 +19,7 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         key="command",
         field="command",
         kind="template",
-        text="The program to run, looked up in the server's `PATH`. A server has this or `python`.",
+        text="The program to run, looked up in the server's `PATH`. A server has this, `url` or `python`.",
     ),
     Setting(key="args", field="args", kind="templates", default=(), text="Its arguments."),
     Setting(
@@ -61,11 +61,55 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         key="transport",
         field="transport",
         kind="text",
-        default="stdio",
-        choices=("stdio",),
-        later=("http", "streamable-http", "streamableHttp", "streamable_http", "sse", "ws", "url"),
+        choices=("stdio", "http", "sse", "url"),
+        spellings=(
+            ("streamable-http", "http"),
+            ("streamableHttp", "http"),
+            ("streamable_http", "http"),
+        ),
+        later=("ws",),
         also=("type",),
-        text="How the server is reached. Other programs write it as `type`.",
+        text="How the server is reached. `stdio`: a command. `http`: a `url` with Streamable HTTP, of both "
+        "eras. `sse`: a `url` with HTTP+SSE, its predecessor. `url`: which of the two is found out, by the "
+        "well-known document of the host or by trying (docs/remote.md). Without this setting a server with "
+        "a `url` is `url`. Other programs write it as `type`.",
+    ),
+    Setting(
+        key="url",
+        field="url",
+        kind="url",
+        text="Where the server is, instead of `command`: it is reached over HTTP (docs/remote.md).",
+    ),
+    Setting(
+        key="headers",
+        field="headers",
+        kind="header map",
+        text="HTTP headers for every request to `url`. With an `Authorization` among them there is no login.",
+    ),
+    Setting(
+        key="oauth.client_id",
+        field="oauth_client_id",
+        kind="template",
+        text="The client that `carpool login` uses, where it was registered by hand. Without it carpool "
+        "registers itself.",
+    ),
+    Setting(key="oauth.client_secret", field="oauth_client_secret", kind="secret", text="Its secret."),
+    Setting(
+        key="oauth.scopes",
+        field="oauth_scopes",
+        kind="texts",
+        default=(),
+        text="What `carpool login` asks for. Without them, what the server says it needs.",
+    ),
+    count(
+        "oauth.redirect_port",
+        "oauth_redirect_port",
+        0,
+        "port",
+        "Where `carpool login` waits on 127.0.0.1 for the browser to come back, for clients registered with "
+        "one port. 0: any.",
+        low=0,
+        high=65535,
     ),
     Setting(
         key="era",

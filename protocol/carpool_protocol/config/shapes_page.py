@@ -26,8 +26,7 @@ strict: a key that nobody knows is an error. In another program's file it gets o
 """
 
 _AFTER = """\
-A server without a command (`url`, `serverUrl`, `httpUrl`, or a `type` such as `http` or `sse`) is known and
-shown as `misconfigured`: remote servers are not there yet.
+Servers with a URL are reached as [remote.md](remote.md) says. A `type` of `ws` is `misconfigured`.
 
 `${env:VAR}` becomes `${VAR}`, `${workspaceFolder}` becomes `${workspace}`, `${userHome}` becomes `${HOME}`.
 In files of opencode `{env:VAR}` becomes `${VAR}`, and `${` is text. `${input:…}` has no equal here: that
@@ -42,8 +41,11 @@ _TURNS: dict[Turn, str] = {
     "command": "a `command` that is a list holds the first arguments, too",
     "attempts": "one more than that many failures; below 0: without end",
     "reconnect": "`false`: 1",
-    "remote": "says that the server is not a command",
-    "transport": "`stdio` and `local` are commands",
+    "url": "as it is",
+    "http url": "before `url`; `transport` is `http`",
+    "oauth": "`clientId`, `clientSecret`, `scopes` or `scope`, `callbackPort`, as it is; `false`: nothing",
+    "cannot": "the server is `misconfigured`: carpool runs no program for headers, and signs with no keys",
+    "transport": "`stdio` and `local` are commands, `remote` is `url`; in VS Code `http` is `url`, too",
     "unread": "passed over: the program's own business",
 }
 

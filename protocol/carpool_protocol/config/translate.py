@@ -15,7 +15,15 @@ from typing import Final
 
 from msgspec import Struct
 
-from carpool_protocol.config.foreign import COMMAND_TRANSPORTS, REMOTE_TRANSPORTS, Program, Shape, Way
+from carpool_protocol.config.foreign import (
+    COMMAND_TRANSPORTS,
+    OAUTH,
+    REMOTE_TRANSPORTS,
+    UNSPOKEN,
+    Program,
+    Shape,
+    Way,
+)
 from carpool_protocol.config.jsonc import JsonValue
 from carpool_protocol.config.problems import ConfigProblem, KeyPath, render_path, shorten
 
@@ -35,7 +43,9 @@ _PLACES: Final = {
 }
 """Predefined variables of VS Code and its kin."""
 
-NO_REMOTE: Final = "is a server that is not a command; remote servers are not there yet in this version"
+NO_WEBSOCKET: Final = "is a WebSocket, which carpool does not speak; does the server have another URL?"
+_SIMPLE_PROVIDER: Final = "dynamic_discovery"
+"""The one `authProviderType` of Gemini CLI that is plain OAuth."""
 
 
 class Translated(Struct, frozen=True):
@@ -217,6 +227,17 @@ class _Entry:
                     self.refuse(there, f"`{key}` must be true or false")
             case "time":
                 self.time(there, value)
+            case "reconnect" | "attempts":
+                self.failures(key, way, value)
+            case "url" | "http url" | "oauth" | "cannot":
+                self.reached(key, way, value)
+            case "command" | "transport" | "unread":
+                pass  # the first two in `command_line` and `transport`
+
+    def failures(self, key: str, way: Way, value: JsonValue) -> None:
+        """How often it is started again."""
+        there: KeyPath = (*self.at, key)
+        match way.turn:
             case "reconnect":
                 if value is False:
                     self.put(way.key, 1, there)
@@ -228,8 +249,25 @@ class _Entry:
                     self.put(way.key, failures, there, keep=True)
                 else:
                     self.refuse(there, f"`{key}` must be a whole number")
-            case "command" | "transport" | "remote" | "unread":
-                pass  # the first three in `command_line` and `transport`
+            case _:
+                pass
+
+    def reached(self, key: str, way: Way, value: JsonValue) -> None:
+        """Keys of servers over a URL."""
+        there: KeyPath = (*self.at, key)
+        match way.turn:
+            case "url":
+                self.put(way.key, self.rewritten(value), there, keep=True)
+            case "http url":  # of Gemini CLI, which takes it before `url`
+                self.put(way.key, self.rewritten(value), there)
+                self.put("transport", "http", there)
+            case "oauth":
+                self.oauth(there, value)
+            case "cannot":
+                if value != _SIMPLE_PROVIDER:
+                    self.refuse(there, f"`{key}` is nothing that carpool can do; write `headers` or `oauth`")
+            case _:
+                pass
 
     def time(self, there: KeyPath, value: JsonValue) -> None:
         """`timeout`: a call ends after this long without progress."""
@@ -248,22 +286,33 @@ class _Entry:
         if isinstance(seconds, int | float) and seconds > _TOTAL_S:
             self.put("max_total_s", seconds, there, keep=True)
 
+    def oauth(self, there: KeyPath, value: JsonValue) -> None:
+        """`false` says that there is none, which `headers` or the server say as well."""
+        if not isinstance(value, dict):
+            return
+        for key, inner in value.items():
+            ours = OAUTH.get(key)
+            if ours is None:
+                self.file.warn((*there, key), key)
+            else:
+                said: JsonValue = inner
+                if key == "scope" and isinstance(inner, str):
+                    said = [*inner.split()]
+                self.put(f"oauth.{ours}", self.rewritten(said), (*there, key))
+
     def transport(self) -> None:
-        """A server that is not a command is known, and cannot be run."""
+        """How it is reached, where that is written."""
         for key, value in self.entry.items():
             way = self.ways.get(key)
             if way is None or way.turn != "transport" or not isinstance(value, str):
                 continue
-            if value in REMOTE_TRANSPORTS:
-                self.refuse((*self.at, key), NO_REMOTE)
+            ours = REMOTE_TRANSPORTS.get(value, value)
+            if value in UNSPOKEN:
+                self.refuse((*self.at, key), NO_WEBSOCKET)
             elif value not in COMMAND_TRANSPORTS:
-                self.put("transport", value, (*self.at, key))
+                ours = "url" if ours == "http" and self.file.shape.either else ours
+                self.put("transport", ours, (*self.at, key), keep=True)
             return
-        remote = next(
-            (key for key in self.entry if key in self.ways and self.ways[key].turn == "remote"), None
-        )
-        if remote is not None and "command" not in self.entry:
-            self.refuse((*self.at, remote), NO_REMOTE)
 
     def command_line(self) -> None:
         """`command` as a list holds the first arguments, too."""

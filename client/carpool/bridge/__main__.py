@@ -1,0 +1,35 @@
+"""`python -m carpool.bridge`: a server over a URL as a stdio server. Started by the supervisor.
+
+What to reach is in the environment (`carpool_protocol.remote`). Exit codes: 0 end of file; 1 the server is
+gone, its stderr says why; 2 started by hand.
+"""
+
+import os
+import sys
+from importlib.util import find_spec
+
+from carpool.bridge.refusing import refuse
+from carpool.bridge.words import NO_EXTRA, Trouble
+from carpool_protocol.remote import of_environment
+
+
+def main() -> int:
+    """Serve until end of file."""
+    remote = of_environment(os.environ)
+    if remote is None:
+        print("this is a child of carpool's: configure a server with `url` instead", file=sys.stderr)
+        return 2
+    if find_spec("mcp") is None or find_spec("httpx2") is None:
+        refuse(Trouble(NO_EXTRA), remote.server)
+        return 0
+    from carpool.bridge.process import run
+
+    return run(remote)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # What the supervisor writes to us from now on is lost, maybe: Python's own end takes a tenth of a second.
+    os._exit(code)

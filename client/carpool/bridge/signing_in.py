@@ -1,0 +1,246 @@
+"""The interactive login of OAuth: the SDK's flow, a listener for the browser on loopback, and the login kept.
+
+Owns the way from a server's 401 to a file in `logins`. Discovery, registration, PKCE, `state` and the
+issuer's checks are the SDK's (MCP 2025-11-25, basic/authorization; RFC 8252: native applications use a
+loopback redirect). Bounded in time. Never runs in the bridge.
+
+Knows nothing of: terminals, browsers (`show` is the caller's), how a login is renewed (`bearer`).
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+import msgspec
+import trio
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError, OAuthTokenError
+from mcp.shared.auth import (
+    AuthorizationCodeResult,
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthToken,
+)
+from pydantic import AnyUrl, ValidationError
+
+from carpool.bridge.find import NotFoundError, found
+from carpool.bridge.honest_client import reason
+from carpool.bridge.logins import Login, Logins
+from carpool.bridge.words import unreachable
+from carpool_protocol.remote import Remote, host_of
+from carpool_protocol.wallclock import unix_s
+
+_CALLBACK: Final = "/callback"
+_HEAD_BYTES: Final = 16 * 1024
+_HEAD_S: Final = 10.0
+_HELLO: Final = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "carpool", "version": "0"},
+    },
+}
+_HELLO_HEADERS: Final = {
+    "accept": "application/json, text/event-stream",
+    "mcp-protocol-version": "2025-11-25",
+}
+
+
+class SignInError(Exception):
+    """There is no login. The text says whose fault it is and what to do."""
+
+
+class _Kept:
+    """The SDK's store, in memory: what it holds at the end becomes the login."""
+
+    def __init__(self, client: OAuthClientInformationFull | None) -> None:
+        self.tokens: OAuthToken | None = None
+        self.client = client
+
+    async def get_tokens(self) -> OAuthToken | None:
+        return self.tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        self.tokens = tokens
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return self.client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self.client = client_info
+
+
+async def sign_in(remote: Remote, show: Callable[[str], Awaitable[None]], limit_s: float) -> str:
+    """Log in and keep it. `show`: put this URL before the user. Returns the host that it is for.
+
+    Raises `SignInError`, and `OSError` where the login cannot be kept.
+    """
+    try:
+        remote = await found(remote, None)
+    except NotFoundError as error:
+        raise SignInError(error.trouble.text) from None
+    try:
+        listeners = await trio.open_tcp_listeners(remote.redirect_port, host="127.0.0.1")
+    except OSError as error:
+        why = error.strerror or "the system gave no reason"
+        raise SignInError(f"nobody can wait on port {remote.redirect_port} of 127.0.0.1: {why}") from None
+    (listener,) = listeners
+    async with listener:
+        port = listener.socket.getsockname()[1]
+        kept = _Kept(_registered(remote, port))
+        provider = OAuthClientProvider(
+            server_url=remote.url,
+            client_metadata=_metadata(remote, port),
+            storage=kept,
+            redirect_handler=show,
+            callback_handler=_Callback(listener).result,
+        )
+        with trio.move_on_after(limit_s) as limit:
+            await _asked(remote, provider)
+    if limit.cancelled_caught:
+        raise SignInError(f"the browser has not come back within {limit_s:g} s")
+    if kept.tokens is None or kept.client is None:
+        raise SignInError(f"{host_of(remote.url)} wants no login: it answers without one")
+    Logins(remote.logins, remote).write(_login(provider, kept.tokens, kept.client))
+    return host_of(remote.url)
+
+
+async def sign_out(remote: Remote) -> bool:
+    """Forget the login. Whether there was one. Raises `SignInError`, `OSError`."""
+    if Logins(remote.logins, remote).forget():
+        return True
+    try:
+        remote = await found(remote, None)
+    except NotFoundError as error:
+        raise SignInError(error.trouble.text) from None
+    return Logins(remote.logins, remote).forget()
+
+
+async def _asked(remote: Remote, provider: OAuthClientProvider) -> None:
+    """One request that wants a login."""
+    host = host_of(remote.url)
+    try:
+        async with httpx2.AsyncClient(headers=remote.headers, auth=provider, timeout=30.0) as client:
+            if remote.transport == "sse":
+                async with client.stream(
+                    "GET", remote.url, headers={"accept": "text/event-stream"}
+                ) as answer:
+                    status = answer.status_code
+            else:
+                answer = await client.post(remote.url, json=_HELLO, headers=_HELLO_HEADERS)
+                status = answer.status_code
+                if (session := answer.headers.get("mcp-session-id")) is not None:
+                    await client.delete(remote.url, headers={**_HELLO_HEADERS, "mcp-session-id": session})
+    except (httpx2.RequestError, httpx2.InvalidURL) as error:
+        raise SignInError(unreachable(host, reason(error)).text) from None
+    except (OAuthFlowError, OAuthRegistrationError, OAuthTokenError, ValidationError) as error:
+        raise SignInError(f"the login at {host} failed: {_why(error)}") from None
+    if 300 <= status < 400:
+        raise SignInError(f"{host} redirects: write the URL that it redirects to into the configuration")
+    if status in {401, 403}:
+        raise SignInError(f"{host} does not accept the login that it has given ({status})")
+
+
+def _why(error: Exception) -> str:
+    """The SDK's sentence, without bodies of responses and values of parameters."""
+    if isinstance(error, ValidationError):
+        return "it answered what OAuth does not know"
+    said = str(error)
+    if said.startswith("State parameter mismatch"):
+        return "what came back was not for this login"
+    return said.partition(": {")[0].splitlines()[0][:300] if said else type(error).__name__
+
+
+def _metadata(remote: Remote, port: int) -> OAuthClientMetadata:
+    return OAuthClientMetadata(
+        client_name="carpool",
+        redirect_uris=[AnyUrl(f"http://127.0.0.1:{port}{_CALLBACK}")],
+        grant_types=["authorization_code", "refresh_token"],
+        response_types=["code"],
+        token_endpoint_auth_method="none",  # noqa: S106 - a public client
+        scope=" ".join(remote.scopes) or None,
+    )
+
+
+def _registered(remote: Remote, port: int) -> OAuthClientInformationFull | None:
+    """The client of the configuration; without one the SDK registers one for this login."""
+    if not remote.client_id:
+        return None
+    return OAuthClientInformationFull(
+        client_id=remote.client_id,
+        client_secret=remote.client_secret or None,
+        token_endpoint_auth_method="client_secret_post" if remote.client_secret else "none",
+        redirect_uris=[AnyUrl(f"http://127.0.0.1:{port}{_CALLBACK}")],
+    )
+
+
+def _login(provider: OAuthClientProvider, tokens: OAuthToken, client: OAuthClientInformationFull) -> Login:
+    context = provider.context
+    metadata = context.oauth_metadata
+    endpoint = str(metadata.token_endpoint) if metadata is not None else ""
+    base = context.get_authorization_base_url(context.server_url)
+    wants_resource = context.should_include_resource_param(context.protocol_version)
+    return Login(
+        access_token=tokens.access_token,
+        refresh_token=tokens.refresh_token or "",
+        expires_at=unix_s() + tokens.expires_in if tokens.expires_in is not None else 0.0,
+        scope=tokens.scope or "",
+        token_endpoint=endpoint or f"{base}/token",
+        resource=context.get_resource_url() if wants_resource else "",
+        client=msgspec.json.decode(client.model_dump_json(exclude_none=True), type=dict[str, object]),
+    )
+
+
+class _Callback:
+    """The one request of the browser that counts; others (an icon) are answered and passed over."""
+
+    def __init__(self, listener: trio.SocketListener) -> None:
+        self._listener = listener
+
+    async def result(self) -> AuthorizationCodeResult:
+        """Raises `OAuthFlowError` where the user, or the server, has said no."""
+        while True:
+            stream = await self._listener.accept()
+            async with stream:
+                query = None
+                with trio.move_on_after(_HEAD_S):
+                    query = await _query_of(stream)
+                if query is None:
+                    continue
+                code, error = query.get("code"), query.get("error")
+                done = "You are logged in. Go back to the terminal." if code else "There is no login."
+                page = f"<!doctype html><title>carpool</title><p>{done}</p>".encode()
+                with trio.move_on_after(_HEAD_S):
+                    await stream.send_all(
+                        b"HTTP/1.1 200 OK\r\ncontent-type: text/html; charset=utf-8\r\nconnection: close\r\n"
+                        b"content-length: %d\r\n\r\n%b" % (len(page), page)
+                    )
+            if code is None:
+                raise OAuthFlowError(_denied(error))
+            return AuthorizationCodeResult(code=code, state=query.get("state"), iss=query.get("iss"))
+
+
+def _denied(error: str | None) -> str:
+    said = error if error is not None and error.replace("_", "").isalnum() else "no code came back"
+    return f"the authorization server said {said[:60]}"
+
+
+async def _query_of(stream: trio.SocketStream) -> dict[str, str] | None:
+    """The parameters of a request for the callback; None for any other."""
+    head = b""
+    while b"\r\n" not in head and len(head) < _HEAD_BYTES:
+        part = await stream.receive_some(4096)
+        if not part:
+            return None
+        head += part
+    words = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
+    if len(words) != 3 or words[0] != "GET":
+        return None
+    parts = urlsplit(words[1])
+    if parts.path != _CALLBACK:
+        await stream.send_all(b"HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
+        return None
+    return {key: values[0] for key, values in parse_qs(parts.query).items()}

@@ -1,0 +1,116 @@
+"""What the bridge says when the network fails: whose fault, what happened, whether the call was delivered.
+
+Owns the sentences and the lines that carry them. A greeting (`initialize`, `server/discover`) that fails is
+answered with one short sentence, which `carpool status` shows; a call is answered with one of carpool's own
+faults. Hosts are named, never paths, queries or headers.
+
+Pure. Knows nothing of: HTTP clients, streams.
+"""
+
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from carpool_protocol.fault_kinds import KINDS
+from carpool_protocol.faults import fault, for_method
+from carpool_protocol.ids import RawJson
+
+GREETINGS: Final = frozenset({"initialize", "server/discover"})
+UNFIT: Final = 5300
+"""The code of a greeting that failed: outside of what servers may say, so that no era is read from it."""
+NO_EXTRA: Final = "servers over a URL need more than is installed: run `pip install 'carpool[remote]'`"
+
+
+class Trouble(Struct, frozen=True):
+    """Why a request to the server came to nothing."""
+
+    text: str
+    """One sentence without its full stop."""
+    slug: str = "unavailable"
+    """The kind of fault that it is for a call."""
+    retry_after_s: float | None = None
+
+
+class _Asked(Struct):
+    """A message as far as its sender has to be answered."""
+
+    id: msgspec.Raw = msgspec.Raw(b"")
+    method: str = ""
+
+
+_asked: Final = msgspec.json.Decoder(_Asked)
+
+
+def request_in(body: bytes) -> tuple[RawJson, str] | None:
+    """The id and the method of a request; None for anything else."""
+    try:
+        found = _asked.decode(body)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+    return (RawJson(bytes(found.id)), found.method) if bytes(found.id) and found.method else None
+
+
+def answer_line(request: RawJson, method: str, trouble: Trouble, server: str) -> bytes:
+    """The answer to a request that came to nothing, as a JSON-RPC message without its line end."""
+    if method in GREETINGS:
+        text = trouble.text or KINDS[trouble.slug].what
+        member, body = b"error", msgspec.json.encode({"code": UNFIT, "message": text})
+    else:
+        said = fault(
+            trouble.slug,
+            detail=f"{trouble.text}." if trouble.text else "",
+            server=server,
+            retry_after_s=trouble.retry_after_s,
+        )
+        is_error, body = for_method(said, method)
+        member = b"error" if is_error else b"result"
+    return b'{"jsonrpc":"2.0","id":%b,"%b":%b}' % (request, member, body)
+
+
+# --- what happened --------------------------------------------------------------------------------------
+
+
+def unreachable(host: str, why: str) -> Trouble:
+    """No connection could be made."""
+    return Trouble(f"cannot reach {host} ({why})")
+
+
+def broken(host: str) -> Trouble:
+    """It went away after the request was sent."""
+    return Trouble(f"the connection to {host} broke before the answer came", "lost")
+
+
+def session_ended(host: str) -> Trouble:
+    """It does not know the session; a call in it was not run."""
+    return Trouble(f"{host} has ended the session, and what it held there is gone", "state_lost")
+
+
+def needs_login(host: str, server: str, *, again: bool = False) -> Trouble:
+    """It answered 401, and no OAuth tokens help."""
+    why = "no longer accepts the login" if again else "wants a login"
+    return Trouble(f"{host} {why}: run `carpool login {server}`, or give it `headers` with an Authorization")
+
+
+def not_authorized(host: str) -> Trouble:
+    """It answered 401 to what `headers` says."""
+    return Trouble(f"{host} does not accept the Authorization in the `headers` of this server (401)")
+
+
+def more_scopes(host: str, server: str, scopes: str) -> Trouble:
+    """It answered 403, `insufficient_scope`."""
+    named = f" ({scopes})" if scopes else ""
+    return Trouble(f"{host} wants more rights than the login has{named}: run `carpool login {server}` again")
+
+
+def answered_status(host: str, status: int, *, retry_after_s: float | None = None) -> Trouble:
+    """It answered an HTTP status without a JSON-RPC message."""
+    try:
+        phrase = f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        phrase = str(status)
+    text = f"{host} answered HTTP {phrase}"
+    if status in {404, 405, 406, 415}:
+        text += ': is this the right `url`, and the right `transport` ("http", "sse")?'
+    return Trouble(text, "lost" if status >= 500 and status != 503 else "unavailable", retry_after_s)

@@ -1,0 +1,108 @@
+"""What goes with each message through the bridge, and which answers of the SDK become faults."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from mcp_types.jsonrpc import JSONRPCMessage, jsonrpc_message_adapter
+
+from carpool.bridge.talk import Talk
+from tests.behaviours import behaviour
+from tests.kit.line_agent import Json, fault_of
+
+META = {"_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}}
+
+
+def message(**fields: Any) -> JSONRPCMessage:
+    return jsonrpc_message_adapter.validate_python({"jsonrpc": "2.0", **fields})
+
+
+def back(talk: Talk, **fields: Any) -> Json:
+    found: Json = msgspec.json.decode(talk.back(message(**fields)))
+    return found
+
+
+@pytest.fixture
+def talk() -> Talk:
+    return Talk("far", "h.example")
+
+
+@behaviour("remote:handshake")
+@pytest.mark.parametrize(
+    ("version", "headers"),
+    [("2025-11-25", {"mcp-protocol-version": "2025-11-25"}), ("2025-03-26", None)],
+)
+def test_the_version_of_the_handshake_goes_with_all_that_follows(
+    talk: Talk, version: str, headers: dict[str, str] | None
+) -> None:
+    assert talk.out(message(id=1, method="initialize", params={})) is None
+    back(talk, id=1, result={"protocolVersion": version})
+    assert talk.out(message(method="notifications/initialized")) == headers
+    assert talk.out(message(id=2, method="tools/list")) == headers
+    assert talk.out(message(id="their-ask", result={"action": "accept"})) == headers
+    assert talk.open == {2: "tools/list"}
+
+
+@behaviour("remote:stateless")
+@pytest.mark.parametrize(
+    ("method", "params", "name"),
+    [
+        ("tools/list", {}, None),
+        ("tools/call", {"name": "a b"}, "a b"),
+        ("tools/call", {"name": "ä"}, "=?base64?w6Q=?="),
+        ("resources/read", {"uri": "x://y"}, "x://y"),
+        ("prompts/get", {"name": "p"}, "p"),
+        ("tasks/get", {"taskId": "t"}, "t"),
+    ],
+)
+def test_a_request_of_the_stateless_era_is_named_in_its_headers(
+    talk: Talk, method: str, params: Json, name: str | None
+) -> None:
+    headers = talk.out(message(id=1, method=method, params={**params, **META}))
+    wanted = {"mcp-protocol-version": "2026-07-28", "mcp-method": method}
+    assert headers == (wanted if name is None else {**wanted, "mcp-name": name})
+
+
+@behaviour("remote:stateless")
+def test_arguments_are_mirrored_into_headers_where_the_schema_wants_it(talk: Talk) -> None:
+    talk.out(message(id=1, method="tools/list", params=META))
+    region: Json = {"type": "string", "x-mcp-header": "Region"}
+    good = {"name": "good", "vendor": 1, "inputSchema": {"type": "object", "properties": {"region": region}}}
+    bad = {"name": "bad", "inputSchema": {"type": "object", "x-mcp-header": "Everything"}}
+    listed = back(talk, id=1, result={"tools": [good, bad], "ttlMs": 5})
+    assert listed["result"] == {"tools": [good], "ttlMs": 5}, "a wrong annotation hides its tool"
+    call: Json = {"name": "good", "arguments": {"region": "eu", "other": 1}}
+    headers = talk.out(message(id=2, method="tools/call", params={**call, **META}))
+    assert headers is not None
+    assert {name.lower(): value for name, value in headers.items()}["mcp-param-region"] == "eu"
+
+
+def test_tools_of_the_handshake_era_are_not_judged(talk: Talk) -> None:
+    talk.out(message(id=1, method="tools/list"))
+    tools = [{"name": "x", "inputSchema": {"x-mcp-header": 1}}]
+    assert back(talk, id=1, result={"tools": tools})["result"] == {"tools": tools}
+
+
+@behaviour("remote:failures")
+@pytest.mark.parametrize(
+    ("code", "text", "slug", "delivered"),
+    [
+        (-32000, "SSE stream ended without a response", "lost", "maybe"),
+        (-32000, "SSE stream failed: the event is too large", "bad_answer", "maybe"),
+        (-32700, "Failed to parse JSON response: secrets", "bad_answer", "maybe"),
+    ],
+)
+def test_what_the_sdk_says_of_a_broken_stream_is_a_fault(
+    talk: Talk, code: int, text: str, slug: str, delivered: str
+) -> None:
+    talk.out(message(id=1, method="tools/call", params={"name": "x"}))
+    answer = back(talk, id=1, error={"code": code, "message": text})
+    fault = fault_of(answer["result"])
+    assert (fault["code"], fault["delivered"]) == (slug, delivered)
+    assert "secrets" not in str(answer)
+
+
+def test_a_servers_own_error_passes(talk: Talk) -> None:
+    talk.out(message(id=1, method="tools/call", params={"name": "x"}))
+    error = {"code": -32000, "message": "Sorry", "data": {"kept": True}}
+    assert back(talk, id=1, error=error)["error"] == error

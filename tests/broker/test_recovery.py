@@ -8,7 +8,7 @@ import pytest
 from carpool_broker.core import events as ev
 from carpool_broker.core.effects import Reply, TellServed
 from carpool_broker.core.events import SourceId
-from carpool_broker.core.recovery import GRACE_S
+from carpool_broker.core.recovery import GRACE_S, UNREAD
 from carpool_broker.returning import Returning
 from carpool_protocol.ids import (
     EMPTY_OBJECT,
@@ -121,6 +121,43 @@ def test_a_request_that_another_supervisor_may_have_had_is_lost_and_not_run_agai
     effects = rig.resume(called(), epoch=epoch)
     assert [code(reply) for reply in only(effects, Reply)] == ["link_broken"]
     assert only(effects, Call) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "is_told", "server", "tool"),
+    [
+        ("a__x", True, "a", "x"),
+        ("a__x", False, "a", "a__x"),
+        ("y", True, "b", "y"),
+        ("y", False, "", "y"),
+        ("nobodys", True, "", "nobodys"),
+    ],
+)
+def test_a_lost_request_is_told_as_lost_with_what_is_known_of_its_name(
+    name: str, is_told: bool, server: str, tool: str
+) -> None:
+    rig = Rig()
+    if is_told:
+        rig.link()
+        replies = rig.resume(called(name=name), epoch=OTHER)
+    else:
+        rig.resume(called(name=name), epoch=OTHER)
+        replies = rig.wait(RETURN_S + 1.0)
+    (reply,) = only(replies, Reply)
+    told = msgspec.json.decode(reply.body)
+    error = told["_meta"]["carpool/error"]
+    assert (error["server"], error["tool"]) == (server, tool)
+    where = f"[{server}: {tool}] " if server else f"[{tool}] "
+    assert told["content"][0]["text"].startswith(where)
+
+
+def test_calls_past_what_can_come_back_are_lost_as_results_that_a_model_reads() -> None:
+    rig = Rig()
+    rig.link()
+    most = (64 + 256) * UNREAD
+    replies = only(rig.resume(*(called(str(number)) for number in range(most + 1))), Reply)
+    (lost,) = [reply for reply in replies if reply.id == b"%d" % most]
+    assert code(lost) == "link_broken"
 
 
 def test_a_request_does_not_wait_longer_for_a_record_than_a_session_may_take_to_return() -> None:

@@ -24,7 +24,6 @@ from carpool_broker.core.events import AgentCalled, AgentResumed
 from carpool_broker.core.ledger import Ledger
 from carpool_broker.core.parked import Parked
 from carpool_broker.core.record import Record
-from carpool_broker.core.replies import refusal
 from carpool_broker.core.requests import Requests
 from carpool_broker.core.session import Owed, Session
 from carpool_broker.core.tokens import ENDED, Token
@@ -196,7 +195,7 @@ class Recovery:
             if self._requests.objects(session, asked):
                 continue
             if number >= most * UNREAD:  # some may have been run
-                self._out(refusal(session, asked.id, asked.by, "link_broken", method=asked.method))
+                self._requests.end_early(self._ledger.open(session, asked), "link_broken")
             else:
                 self._hold(session, asked, now)
         if self.heard:
@@ -251,7 +250,7 @@ class Recovery:
                 self._ledger.close(owed)
                 self._requests.called(asked, now)
             else:
-                self._ledger.fail(owed, "link_broken")  # or a retry of it goes on as that call
+                self._requests.end_early(owed, "link_broken")  # or a retry of it goes on as that call
         for left in self.record.calls_of(session.id):
             # A call of the stateless era may have ended while its agent was asked.
             awaited = left.parked or (left.ended and not session.greeted)
@@ -340,7 +339,7 @@ class Recovery:
         self._before.overdue(now)
         for late in self.waits.due(now):
             for owed in self._returning(self._sessions[late]):
-                self._ledger.fail(owed, "link_broken")
+                self._requests.end_early(owed, "link_broken")
         for window in self.windows.due(now):
             if window == "grace" and not self.everybody:
                 self.settled()

@@ -95,7 +95,7 @@ def _main(verb: str, arguments: list[str]) -> int:
         if text and not again:
             _say(text)
             return EXIT_NO_BROKER
-        first = shim_return.resume(kept, hello, again=again)
+        first = shim_return.resume(kept, hello, again=again, untaken_bytes=pump.untaken_bytes)
         sock, code = shim_return.reach(directory, _start, again=again)
     return code
 

@@ -50,9 +50,9 @@ def read_farewell(line: bytes) -> tuple[str, bool]:
     return str(said["text"]), bool(said.get("again"))
 
 
-def resume(kept: Kept, hello: bytes, *, again: bool) -> bytes:
+def resume(kept: Kept, hello: bytes, *, again: bool, untaken_bytes: int = 0) -> bytes:
     """What to say to the next broker; `kept` begins with that. `hello`: the attach line. `again`: what has no
-    answer was never sent to a server.
+    answer was never sent to a server. `untaken_bytes`: so much of what was said last no broker has had.
     """
     if not kept.attached:  # it took nothing
         return hello + kept.fresh
@@ -67,11 +67,11 @@ def resume(kept: Kept, hello: bytes, *, again: bool) -> bytes:
         unsettled += left
         if not left and number in kept.made and _id(_message(line)) not in failed:
             made.append(line)
-    new = [part for line in fresh for part in _left(line, answered, given)]
+    taken = _taken(fresh, kept.fresh.count(b"\n", 0, max(len(kept.fresh) - untaken_bytes, 0)))
+    unsettled += [part for line in fresh[:taken] for part in _left(line, answered, given)]
+    new = [part for line in fresh[taken:] for part in _left(line, answered, given)]
     if again:
         unsettled, new = [], unsettled + new
-    else:
-        unsettled, new = unsettled + new, []
     asks = [ask for ask in dict.fromkeys([*kept.asks, *asked]) if ask not in given][-_MOST_ASKS:]
     epoch = attached.get("supervisor", "") if kept.epoch is None else kept.epoch.decode()
     told = {
@@ -106,6 +106,21 @@ def _heard(lines: "Iterable[bytes]") -> tuple[dict[object, int], set[object], li
             elif isinstance(name, str):
                 asked.append(name)
     return answered, failed, asked
+
+
+def _taken(lines: list[bytes], count: int) -> int:
+    """How many lines to call taken where these were: all up to the first request that was not. (A cancel that
+    was not taken belongs to what it cancels.)
+    """
+    while count < len(lines) and not _asks(lines[count]):
+        count += 1
+    return count
+
+
+def _asks(line: bytes) -> bool:
+    """Whether it is a request, or may hold one."""
+    message = _message(line)
+    return not isinstance(message, dict) or ("method" in message and "id" in message)
 
 
 def _left(line: bytes, answered: dict[object, int], given: set[str]) -> list[bytes]:

@@ -526,6 +526,9 @@ _SHARING: Final = {
     "lease:supervisor-restart": Behaviour(
         "rule 15", "A lease that ended with the supervisor is told to its holder."
     ),
+    "lease:everything-died": Behaviour(
+        "rule 15", "A lease that ended with all of carpool is told to its holder, and to nobody else."
+    ),
     "lease:never-silently": Behaviour(
         "rule 15", "No call of a session runs on another instance than its last without a state_lost before."
     ),

@@ -133,6 +133,7 @@ class BrokerShell:
                 e.session, e.roots, changed=e.changed
             ),
             effects.TellServed: lambda e: self._door.served_by(e.session, e.epoch),
+            effects.TellStateful: lambda e: self._door.stateful_at(e.session, e.servers),
             effects.End: lambda _: self._stopped.set(),
             effects.Note: lambda e: log.log(logging.getLevelNamesMapping()[e.level.upper()], "%s", e.text),
         }

@@ -81,6 +81,7 @@ def resume(kept: Kept, hello: bytes, *, again: bool, untaken_bytes: int = 0) -> 
         "kept": len(made),
         "open": len(unsettled),
         "asks": asks,
+        "stateful": kept.stateful.decode().split(),
     }
     if kept.moved:
         told["moved"] = json.loads(kept.moved)["params"]

@@ -341,6 +341,15 @@ class Sessions(Message, frozen=True, tag=24):
     live: list[SessionNote]
 
 
+class Bereft(Message, frozen=True, tag=29):
+    """This session has come from another life of carpool, or too late: what it had at these servers is
+    gone, but for what this supervisor itself has leased to it (rule 15).
+    """
+
+    session: SessionId
+    servers: list[ServerName]
+
+
 class WatchTasks(Message, frozen=True, tag=25):
     """The tasks of one instance whose changes agents want to hear of, complete each time."""
 
@@ -701,6 +710,7 @@ ToSupervisor = (
     | SessionGone
     | SessionRekeyed
     | Sessions
+    | Bereft
     | WatchTasks
     | CancelTask
     | Written

@@ -22,6 +22,7 @@ from carpool_protocol.messages import (
     LINK_VERSION,
     AnswerAsk,
     AskProgressed,
+    Bereft,
     Call,
     CancelCall,
     CancelTask,
@@ -248,6 +249,7 @@ class SupervisorShell:
                 | SessionGone()
                 | SessionRekeyed()
                 | Sessions()
+                | Bereft()
                 | WatchTasks()
                 | CancelTask()
                 | Written()

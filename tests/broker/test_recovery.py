@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from carpool_broker.core import events as ev
-from carpool_broker.core.effects import Reply, TellServed
+from carpool_broker.core.effects import Reply, TellServed, TellStateful
 from carpool_broker.core.events import SourceId
 from carpool_broker.core.recovery import GRACE_S, UNREAD
 from carpool_broker.returning import Returning
@@ -21,6 +21,7 @@ from carpool_protocol.ids import (
     call_of,
 )
 from carpool_protocol.messages import (
+    Bereft,
     Call,
     CancelCall,
     Failed,
@@ -57,6 +58,7 @@ from tests.broker.recovery_rig import (
 
 OLD = call_of(0, 7)
 SERVER = ServerName(A[0])
+THREE = SessionId("s3")
 
 
 def code(reply: Reply) -> str:
@@ -381,6 +383,82 @@ def test_what_a_session_held_is_lost_also_when_the_supervisor_goes_before_it_is_
     rig.resume()
     (said,) = only(rig.link(epoch=OTHER), Sessions)
     assert said.live == [SessionNote(ONE, [SERVER])]
+
+
+# --- state that only the carrier knows of ---------------------------------------------------------------
+
+
+@behaviour("lease:everything-died")
+@pytest.mark.parametrize("first", ["session", "record"])
+@pytest.mark.parametrize("epoch", [OTHER, Epoch("")])
+def test_a_session_that_no_supervisor_knows_is_said_to_have_lost_what_its_carrier_remembers(
+    first: str, epoch: Epoch
+) -> None:
+    rig = Rig()
+    if first == "session":
+        effects = rig.resume(stateful=("b", "gone"), epoch=epoch)
+        assert only(effects, Bereft) == []
+        effects = rig.link()
+    else:
+        rig.link()
+        effects = rig.resume(stateful=("b", "gone"), epoch=epoch)
+    assert only(effects, Bereft) == [Bereft(ONE, [ServerName("b")])]
+
+
+@behaviour("lease:everything-died")
+def test_a_session_that_the_supervisor_knows_has_lost_nothing() -> None:
+    rig = Rig()
+    rig.link(held={ONE: [A]})
+    effects = rig.resume(stateful=("a",))
+    assert only(effects, Bereft) == []
+    assert only(effects, TellStateful) == [TellStateful(ONE, (ServerName("a"),))], "its carrier goes on"
+
+
+def test_a_session_that_comes_too_late_has_lost_its_state() -> None:
+    rig = Rig()
+    rig.feed(ev.SupervisorCame(1000, EPOCH))
+    rig.feed(Recorded([RecordedSession(ONE, gone=True)], []))
+    assert only(rig.resume(stateful=("a",)), Bereft) == [Bereft(ONE, [ServerName("a")])]
+
+
+def test_the_loss_is_said_before_any_call_of_the_session() -> None:
+    rig = Rig()
+    rig.link()
+    rig.resume(stateful=("a",), epoch=OTHER)
+    (call,) = only(rig.feed(called()), Call)
+    assert call.key == A
+    rig = Rig()
+    rig.resume(stateful=("a",), epoch=OTHER)
+    rig.feed(called("2"))
+    rig.catalog(A, "x")
+    effects = rig.link()
+    kinds = [type(each) for each in effects if isinstance(each, Bereft | Call)]
+    assert kinds == [Bereft, Call]
+
+
+def test_a_carrier_hears_of_a_server_in_mode_session_when_the_first_call_goes_there_and_only_then() -> None:
+    rig = Rig()
+    rig.link()
+    rig.come(keeps=True)
+    rig.feed(PoolChanged(A, "serving", "", None, "session"))
+    rig.feed(PoolChanged(B, "serving", "", None, "concurrent"))
+    assert only(rig.feed(called("1", "b__y")), TellStateful) == []
+    effects = rig.feed(called("2"))
+    assert [type(each) for each in effects] == [TellStateful, Call]
+    assert effects[0].servers == ("a",)
+    assert only(rig.feed(called("3")), TellStateful) == []
+
+
+def test_a_carrier_hears_of_a_server_that_turns_out_to_keep_state_after_it_was_called() -> None:
+    rig = Rig()
+    rig.link()
+    rig.come(keeps=True)
+    rig.come(TWO, keeps=True)
+    rig.come(THREE)
+    rig.feed(called())
+    rig.feed(called(session=THREE))
+    told = only(rig.feed(PoolChanged(A, "serving", "", None, "session")), TellStateful)
+    assert told == [TellStateful(ONE, (ServerName("a"),))], "not who has not called, or cannot keep it"
 
 
 # --- what is told ---------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from carpool_protocol.attach import (
     ATTACHED_PREFIX,
     Attach,
     ResumeSession,
+    Settled,
     attach_line,
     attached_line,
     parse_attach,
@@ -401,6 +402,20 @@ def test_a_broker_that_died_before_it_said_anything_took_nothing() -> None:
     kept = Kept()
     kept.sent(CALL % b"1" + b"\nha")
     assert shim_return.resume(kept, HELLO, again=False) == HELLO + CALL % b"1" + b"\nha"
+
+
+@behaviour("lease:everything-died")
+def test_servers_at_which_the_session_may_have_state_are_told_to_every_broker_that_comes() -> None:
+    kept = Wire().kept
+    kept.settled(settled_line(Settled("e1", 0, [], [], 0, [], ("browser", "think"))))
+    for life in ("1.secret", "2.secret"):
+        attach = parse_attach(shim_return.resume(kept, HELLO, again=False).partition(b"\n")[0])
+        assert isinstance(attach, Attach)
+        assert attach.resume is not None
+        assert attach.resume.stateful == ["browser", "think"]
+        kept.greeted(attached_line("s1", [], life, "e1"))
+    kept.settled(settled_line(Settled("e1", 0, [], [], 0, [])))
+    assert kept.stateful == b""
 
 
 def test_too_much_that_is_not_settled_is_not_kept() -> None:

@@ -330,7 +330,7 @@ class BrokerSide(Side):
         if agent is None:
             raise Violation(f"{effect} is for an agent that is gone")
         if isinstance(agent, Party):
-            if not isinstance(effect, bf.TellServed):
+            if not isinstance(effect, bf.TellServed | bf.TellStateful):
                 token = agent.take(effect, self.world.now)
                 self._written(effect)
                 if token is not None:
@@ -351,7 +351,7 @@ class BrokerSide(Side):
     def deliver(self, carrier: Carrier, line: Line) -> None:
         """The agent reads this."""
         effect = line.effect
-        if not isinstance(effect, bf.TellServed):
+        if not isinstance(effect, bf.TellServed | bf.TellStateful):
             carrier.agent.take(effect, line.at)
         carrier.passed(effect, self.world.mishaps)
         if isinstance(effect, bf.SendAsk):

@@ -287,6 +287,30 @@ async def test_when_all_of_carpool_dies_the_shim_starts_it_again(daemon: Make) -
             assert await agent.text("good__echo", {"text": "on"}) == "on"
 
 
+@behaviour("lease:everything-died")
+async def test_state_that_went_with_all_of_carpool_is_told_to_who_had_some_and_to_nobody_else(
+    daemon: Make,
+) -> None:
+    one = daemon({"counter": kit("counter", sharing="session"), "good": observer()})
+    with trio.fail_after(LIMIT_S):
+        async with one.shim() as agent, one.shim() as other:
+            assert [int(await agent.text("counter__increment")) for _ in range(2)] == [1, 2]
+            assert await other.text("good__echo", {"text": "on"}) == "on"
+            assert (await one.carpool("restart", "--all"))[0] == 0
+            assert await agent.text("good__echo", {"text": "on"}) == "on"
+            fault = fault_of(await agent.call("counter__increment"))
+            assert (fault["code"], fault["delivered"], fault["server"]) == ("state_lost", "no", "counter")
+            assert int(await agent.text("counter__increment")) == 1
+            assert int(await other.text("counter__increment")) == 1
+            facts = await one.status()
+            for pid in (facts["supervisors"][0]["pid"], facts["broker"]["pid"]):
+                os.kill(pid, signal.SIGKILL)
+            await reborn(one, 2)
+            for who in (agent, other):
+                assert fault_of(await who.call("counter__increment"))["code"] == "state_lost"
+                assert int(await who.text("counter__increment")) == 1
+
+
 @behaviour("reattach:meant")
 async def test_restart_all_is_a_pause_and_down_is_an_end(daemon: Make) -> None:
     one = daemon({"good": observer()})

@@ -1,15 +1,17 @@
 """Who has lost state, with a supervisor that is gone or by being served elsewhere, and how the supervisor
 hears of it (rule 15).
 
-Owns the notes per session and the messages. In doubt an agent hears once too often that its state is gone.
+Owns the notes per session and the messages; which servers a carrier is to remember for its session, because
+nobody else may be left who does. In doubt an agent hears once too often that its state is gone.
 Knows nothing of: leases, which are the supervisor's.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 
+from carpool_broker.core.effects import TellStateful
 from carpool_broker.core.session import Session
 from carpool_protocol.ids import PoolKey, ServerName, SessionId
-from carpool_protocol.messages import PoolChanged, SessionNote, SessionRekeyed, Sessions
+from carpool_protocol.messages import Bereft, PoolChanged, SessionNote, SessionRekeyed, Sessions
 
 
 def part(sessions: Iterable[Session], states: Mapping[PoolKey, PoolChanged]) -> None:
@@ -61,3 +63,36 @@ def moved(session: Session, before: Mapping[ServerName, PoolKey]) -> list[Sessio
         # What a session that keeps has called at an earlier broker is not known.
         if (server in session.used or session.keeps) and now.get(server) != old
     ]
+
+
+def used(session: Session, server: ServerName, state: PoolChanged | None) -> list[TellStateful]:
+    """It calls this server, which is in this state, and may have state there from now on."""
+    session.used.add(server)
+    if state is None or state.mode != "session" or server in session.stateful:
+        return []
+    session.stateful.add(server)
+    return [TellStateful(session.id, tuple(sorted(session.stateful)))] if session.keeps else []
+
+
+def became_stateful(sessions: Iterable[Session], state: PoolChanged) -> list[TellStateful]:
+    """This pool is in mode `session` now: some may have called it already."""
+    told: list[TellStateful] = []
+    for session in sessions:
+        server = session.scope.server_of(state.key) if session.used else None
+        if server is not None and server in session.used:
+            told += used(session, server, state)
+    return told
+
+
+def came_back(session: Session, stateful: Collection[str]) -> list[TellStateful]:
+    """Its carrier remembers that it may have state at these servers. It goes on doing so for those that there
+    are.
+    """
+    session.stateful.update(entry.server for entry in session.scope.servers if entry.server in stateful)
+    return [TellStateful(session.id, tuple(sorted(session.stateful)))] if stateful else []
+
+
+def unknown(session: Session) -> list[Bereft]:
+    """Whoever leased it something does so no more: what it may have had is gone."""
+    session.marked |= session.stateful
+    return [Bereft(session.id, sorted(session.stateful))] if session.stateful else []

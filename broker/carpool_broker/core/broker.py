@@ -358,7 +358,10 @@ class BrokerCore:
     # --- what the servers do ---------------------------------------------------------------------------
 
     def _pool_changed(self, event: PoolChanged, now: float) -> None:
+        was = self.states.get(event.key)
         self.outlook.learn(event, now)
+        if event.mode == "session" and (was is None or was.mode != "session"):
+            self._effects += bereft.became_stateful(self.sessions.values(), event)
         self.ledger.fresh.forget(event.key)
         changed = self.registry.hide(event.key) if event.state in AWAY else self.registry.show(event.key)
         self._told(changed)

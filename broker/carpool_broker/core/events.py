@@ -329,6 +329,8 @@ class AgentResumed(Event, frozen=True):
     """Requests for servers that it has no answer to."""
     asks: tuple[AskId, ...]
     """What it has been asked already: it is not asked again."""
+    stateful: tuple[str, ...] = ()
+    """Servers at which it may have state, as its carrier was told (`TellStateful`)."""
 
 
 class SupervisorCame(Event, frozen=True):

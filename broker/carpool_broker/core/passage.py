@@ -11,7 +11,7 @@ stays open as long as the call that it is for, because only the end of that show
 Knows nothing of: sockets, what lines hold (but whether an answer is an error), how a settled line is worded.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from carpool_broker.core.events import (
@@ -72,10 +72,11 @@ class Passage:
 
     __slots__ = (
         "_asked_earlier", "_asks", "_batches", "_bytes", "_down", "_kept", "_lines",
-        "_listens", "_open", "_pending", "_ready", "_riders", "_silent", "_special", "_up", "due", "epoch",
+        "_listens", "_open", "_pending", "_ready", "_riders", "_silent", "_special", "_stateful", "_up",
+        "due", "epoch",
     )  # fmt: skip
 
-    def __init__(self, epoch: Epoch) -> None:
+    def __init__(self, epoch: Epoch, stateful: Sequence[str] = ()) -> None:
         self.epoch = epoch
         """The supervisor's, under which all was sent that is open; empty for none."""
         self._up = 0
@@ -101,6 +102,8 @@ class Passage:
         self._batches: dict[int, _Batch] = {}
         self._silent: set[RawJson] = set()
         """Requests that are replayed: the first line about one is not for the agent."""
+        self._stateful = stateful
+        """Servers at which the session may have state."""
         self._asked_earlier: set[AskId] = set()
         """What its agent was asked by an earlier broker, for we do not know which of its requests."""
 
@@ -261,6 +264,11 @@ class Passage:
             self.epoch = epoch
             self.due = True
 
+    def stateful_at(self, servers: Sequence[str]) -> None:
+        """The session may have state at these servers."""
+        self._stateful = servers
+        self.due = True
+
     def settle(self) -> Settled:
         """How far things are. The carrier is told: whoever calls this does that."""
         self._bytes = self._lines = 0
@@ -279,6 +287,7 @@ class Passage:
             list({*self._kept.values(), *(each.line for each in self._pending.values()), *listens}),
             self._down,
             held + [line for batch in self._batches.values() for line in batch.held],
+            self._stateful,
         )
 
     def check(self) -> None:

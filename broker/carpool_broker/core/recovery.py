@@ -188,6 +188,8 @@ class Recovery:
         self._back[session.id] = event.supervisor
         self._before.resumed(session.id, event.asks, now)
         session.called.update(self._held.pop(session.id, ()))
+        for told in bereft.came_back(session, event.stateful):
+            self._out(told)
         session.bereft.update(self._bereft.pop(session.id, ()))
         bounds = self._ledger.bounds
         most = (session.max_open_calls or bounds.max_open_calls) + bounds.max_waiting_calls
@@ -234,6 +236,9 @@ class Recovery:
         session.marked.update(held)
         session.used.update(held)
         known = self._back[session.id] == self.epoch != NOBODY and session.id not in self.record.gone
+        if not known:
+            for told in bereft.unknown(session):
+                self._out(told)
         self.waits.disarm(session.id)
         self._before.wait_again(session.id, now)
         by_request = self.record.requests(session.id)

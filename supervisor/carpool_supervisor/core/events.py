@@ -15,6 +15,7 @@ from carpool_protocol.ids import InstanceId, PoolKey, RawJson, WireId
 from carpool_protocol.messages import (
     AnswerAsk,
     AskProgressed,
+    Bereft,
     Call,
     CancelCall,
     CancelTask,
@@ -348,6 +349,7 @@ LinkEvent = (
     | SessionGone
     | SessionRekeyed
     | Sessions
+    | Bereft
     | WatchTasks
     | CancelTask
     | Written

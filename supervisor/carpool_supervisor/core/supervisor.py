@@ -13,6 +13,7 @@ from carpool_protocol.messages import (
     AnswerAsk,
     Answered,
     AskProgressed,
+    Bereft,
     Call,
     CancelCall,
     CancelTask,
@@ -242,6 +243,8 @@ class SupervisorCore:
                 self.held.cancel(event, now)
             case Sessions():
                 self.wishes.sessions(event, now)
+            case Bereft():
+                self.wishes.bereft(event)
             case SessionRekeyed():
                 self.wishes.rekeyed(event, now)
             case SessionGone():

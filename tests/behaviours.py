@@ -526,6 +526,9 @@ _SHARING: Final = {
     "lease:supervisor-restart": Behaviour(
         "rule 15", "A lease that ended with the supervisor is told to its holder."
     ),
+    "death:broker-frees-plain": Behaviour(
+        "rule 15", "What a plain connection had is free as soon as another broker is there."
+    ),
     "lease:everything-died": Behaviour(
         "rule 15", "A lease that ended with all of carpool is told to its holder, and to nobody else."
     ),

@@ -120,6 +120,7 @@ class Hosting(Host):
                 control=attach.control,
                 keeps=stream is None and attach.keeps,
                 wanders=(guest := self._configuration.guest(session)) is not None and guest.wanders,
+                fleeting=stream is None and not attach.keeps,
                 shared=stream is not None and stream.kind == "shared",
                 anonymous=stream is not None and stream.kind == "shared" and not stream.principal,
                 max_open_calls=0 if stream is None else max(stream.max_open_calls, 0),

@@ -29,6 +29,7 @@ from carpool_protocol.messages import (
     Credit,
     Discover,
     Explain,
+    Fleeting,
     Hello,
     Operate,
     PoolSpec,
@@ -247,6 +248,7 @@ class SupervisorShell:
                 | AnswerAsk()
                 | AskProgressed()
                 | SessionGone()
+                | Fleeting()
                 | SessionRekeyed()
                 | Sessions()
                 | Bereft()

@@ -25,6 +25,7 @@ from carpool_protocol.messages import (
     Call,
     CancelCall,
     Failed,
+    Fleeting,
     PoolChanged,
     Progressed,
     Recorded,
@@ -385,6 +386,20 @@ def test_what_a_session_held_is_lost_also_when_the_supervisor_goes_before_it_is_
     assert said.live == [SessionNote(ONE, [SERVER])]
 
 
+@behaviour("death:broker-frees-plain")
+def test_a_session_that_nobody_brings_to_another_broker_is_said_to_be_so_before_its_first_call() -> None:
+    rig = Rig()
+    rig.link()
+    rig.feed(ev.AgentCame(session=ONE, source=DAEMON, agent="", pid=1, carrier="client", fleeting=True))
+    rig.feed(ev.AgentGreeted(ONE, RawJson(b'"i"'), "2025-11-25", "x", ALL))
+    assert [type(each) for each in rig.feed(called())] == [Fleeting, Call]
+    assert [type(each) for each in rig.feed(called("2"))] == [Call]
+    assert [type(each) for each in rig.feed(called("3", "b__y"))] == [Call]
+    rig.unlink()
+    (said,) = only(rig.link(epoch=OTHER), Sessions)
+    assert said.live == [SessionNote(ONE, fleeting=True)], "a supervisor that comes hears it with the others"
+
+
 # --- state that only the carrier knows of ---------------------------------------------------------------
 
 
@@ -408,7 +423,7 @@ def test_a_session_that_no_supervisor_knows_is_said_to_have_lost_what_its_carrie
 @behaviour("lease:everything-died")
 def test_a_session_that_the_supervisor_knows_has_lost_nothing() -> None:
     rig = Rig()
-    rig.link(held={ONE: [A]})
+    rig.link(held={ONE: [SERVER]})
     effects = rig.resume(stateful=("a",))
     assert only(effects, Bereft) == []
     assert only(effects, TellStateful) == [TellStateful(ONE, (ServerName("a"),))], "its carrier goes on"

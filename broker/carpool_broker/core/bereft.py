@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from carpool_broker.core.effects import TellStateful
 from carpool_broker.core.session import Session
 from carpool_protocol.ids import PoolKey, ServerName, SessionId
-from carpool_protocol.messages import Bereft, PoolChanged, SessionNote, SessionRekeyed, Sessions
+from carpool_protocol.messages import Bereft, Fleeting, PoolChanged, SessionNote, SessionRekeyed, Sessions
 
 
 def part(sessions: Iterable[Session], states: Mapping[PoolKey, PoolChanged]) -> None:
@@ -42,7 +42,7 @@ def said(sessions: Collection[Session], expected: Iterable[SessionNote] = ()) ->
     """Who is there: some may have left, and some have lost what they had, while no supervisor was. It counts
     as said. `expected`: of who is not here and may come back.
     """
-    notes = [SessionNote(each.id, sorted(each.bereft)) for each in sessions]
+    notes = [SessionNote(each.id, sorted(each.bereft), each.fleeting) for each in sessions]
     for each in sessions:
         each.marked |= each.bereft
         each.bereft.clear()
@@ -65,9 +65,18 @@ def moved(session: Session, before: Mapping[ServerName, PoolKey]) -> list[Sessio
     ]
 
 
-def used(session: Session, server: ServerName, state: PoolChanged | None) -> list[TellStateful]:
-    """It calls this server, which is in this state, and may have state there from now on."""
+def used(
+    session: Session, server: ServerName, state: PoolChanged | None
+) -> list[TellStateful] | list[Fleeting]:
+    """Its first call of this server, which is in this state, goes. It may have state there from now on."""
+    first = not session.used
     session.used.add(server)
+    if first and session.fleeting:
+        return [Fleeting(session.id)]
+    return _stateful(session, server, state)
+
+
+def _stateful(session: Session, server: ServerName, state: PoolChanged | None) -> list[TellStateful]:
     if state is None or state.mode != "session" or server in session.stateful:
         return []
     session.stateful.add(server)
@@ -80,7 +89,7 @@ def became_stateful(sessions: Iterable[Session], state: PoolChanged) -> list[Tel
     for session in sessions:
         server = session.scope.server_of(state.key) if session.used else None
         if server is not None and server in session.used:
-            told += used(session, server, state)
+            told += _stateful(session, server, state)
     return told
 
 

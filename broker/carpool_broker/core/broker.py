@@ -242,7 +242,8 @@ class BrokerCore:
                 came = Session(event.session, event.source, event.agent, event.pid, event.carrier)
                 came.asking = came.control = event.control
                 came.shared = came.stateless = event.shared
-                came.keeps, came.wanders = event.keeps, event.wanders
+                came.keeps, came.fleeting = event.keeps, event.fleeting
+                came.wanders = event.wanders
                 came.anonymous, came.max_open_calls = event.anonymous, event.max_open_calls
                 self.sessions[event.session] = came
                 self.outlook.enter(came)

@@ -21,6 +21,7 @@ from carpool_protocol.messages import (
     CancelTask,
     Discover,
     Feature,
+    Fleeting,
     Payload,
     Resume,
     SessionGone,
@@ -311,6 +312,7 @@ LinkEffect = (
     | AnswerAsk
     | AskProgressed
     | SessionGone
+    | Fleeting
     | SessionRekeyed
     | Sessions
     | Bereft

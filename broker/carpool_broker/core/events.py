@@ -140,6 +140,8 @@ class AgentCame(Event, frozen=True, kw_only=True):
     """Its carrier says again to the next broker what has no answer."""
     wanders: bool = False
     """Its agent's roots may take it to another workspace."""
+    fleeting: bool = False
+    """Nobody brings it to the next broker."""
     anonymous: bool = False
     """A shared one of nobody in particular: it can hold no lease (rule 9)."""
     max_open_calls: int = 0

@@ -104,8 +104,8 @@ class Session:
 
     __slots__ = (
         "agent", "anonymous", "argument_bytes", "asking", "bereft", "called", "calls", "capabilities",
-        "carrier", "control", "greeted", "id", "keeps", "late", "left_out", "listed", "listens", "lists",
-        "marked", "max_open_calls", "owed", "pid", "rooting", "scope", "sent", "shared", "source",
+        "carrier", "control", "fleeting", "greeted", "id", "keeps", "late", "left_out", "listed", "listens",
+        "lists", "marked", "max_open_calls", "owed", "pid", "rooting", "scope", "sent", "shared", "source",
         "stateful", "stateless", "unread_bytes", "used", "version", "waiting", "waiting_bytes", "wanders",
     )  # fmt: skip
 
@@ -125,6 +125,8 @@ class Session:
         self.keeps = False
         """See `AgentCame`."""
         self.wanders = False
+        """See `AgentCame`."""
+        self.fleeting = False
         """See `AgentCame`."""
         self.anonymous = False
         self.max_open_calls = 0

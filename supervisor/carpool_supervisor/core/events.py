@@ -22,6 +22,7 @@ from carpool_protocol.messages import (
     Catalog,
     Discover,
     Era,
+    Fleeting,
     Need,
     Operate,
     Payload,
@@ -347,6 +348,7 @@ LinkEvent = (
     | AnswerAsk
     | AskProgressed
     | SessionGone
+    | Fleeting
     | SessionRekeyed
     | Sessions
     | Bereft

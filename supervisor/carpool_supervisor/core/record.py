@@ -57,6 +57,8 @@ class Record:
         """In the order in which they ended."""
         self._bare: dict[CallId, Entry] = {}
         """Ended, and how is forgotten."""
+        self.fleeting: set[SessionId] = set()
+        """Sessions that nobody brings to another broker."""
         self._gone: dict[SessionId, None] = {}
         """Sessions given up, the latest last. One whose carrier was cut off may come to another broker."""
         self.kept_bytes = 0
@@ -112,10 +114,19 @@ class Record:
         """Its agent is gone."""
         every = (*self._open.items(), *self._ended.items(), *self._bare.items())
         self.forget([call for call, entry in every if whole_of(entry.session) == session])
-        if whole_of(session) == session:
+        if session in self.fleeting:
+            self.fleeting.discard(session)  # it comes to no other broker
+        elif whole_of(session) == session:
             self._gone[session] = None
             if len(self._gone) > MAX_GONE:
                 del self._gone[next(iter(self._gone))]
+
+    def end_fleeting(self) -> list[SessionId]:
+        """Another broker begins: forget these sessions. Returns them."""
+        over = sorted(self.fleeting)
+        for session in over:
+            self.forget_session(session)
+        return over
 
     def cut_off(self) -> None:
         """All that is open is cancelled now. Nobody may take such a call for one that no server saw."""

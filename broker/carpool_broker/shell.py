@@ -55,7 +55,8 @@ WRITTEN_CALLS = 64
 _STARTED_AGAIN = "carpool is started again"
 _SEEN_BY_OTHERS = frozenset({Catalog, Recorded})
 """Events of the link that not only the core takes: `_look_aside`."""
-ENDS = {STOP: "carpool was stopped", AGAIN: _STARTED_AGAIN, AGAIN_NOW: _STARTED_AGAIN}
+_STOPPED = "carpool was stopped; connect the agent again to start it"
+ENDS = {STOP: _STOPPED, AGAIN: _STARTED_AGAIN, AGAIN_NOW: _STARTED_AGAIN}
 """What carriers that keep are told, by the launcher's word."""
 LAST_WORDS_S = 2.0
 """So long an end that carriers come back from waits for them to take what was said."""

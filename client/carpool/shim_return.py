@@ -204,7 +204,7 @@ def reach(
         alone_since = (alone_since or now) if lock.holder(directory) is None else None
         if now - begun > RETURN_S or (alone_since is not None and now - alone_since > alone_s):
             if os.path.exists(paths.down_file(directory)):
-                sys.stderr.write("carpool: carpool was stopped\n")
+                sys.stderr.write("carpool: carpool was stopped; connect the agent again to start it\n")
                 return None, EXIT_NO_BROKER
             code = start()
             if code:

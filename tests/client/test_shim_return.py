@@ -353,7 +353,7 @@ def test_whoever_comes_back_does_not_start_a_carpool_that_was_stopped_while_no_b
     for end in ends:
         os.close(end)
     assert found == (None, shim_return.EXIT_NO_BROKER)
-    assert capsys.readouterr().err == "carpool: carpool was stopped\n"
+    assert capsys.readouterr().err == "carpool: carpool was stopped; connect the agent again to start it\n"
 
 
 def test_of_a_batch_only_the_unanswered_part_is_said_again_byte_for_byte() -> None:

@@ -405,7 +405,7 @@ class Ledger:
                 self.waits.arm(call, now, self.bounds.wait_s)
                 continue
             slug = "waited_too_long" if self.credit_bytes is not None else "supervisor_away"
-            self.fail(self.calls[call], slug, f"The limit is {self.bounds.wait_s:g} s.", 5.0)
+            self.fail(self.calls[call], slug, f"The call waited for {self.bounds.wait_s:g} s.", 5.0)
         for call in self.backstops.due(now):
             owed = self.calls[call]
             owed.session.called.add(owed.server)

@@ -24,8 +24,8 @@ CALLS_PER_MESSAGE: Final = 2048
 MAX_GONE: Final = 4096
 """Sessions that were given up are remembered until so many others were."""
 
-_TOO_LARGE: Final = "Its answer came while no broker was there, and there was no room to keep it."
-_NO_TASK: Final = "It became a task, and the broker that knew whose has died."
+_TOO_LARGE: Final = "Its answer came while carpool was started again, and there was no room to keep it."
+_NO_TASK: Final = "It became a task, and the part of carpool that knew whose has died."
 _LINK: Final = (
     "The parts of carpool had lost touch with each other, and its server was told that nobody waits."
 )

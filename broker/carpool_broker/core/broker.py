@@ -22,6 +22,7 @@ from carpool_broker.core.events import (
     AgentCalled,
     AgentCame,
     AgentCancelled,
+    AgentCarried,
     AgentDiscovered,
     AgentErred,
     AgentEvent,
@@ -321,6 +322,8 @@ class BrokerCore:
                     if call.by is not None:
                         self.greetings.met(session, call.by, settles=True)
                 self.recovery.resumed(session, event, now)
+            case AgentCarried():
+                session.pid = event.pid
             case AgentLeft():
                 self.roots.forget(session)
                 self.requests.forget(session)

@@ -164,6 +164,13 @@ class AgentUnread(Event, frozen=True):
     unread_bytes: int
 
 
+class AgentCarried(Event, frozen=True):
+    """Another process carries the session from now on; 0: none does, and one may yet ask for it."""
+
+    session: SessionId
+    pid: int
+
+
 class AgentLeft(Event, frozen=True):
     """The agent is gone: nobody waits for anything of it."""
 
@@ -360,6 +367,7 @@ class DrainMeant(Event, frozen=True):
 
 AgentEvent = (
     SessionMoved
+    | AgentCarried
     | AgentLeft
     | AgentUnread
     | AgentGreeted

@@ -124,15 +124,16 @@ def _asks(line: bytes) -> bool:
     return not isinstance(message, dict) or ("method" in message and "id" in message)
 
 
-def _left(line: bytes, answered: dict[object, int], given: set[str]) -> list[bytes]:
+def _left(line: bytes, answered: dict[object, int], given: set[str], *, within: bool = False) -> list[bytes]:
     """What of a line of the agent is still to be said: the line, nothing, or parts of a batch. Each answer is
-    used up by the first request of its id. Answers to questions are entered in `given`.
+    used up by the first request of its id. Answers to questions are entered in `given`. `within`: it is such
+    a part; an array there is none of JSON-RPC's, and stays as it is, however deep.
     """
     if not line.strip():
         return []
     message = _message(line)
-    if isinstance(message, list):
-        return [part for each in _parts(line) for part in _left(each, answered, given)]
+    if isinstance(message, list) and not within:
+        return [part for each in _parts(line) for part in _left(each, answered, given, within=True)]
     if isinstance(message, dict):
         name = _id(message)
         if message.get("method") is None:

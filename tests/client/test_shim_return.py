@@ -362,6 +362,11 @@ def test_of_a_batch_only_the_unanswered_part_is_said_again_byte_for_byte() -> No
     assert left_of(b"[ %b ,%b]" % (one, two), has=has) == [two.replace(b"\r", b" ")]
 
 
+def test_a_batch_within_a_batch_is_said_again_as_it_is_however_deep() -> None:
+    deep = b"[" * 900 + b"]" * 900
+    assert left_of(b"[%b,%b]" % (deep, CALL % b"1")) == [deep, CALL % b"1"]
+
+
 def test_what_cannot_be_read_is_said_again_as_it_is() -> None:
     lines = [b"\xff", b"{", b"[" * 100_000, b'"text"', b"[1,"]
     assert left_of(*lines) == lines

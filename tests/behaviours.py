@@ -711,6 +711,14 @@ _PRIVATE: Final = {
 }
 
 _INPUT: Final = {
+    "bad-input:operators": Behaviour(
+        "issue 5",
+        "Whatever an operator asks of a running carpool has one answer and breaks nothing.",
+    ),
+    "bad-input:shim": Behaviour(
+        "issue 5",
+        "Whatever passes through a shim arrives as it was, and its session can go on after it.",
+    ),
     "bad-input:agents": Behaviour(
         "issue 5", "Whatever an agent or carrier writes, each request has one answer, and no other notices."
     ),

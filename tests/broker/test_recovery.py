@@ -334,6 +334,24 @@ def test_a_session_that_comes_too_late_finds_its_calls_lost_and_none_is_run_agai
     assert only(effects, Call) == []
 
 
+def test_who_had_nothing_open_may_come_back_after_everybody_who_is_awaited() -> None:
+    rig = Rig()
+    rig.wait(100.0)
+    found = [rig.core.recovery.may_return]  # no supervisor has told what it remembers
+    rig.link()
+    rig.wait(GRACE_S + 1.0)
+    assert rig.core.recovery.everybody
+    rig.unlink()
+    rig.link(epoch=OTHER)
+    found.append(rig.core.recovery.may_return)
+    rig.wait(RETURN_S - GRACE_S)
+    found.append(rig.core.recovery.may_return)
+    rig.unlink()
+    rig.link()
+    found.append(rig.core.recovery.may_return)
+    assert found == [True, True, False, False]
+
+
 def test_an_agent_that_leaves_before_the_record_comes_is_awaited_no_more() -> None:
     rig = Rig()
     rig.resume(called())

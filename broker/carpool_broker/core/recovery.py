@@ -72,7 +72,10 @@ class Recovery:
         self.heard = False
         """Its record is told."""
         self.everybody = life == 0
-        """Nobody can come back any more: of a first broker nobody can."""
+        """Nobody is awaited any more: of a first broker nobody is."""
+        self.may_return = True
+        """The time is not over in which who comes is taken for who it was. (Whoever had nothing open may come
+        after all who are awaited.) Of a first broker it never is, and there is nobody."""
         self._back: dict[SessionId, Epoch] = {}
         """Who has come back, and under which supervisor its requests were sent."""
         self._left: set[SessionId] = set()
@@ -311,7 +314,6 @@ class Recovery:
 
     def _close(self) -> None:
         self.everybody = True
-        self.windows.disarm("return")
         self._pools.clear()
         self._bereft.clear()
         self._held.clear()
@@ -346,10 +348,10 @@ class Recovery:
             for owed in self._returning(self._sessions[late]):
                 self._requests.end_early(owed, "link_broken")
         for window in self.windows.due(now):
-            if window == "grace" and not self.everybody:
-                self.settled()
-            elif not self.everybody:
-                self._close()
+            if window == "return":
+                self.may_return = False
+            if not self.everybody:
+                (self.settled if window == "grace" else self._close)()
         self.look()
 
     def deadlines(self) -> Iterable[Deadlines[Any]]:

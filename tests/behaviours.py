@@ -556,6 +556,12 @@ _SHARING: Final = {
     "lease:supervisor-restart": Behaviour(
         "rule 15", "A lease that ended with the supervisor is told to its holder."
     ),
+    "death:broker-frees-plain": Behaviour(
+        "rule 15", "What a plain connection had is free as soon as another broker is there."
+    ),
+    "lease:everything-died": Behaviour(
+        "rule 15", "A lease that ended with all of carpool is told to its holder, and to nobody else."
+    ),
     "lease:never-silently": Behaviour(
         "rule 15", "No call of a session runs on another instance than its last without a state_lost before."
     ),
@@ -735,6 +741,14 @@ _PRIVATE: Final = {
 }
 
 _INPUT: Final = {
+    "bad-input:operators": Behaviour(
+        "issue 5",
+        "Whatever an operator asks of a running carpool has one answer and breaks nothing.",
+    ),
+    "bad-input:shim": Behaviour(
+        "issue 5",
+        "Whatever passes through a shim arrives as it was, and its session can go on after it.",
+    ),
     "bad-input:agents": Behaviour(
         "issue 5", "Whatever an agent or carrier writes, each request has one answer, and no other notices."
     ),

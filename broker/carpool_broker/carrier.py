@@ -298,6 +298,7 @@ class Carrier:
             return
         log.info("%s is back through another door", stream.id)
         said = stream.taken_over(number, self.write)
+        self._host.feed([events.AgentCarried(stream.id, self._attach.pid)])
         self._streams[number] = stream
         self._tell_opened(stream, self._host.version_of(stream.id))
         for line in said:
@@ -334,6 +335,7 @@ class Carrier:
                 del self._streams[stream.number]
                 stream.exchanges.abandon()
                 self._lingering.keep(self._heritage.public_id(stream.id), stream)
+                self._host.feed([events.AgentCarried(stream.id, 0)])
             else:
                 self._forget(stream)
 

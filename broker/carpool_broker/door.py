@@ -11,7 +11,7 @@ Knows nothing of: what a line means beyond the attach dialogue, configuration, c
 import logging
 import math
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -155,6 +155,13 @@ class Door:
             self._queue(agent, moved_line(moved))
         elif (stream := self._streams.get(session)) is not None:
             stream.moved(moved)
+
+    def stateful_at(self, session: SessionId, servers: Sequence[str]) -> None:
+        """Its carrier is to remember that this session may have state there."""
+        agent = self.agents.get(session)
+        if agent is not None and agent.passage is not None:
+            agent.passage.stateful_at(servers)
+            self._dirty[agent.id] = agent
 
     def write(
         self,
@@ -346,8 +353,11 @@ class Door:
             back, epoch = self._enter(resume, agent.id)
             if back != agent.id:
                 self._rename(agent, back)
-            agent.returning = Returning(agent.id, epoch, resume.asks, kept=resume.kept, unsettled=resume.open)
-        agent.passage = Passage(epoch)
+            agent.returning = Returning(
+                agent.id, epoch, resume.asks,
+                kept=resume.kept, unsettled=resume.open, stateful=resume.stateful,
+            )  # fmt: skip
+        agent.passage = Passage(epoch, () if resume is None else resume.stateful)
         agent.io.write(attached_line(agent.id, agent.asked, self._heritage.secret_of(agent.id), epoch))
 
     def _rename(self, agent: Agent, session: SessionId) -> None:

@@ -1,7 +1,7 @@
 """What agents' lines become: the broker's side of the door.
 
 Owns the way from a line, or a message of the HTTP door, to events of the core; who is an operator, and what
-operators have asked for; until when sessions of earlier brokers may come back. Decides nothing about calls.
+operators have asked for. Decides nothing about calls.
 
 Knows nothing of: sockets, the supervisor, how what agents are told is worded (`saying`).
 """
@@ -71,28 +71,19 @@ class Hosting(Host):
         configuration: Configuration,
         pump: Pump[events.AnyEvent, effects.AnyEffect],
         *,
-        clock: Callable[[], float],
         digest_key: bytes,
     ) -> None:
         self._core = core
         self._configuration = configuration
         self._pump = pump
-        self._clock = clock
         self._digest_key = digest_key
         self.moving = Moving(configuration, pump.feed_all)
-        self._return_by: float | None = None
-        """Until then sessions of earlier brokers may come back; None: the record has not come yet."""
         self._operators: dict[SessionId, set[trio.CancelScope]] = {}
         """Sessions of operators, with the requests they have open."""
 
     def operators(self) -> set[SessionId]:
         """Sessions that may use the `carpool/…` methods."""
         return set(self._operators)
-
-    def record_came(self) -> None:
-        """A supervisor has told all that it remembers. The first time counts."""
-        if self._return_by is None:
-            self._return_by = self._clock() + self._core.ledger.bounds.return_s
 
     def wanted_variables(self, attach: Attach) -> list[str]:
         """See `host.Host`."""
@@ -120,6 +111,7 @@ class Hosting(Host):
                 control=attach.control,
                 keeps=stream is None and attach.keeps,
                 wanders=(guest := self._configuration.guest(session)) is not None and guest.wanders,
+                fleeting=stream is None and not attach.keeps,
                 shared=stream is not None and stream.kind == "shared",
                 anonymous=stream is not None and stream.kind == "shared" and not stream.principal,
                 max_open_calls=0 if stream is None else max(stream.max_open_calls, 0),
@@ -163,7 +155,7 @@ class Hosting(Host):
 
     def may_return(self) -> bool:
         """See `host.Host`."""
-        return self._return_by is None or self._clock() < self._return_by
+        return self._core.recovery.may_return
 
     def take_back(
         self,

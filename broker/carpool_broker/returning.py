@@ -18,12 +18,20 @@ class Returning:
     """One of them. `kept` and `unsettled`: how many lines come yet."""
 
     def __init__(
-        self, session: SessionId, epoch: Epoch, asks: Sequence[str], *, kept: int, unsettled: int
+        self,
+        session: SessionId,
+        epoch: Epoch,
+        asks: Sequence[str],
+        *,
+        kept: int,
+        unsettled: int,
+        stateful: Sequence[str] = (),
     ) -> None:
-        """`epoch`: see `AgentResumed.supervisor`."""
+        """`epoch`: see `AgentResumed.supervisor`; `asks` and `stateful` as well."""
         self._session = session
         self.epoch = epoch
         self.asks = tuple(map(AskId, asks))
+        self._stateful = tuple(stateful)
         self._kept = max(kept, 0)
         self._unsettled = max(unsettled, 0)
         self._calls: dict[RawJson, AgentCalled] = {}
@@ -58,4 +66,5 @@ class Returning:
     def end(self) -> tuple[AgentResumed, list[Meaning]]:
         """What has happened, and what is to be dealt with after it."""
         calls = tuple(self._calls.values())
-        return AgentResumed(self._session, self.epoch, calls, self.asks), self._rest
+        resumed = AgentResumed(self._session, self.epoch, calls, self.asks, self._stateful)
+        return resumed, self._rest

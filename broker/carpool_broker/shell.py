@@ -34,7 +34,6 @@ from carpool_protocol.messages import (
     Explained,
     Hello,
     Operated,
-    Recorded,
     Surveyed,
     Written,
 )
@@ -53,9 +52,8 @@ CONFIG_LOOK_S = 1.0
 WRITTEN_CALLS = 64
 """So many written answers are reported at once; fewer of them within `CONFIG_LOOK_S`."""
 _STARTED_AGAIN = "carpool is started again"
-_SEEN_BY_OTHERS = frozenset({Catalog, Recorded})
-"""Events of the link that not only the core takes: `_look_aside`."""
-ENDS = {STOP: "carpool was stopped", AGAIN: _STARTED_AGAIN, AGAIN_NOW: _STARTED_AGAIN}
+_STOPPED = "carpool was stopped; connect the agent again to start it"
+ENDS = {STOP: _STOPPED, AGAIN: _STARTED_AGAIN, AGAIN_NOW: _STARTED_AGAIN}
 """What carriers that keep are told, by the launcher's word."""
 LAST_WORDS_S = 2.0
 """So long an end that carriers come back from waits for them to take what was said."""
@@ -96,9 +94,7 @@ class BrokerShell:
         self._pump: Pump[events.AnyEvent, effects.AnyEffect] = Pump(
             self.core, self._perform, clock=self._clock, dump_to=dump_to
         )
-        self._hosting = Hosting(
-            self.core, configuration, self._pump, clock=self._clock, digest_key=heritage.key("digests")
-        )
+        self._hosting = Hosting(self.core, configuration, self._pump, digest_key=heritage.key("digests"))
         self._door = Door(
             paths.agents_socket(runtime_dir),
             self._ready,
@@ -133,6 +129,7 @@ class BrokerShell:
                 e.session, e.roots, changed=e.changed
             ),
             effects.TellServed: lambda e: self._door.served_by(e.session, e.epoch),
+            effects.TellStateful: lambda e: self._door.stateful_at(e.session, e.servers),
             effects.End: lambda _: self._stopped.set(),
             effects.Note: lambda e: log.log(logging.getLevelNamesMapping()[e.level.upper()], "%s", e.text),
         }
@@ -240,8 +237,8 @@ class BrokerShell:
         burst: list[events.AnyEvent] = []
         for message in messages:
             if isinstance(message, events.LinkEvent):
-                if type(message) in _SEEN_BY_OTHERS:
-                    self._look_aside(message)
+                if type(message) is Catalog:
+                    self._kept.keep(message)
                 burst.append(message)
                 continue
             if burst:
@@ -263,13 +260,6 @@ class BrokerShell:
                     log.error("the supervisor said what only a broker says: %s", type(message).__name__)
         if burst:
             self._pump.feed_all(burst)
-
-    def _look_aside(self, message: events.LinkEvent) -> None:
-        """What others than the core take from an event of the link."""
-        if isinstance(message, Catalog):
-            self._kept.keep(message)
-        elif isinstance(message, Recorded) and message.last:
-            self._hosting.record_came()
 
     def _supervisor_came(self, hello: Hello) -> None:
         if self._supervisor is not None and self._supervisor.name != hello.name:

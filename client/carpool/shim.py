@@ -87,7 +87,9 @@ def _main(verb: str, arguments: list[str]) -> int:
             return EXIT_NO_BROKER
         deaths = 0 if kept.has_told else deaths + 1
         if kept.is_full or deaths > DEATHS:
-            _say("the broker has gone away; open calls may have been executed. Start the agent again")
+            why = "more was open than is kept for that" if kept.is_full else "those before it died as well"
+            _say(f"the broker has gone away, and {why} (`carpool logs --daemon`)")
+            _say("open calls may have been executed; connect the agent again, or start it again")
             return EXIT_NO_BROKER
         from carpool import shim_return
 
@@ -95,7 +97,7 @@ def _main(verb: str, arguments: list[str]) -> int:
         if text and not again:
             _say(text)
             return EXIT_NO_BROKER
-        first = shim_return.resume(kept, hello, again=again)
+        first = shim_return.resume(kept, hello, again=again, untaken_bytes=pump.untaken_bytes)
         sock, code = shim_return.reach(directory, _start, again=again)
     return code
 

@@ -49,6 +49,8 @@ class Kept:
         """In which workspace the session is, as the broker said it last; empty: where it began."""
         self.asks: list[str] = []
         """Questions of earlier brokers."""
+        self.stateful = b""
+        """Servers at which the session may have state, in blanks."""
         self.has_told = False
         """This broker has said more than its first line."""
         self._size_bytes = 0
@@ -79,13 +81,14 @@ class Kept:
         self.has_told = True
         if self.is_full:
             return
-        # ,"params":["EPOCH",UP,"OPEN","KEPT",DOWN,"HELD"]}
+        # ,"params":["EPOCH",UP,"OPEN","KEPT",DOWN,"HELD","STATEFUL"]}
         part = line[len(SETTLED) :].split(b'"')
         self.epoch = part[3]
         up, down = int(part[4].strip(b",")), int(part[8].strip(b","))
         self._settle_up(up, _numbers(part[5]), _numbers(part[7]))
         self.held = self._listed(_numbers(part[9]), self.held, self.heard, self.down) if part[9] else {}
         self.heard.clear()
+        self.stateful = part[11] if len(part) > 11 else b""
         self.down = down
         self._size_bytes = len(self.fresh)
         for lines_of in (self.open, self.made, self.held):

@@ -57,6 +57,8 @@ class Pump:
         self.refusal = ""
         self.farewell = b""
         """The broker's word that it ends, where it said one."""
+        self.untaken_bytes = 0
+        """So much of what the agent said last this broker has never had, at least."""
         self._kept = kept
         self._socket = sock
         self._fd = sock.fileno()
@@ -71,6 +73,8 @@ class Pump:
         self._greeted = False
         self._environment = b""
         """Lines of ours that wait for the agent to finish its own."""
+        self._own_bytes = 0
+        """Of such lines, in all: they are not the agent's."""
         self._at_line_start = hello.endswith(b"\n")
         """Everything read from the agent ends with a line end: something of ours may follow."""
         self._agent_ended = False
@@ -99,7 +103,13 @@ class Pump:
         finally:
             if was_blocking:
                 os.set_blocking(self._stdout, True)
+        self._count_untaken()
         return self._outcome
+
+    def _count_untaken(self) -> None:
+        self.untaken_bytes = max(self.untaken_bytes + len(self._up) - self._own_bytes, 0)
+        if not self._greeted:  # it says its first line before it takes anything
+            self.untaken_bytes = len(self._kept.fresh)
 
     def _unblock_stdout(self) -> bool:
         """Make stdout non-blocking where it is a pipe or a socket; a terminal's flag is also the shell's."""
@@ -165,6 +175,7 @@ class Pump:
         except OSError:
             # It takes nothing any more; what it has said is still to be read.
             self._broker_deaf = True
+            self.untaken_bytes += len(self._up)
             self._up = b""
             return
         self._up = b"" if sent == len(self._up) else memoryview(self._up)[sent:]
@@ -273,6 +284,7 @@ class Pump:
         values = {k: v for k, v in values.items() if not any("\ud800" <= c <= "\udfff" for c in v)}
         params = ",".join(f"{quote(name)}:{quote(value)}" for name, value in values.items())
         line = f'{{"jsonrpc":"2.0","method":"carpool/environment","params":{{{params}}}}}\n'
+        self._own_bytes += len(line.encode())
         if self._at_line_start:
             self._up = bytes(self._up) + line.encode()
             self._push_up()

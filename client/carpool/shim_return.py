@@ -50,9 +50,9 @@ def read_farewell(line: bytes) -> tuple[str, bool]:
     return str(said["text"]), bool(said.get("again"))
 
 
-def resume(kept: Kept, hello: bytes, *, again: bool) -> bytes:
+def resume(kept: Kept, hello: bytes, *, again: bool, untaken_bytes: int = 0) -> bytes:
     """What to say to the next broker; `kept` begins with that. `hello`: the attach line. `again`: what has no
-    answer was never sent to a server.
+    answer was never sent to a server. `untaken_bytes`: so much of what was said last no broker has had.
     """
     if not kept.attached:  # it took nothing
         return hello + kept.fresh
@@ -67,11 +67,11 @@ def resume(kept: Kept, hello: bytes, *, again: bool) -> bytes:
         unsettled += left
         if not left and number in kept.made and _id(_message(line)) not in failed:
             made.append(line)
-    new = [part for line in fresh for part in _left(line, answered, given)]
+    taken = _taken(fresh, kept.fresh.count(b"\n", 0, max(len(kept.fresh) - untaken_bytes, 0)))
+    unsettled += [part for line in fresh[:taken] for part in _left(line, answered, given)]
+    new = [part for line in fresh[taken:] for part in _left(line, answered, given)]
     if again:
         unsettled, new = [], unsettled + new
-    else:
-        unsettled, new = unsettled + new, []
     asks = [ask for ask in dict.fromkeys([*kept.asks, *asked]) if ask not in given][-_MOST_ASKS:]
     epoch = attached.get("supervisor", "") if kept.epoch is None else kept.epoch.decode()
     told = {
@@ -81,6 +81,7 @@ def resume(kept: Kept, hello: bytes, *, again: bool) -> bytes:
         "kept": len(made),
         "open": len(unsettled),
         "asks": asks,
+        "stateful": kept.stateful.decode().split(),
     }
     if kept.moved:
         told["moved"] = json.loads(kept.moved)["params"]
@@ -108,15 +109,31 @@ def _heard(lines: "Iterable[bytes]") -> tuple[dict[object, int], set[object], li
     return answered, failed, asked
 
 
-def _left(line: bytes, answered: dict[object, int], given: set[str]) -> list[bytes]:
+def _taken(lines: list[bytes], count: int) -> int:
+    """How many lines to call taken where these were: all up to the first request that was not. (A cancel that
+    was not taken belongs to what it cancels.)
+    """
+    while count < len(lines) and not _asks(lines[count]):
+        count += 1
+    return count
+
+
+def _asks(line: bytes) -> bool:
+    """Whether it is a request, or may hold one."""
+    message = _message(line)
+    return not isinstance(message, dict) or ("method" in message and "id" in message)
+
+
+def _left(line: bytes, answered: dict[object, int], given: set[str], *, within: bool = False) -> list[bytes]:
     """What of a line of the agent is still to be said: the line, nothing, or parts of a batch. Each answer is
-    used up by the first request of its id. Answers to questions are entered in `given`.
+    used up by the first request of its id. Answers to questions are entered in `given`. `within`: it is such
+    a part; an array there is none of JSON-RPC's, and stays as it is, however deep.
     """
     if not line.strip():
         return []
     message = _message(line)
-    if isinstance(message, list):
-        return [part for each in _parts(line) for part in _left(each, answered, given)]
+    if isinstance(message, list) and not within:
+        return [part for each in _parts(line) for part in _left(each, answered, given, within=True)]
     if isinstance(message, dict):
         name = _id(message)
         if message.get("method") is None:
@@ -188,7 +205,7 @@ def reach(
         alone_since = (alone_since or now) if lock.holder(directory) is None else None
         if now - begun > RETURN_S or (alone_since is not None and now - alone_since > alone_s):
             if os.path.exists(paths.down_file(directory)):
-                sys.stderr.write("carpool: carpool was stopped\n")
+                sys.stderr.write("carpool: carpool was stopped; connect the agent again to start it\n")
                 return None, EXIT_NO_BROKER
             code = start()
             if code:

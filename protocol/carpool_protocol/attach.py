@@ -20,7 +20,7 @@ without a JSON parser. Nothing of an environment ever appears in a problem's tex
 Refuses to know sockets, sessions and what a profile means.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
@@ -75,6 +75,8 @@ class ResumeSession(Struct, frozen=True, kw_only=True):
     """Ids of questions that the agent has been asked and has not answered, as far as the carrier knows."""
     moved: Moved | None = None
     """Where it was last, if that is not where it began."""
+    stateful: list[str] = []
+    """Servers at which the session may have state, as it was told last (`Settled`)."""
 
 
 class Attach(Struct, frozen=True, kw_only=True):
@@ -214,13 +216,17 @@ class Settled(NamedTuple):
     """So many lines of the broker are done with, but for those that follow."""
     held: list[int]
     """Questions that the agent has not answered, answers to a part of a batch."""
+    stateful: Sequence[str] = ()
+    """Servers in mode `session` that the session has called: the next broker, if it knows nothing of the
+    session, is to know that it has lost something there.
+    """
 
 
 def settled_line(settled: Settled) -> bytes:
     """The line that says it, with its line end."""
-    epoch, up, open_, kept, down, held = settled
-    # Numbers in blanks: whoever reads it cuts it apart without a JSON parser.
-    told = (epoch, up, _numbers(open_), _numbers(kept), down, _numbers(held))
+    epoch, up, open_, kept, down, held, stateful = settled
+    # Numbers and names in blanks: whoever reads it cuts it apart without a JSON parser.
+    told = (epoch, up, _numbers(open_), _numbers(kept), down, _numbers(held), " ".join(stateful))
     return _line("carpool/settled", told)
 
 

@@ -268,14 +268,15 @@ _KINDS: Final = (
         "closing",
         "unavailable",
         5312,
-        "Carpool was stopped before the call had begun.",
-        "Ask the user to start carpool again, or to start this agent again, which starts it as well.",
+        "Carpool, through which the server is reached, ended before the call had begun.",
+        "Try again in a few seconds: mostly it is started again by itself. If it is not, ask the user to run "
+        "`carpool up` and to connect this agent again.",
     ),
     FaultKind(
         "supervisor_away",
         "unavailable",
         5309,
-        "The supervisor of carpool, which runs the servers, is away; it is started again by itself.",
+        "The part of carpool that runs the servers is not there; it is started again by itself.",
         "Try again in a few seconds; if it stays so, ask the user to look at `carpool status`.",
     ),
     FaultKind(
@@ -325,21 +326,22 @@ _KINDS: Final = (
         "cut_off",
         "lost",
         5411,
-        "Carpool was stopped while the call was open.",
-        "Look at what the call has changed before you repeat it.",
+        "Carpool, through which the server is reached, ended while the call was open.",
+        "Look at what the call has changed before you repeat it; mostly carpool is there again in a few "
+        "seconds.",
     ),
     FaultKind(
         "link_broken",
         "lost",
         5404,
-        "The supervisor of carpool went away while the call was open.",
-        "Look at what the call has changed before you repeat it.",
+        "A part of carpool, through which the server is reached, ended while the call was open.",
+        "Look at what the call has changed before you repeat it; that part is started again by itself.",
     ),
     FaultKind(
         "answer_overdue",
         "lost",
         5405,
-        "The supervisor of carpool reported no end of the call long after its deadline.",
+        "Long after the time limit of the call carpool had not heard how it ended, and gave it up.",
         "Look at what the call has changed before you repeat it.",
     ),
     FaultKind(

@@ -314,6 +314,14 @@ class SessionGone(Message, frozen=True, tag=20):
     session: SessionId
 
 
+class Fleeting(Message, frozen=True, tag=4):
+    """This session ends with its broker: whatever carries it will not come to the next one. Before its first
+    call at this supervisor.
+    """
+
+    session: SessionId
+
+
 class SessionRekeyed(Message, frozen=True, tag=23):
     """This session is served by another pool of the same server now, because its roots or its configuration
     are others: its lease of the old one ends, and it is told so at the new one (rules 6, 15).
@@ -331,6 +339,8 @@ class SessionNote(Struct, frozen=True, array_like=True):
     session: SessionId
     bereft: list[ServerName] = []
     """Servers in mode `session` that it had called at the supervisor before: what it had there is gone."""
+    fleeting: bool = False
+    """See `Fleeting`."""
 
 
 class Sessions(Message, frozen=True, tag=24):
@@ -339,6 +349,15 @@ class Sessions(Message, frozen=True, tag=24):
     """
 
     live: list[SessionNote]
+
+
+class Bereft(Message, frozen=True, tag=29):
+    """This session has come from another life of carpool, or too late: what it had at these servers is
+    gone, but for what this supervisor itself has leased to it (rule 15).
+    """
+
+    session: SessionId
+    servers: list[ServerName]
 
 
 class WatchTasks(Message, frozen=True, tag=25):
@@ -699,8 +718,10 @@ ToSupervisor = (
     | AnswerAsk
     | AskProgressed
     | SessionGone
+    | Fleeting
     | SessionRekeyed
     | Sessions
+    | Bereft
     | WatchTasks
     | CancelTask
     | Written

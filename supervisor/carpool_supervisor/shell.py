@@ -22,12 +22,14 @@ from carpool_protocol.messages import (
     LINK_VERSION,
     AnswerAsk,
     AskProgressed,
+    Bereft,
     Call,
     CancelCall,
     CancelTask,
     Credit,
     Discover,
     Explain,
+    Fleeting,
     Hello,
     Operate,
     PoolSpec,
@@ -246,8 +248,10 @@ class SupervisorShell:
                 | AnswerAsk()
                 | AskProgressed()
                 | SessionGone()
+                | Fleeting()
                 | SessionRekeyed()
                 | Sessions()
+                | Bereft()
                 | WatchTasks()
                 | CancelTask()
                 | Written()

@@ -106,9 +106,16 @@ class Rig(Clocked):
         offers = [ToolOffer(tool, RawJson(b'{"name":"%s"}' % tool.encode())) for tool in tools]
         return self.feed(Catalog(key, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25"))
 
-    def come(self, session: SessionId = ONE, *, source: SourceId = DAEMON, greets: bool = True) -> None:
+    def come(
+        self,
+        session: SessionId = ONE,
+        *,
+        source: SourceId = DAEMON,
+        greets: bool = True,
+        keeps: bool = False,
+    ) -> None:
         """A session attaches, and what its carrier replays is read."""
-        self.feed(ev.AgentCame(session=session, source=source, agent="", pid=1, carrier="shim"))
+        self.feed(ev.AgentCame(session=session, source=source, agent="", pid=1, carrier="shim", keeps=keeps))
         if greets:
             self.feed(ev.AgentGreeted(session, RawJson(b'"i"'), "2025-11-25", "x", ALL))
 
@@ -118,11 +125,12 @@ class Rig(Clocked):
         session: SessionId = ONE,
         epoch: Epoch = EPOCH,
         asks: tuple[str, ...] = (),
+        stateful: tuple[str, ...] = (),
         greets: bool = True,
     ) -> list[Any]:
         """A session comes back with requests that it has no answer to."""
-        self.come(session, greets=greets)
-        return self.feed(ev.AgentResumed(session, epoch, calls, tuple(AskId(ask) for ask in asks)))
+        self.come(session, greets=greets, keeps=True)
+        return self.feed(ev.AgentResumed(session, epoch, calls, tuple(AskId(ask) for ask in asks), stateful))
 
     def answer(self, call: CallId) -> list[Any]:
         """A server's answer."""

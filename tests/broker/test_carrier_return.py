@@ -6,7 +6,14 @@ import pytest
 
 from carpool_broker.carrier import Carrier, Stream, placed
 from carpool_broker.core.effects import NO_CALL
-from carpool_broker.core.events import AgentCalled, AgentGreeted, AgentListened, AgentResumed, AnyEvent
+from carpool_broker.core.events import (
+    AgentCalled,
+    AgentCarried,
+    AgentGreeted,
+    AgentListened,
+    AgentResumed,
+    AnyEvent,
+)
 from carpool_broker.era.handshake import Meaning, read
 from carpool_broker.heritage import Heritage
 from carpool_broker.lingering import LINGER_S, MAX_HELD_BYTES, Lingering
@@ -45,6 +52,7 @@ class Shell:
         self.replayed: list[AnyEvent] = []
         self.resumes: list[tuple[AgentResumed, list[Meaning]]] = []
         self.took: list[bytes] = []
+        self.carried: list[tuple[SessionId, int]] = []
 
     def objection(self, attach: Attach) -> Refused | None:
         return None
@@ -74,6 +82,7 @@ class Shell:
         return "2025-11-25"
 
     def feed(self, burst: list[AnyEvent]) -> None:
+        self.carried += [(each.session, each.pid) for each in burst if isinstance(each, AgentCarried)]
         burst.clear()
 
     def give_up(self, session: SessionId, request: RawJson) -> None:
@@ -98,7 +107,7 @@ class Broker:
     def door(self) -> Carrier:
         return Carrier(
             SessionId("s0"),
-            Attach(version=ATTACH_VERSION, carrier="door", streams=True),
+            Attach(version=ATTACH_VERSION, carrier="door", streams=True, pid=7),
             self.shell,
             self.streams,
             lingering=self.lingering,
@@ -241,6 +250,7 @@ def test_a_session_whose_door_died_waits_for_the_next_one_with_what_was_said_mea
     assert isinstance(word, Opened)
     assert (word.name, word.session, word.version) == (was.name, was.session, "2025-11-25")
     assert said == [(3, ASK[:-1], 0)], "of no exchange: that one died"
+    assert broker.shell.carried == [(was.name, 0), (was.name, 7)], "status shows no process that is dead"
     say(broker, was.name, b"{}\n")
     assert broker.said() == [(3, b"{}", 0)]
     assert not broker.lingering.due(1e9)

@@ -2,10 +2,12 @@
 
 from carpool_broker.core.passage import DUE_BYTES, DUE_LINES, Passage
 from carpool_broker.era import handshake
+from carpool_protocol.faults import fault, for_method
 from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
-from carpool_protocol.jsonrpc import result_line
+from carpool_protocol.jsonrpc import error_body_line, result_line
 
 CALL = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"t"}}'
+PING = b'{"jsonrpc":"2.0","id":%d,"method":"ping"}'
 GREET = b'{"jsonrpc":"2.0","id":%d,"method":"initialize","params":{}}'
 READY = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
 LISTEN = b"""{"jsonrpc":"2.0","id":%d,"method":"subscriptions/listen","params":{
@@ -31,6 +33,12 @@ class Rig:
         self.passage.check()
         return went
 
+    def refused(self, number: int) -> None:
+        request = RawJson(b"%d" % number)
+        _, body = for_method(fault("duplicate_request_id"), "")
+        self.passage.goes(error_body_line(request, body), request, answers=True)
+        self.passage.check()
+
     def asks(self, ask: str, number: int) -> None:
         request = RawJson(b"%d" % number)
         self.passage.goes(b"{}", request, answers=False)
@@ -44,6 +52,26 @@ class Rig:
 
     def held(self) -> list[int]:
         return self.passage.settle().held
+
+
+def test_a_call_that_is_open_stays_so_when_another_of_its_id_is_refused() -> None:
+    rig = Rig()
+    rig.came(CALL % 1, CALL % 1, CALL % 1)
+    assert rig.open() == {1, 2, 3}
+    for left in ({1, 3}, {1}):
+        rig.refused(1)
+        assert rig.open() == left
+    rig.answered(1)
+    assert rig.open() == set()
+
+
+def test_a_call_is_open_whose_id_came_before_the_one_that_had_it_was_answered() -> None:
+    rig = Rig()
+    rig.came(PING % 1, CALL % 1)
+    rig.answered(1)
+    assert rig.open() == {2}
+    rig.came(CANCEL % 1)
+    assert rig.open() == set()
 
 
 def test_an_answer_to_a_question_is_open_until_the_call_is_that_it_is_for() -> None:

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from carpool_broker.core import events as ev
-from carpool_broker.core.effects import Reply, TellServed
+from carpool_broker.core.effects import Reply, TellServed, TellStateful
 from carpool_broker.core.events import SourceId
-from carpool_broker.core.recovery import GRACE_S
+from carpool_broker.core.recovery import GRACE_S, UNREAD
 from carpool_broker.returning import Returning
 from carpool_protocol.ids import (
     EMPTY_OBJECT,
@@ -21,9 +21,11 @@ from carpool_protocol.ids import (
     call_of,
 )
 from carpool_protocol.messages import (
+    Bereft,
     Call,
     CancelCall,
     Failed,
+    Fleeting,
     PoolChanged,
     Progressed,
     Recorded,
@@ -57,6 +59,7 @@ from tests.broker.recovery_rig import (
 
 OLD = call_of(0, 7)
 SERVER = ServerName(A[0])
+THREE = SessionId("s3")
 
 
 def code(reply: Reply) -> str:
@@ -121,6 +124,43 @@ def test_a_request_that_another_supervisor_may_have_had_is_lost_and_not_run_agai
     effects = rig.resume(called(), epoch=epoch)
     assert [code(reply) for reply in only(effects, Reply)] == ["link_broken"]
     assert only(effects, Call) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "is_told", "server", "tool"),
+    [
+        ("a__x", True, "a", "x"),
+        ("a__x", False, "a", "a__x"),
+        ("y", True, "b", "y"),
+        ("y", False, "", "y"),
+        ("nobodys", True, "", "nobodys"),
+    ],
+)
+def test_a_lost_request_is_told_as_lost_with_what_is_known_of_its_name(
+    name: str, is_told: bool, server: str, tool: str
+) -> None:
+    rig = Rig()
+    if is_told:
+        rig.link()
+        replies = rig.resume(called(name=name), epoch=OTHER)
+    else:
+        rig.resume(called(name=name), epoch=OTHER)
+        replies = rig.wait(RETURN_S + 1.0)
+    (reply,) = only(replies, Reply)
+    told = msgspec.json.decode(reply.body)
+    error = told["_meta"]["carpool/error"]
+    assert (error["server"], error["tool"]) == (server, tool)
+    where = f"[{server}: {tool}] " if server else f"[{tool}] "
+    assert told["content"][0]["text"].startswith(where)
+
+
+def test_calls_past_what_can_come_back_are_lost_as_results_that_a_model_reads() -> None:
+    rig = Rig()
+    rig.link()
+    most = (64 + 256) * UNREAD
+    replies = only(rig.resume(*(called(str(number)) for number in range(most + 1))), Reply)
+    (lost,) = [reply for reply in replies if reply.id == b"%d" % most]
+    assert code(lost) == "link_broken"
 
 
 def test_a_request_does_not_wait_longer_for_a_record_than_a_session_may_take_to_return() -> None:
@@ -294,6 +334,24 @@ def test_a_session_that_comes_too_late_finds_its_calls_lost_and_none_is_run_agai
     assert only(effects, Call) == []
 
 
+def test_who_had_nothing_open_may_come_back_after_everybody_who_is_awaited() -> None:
+    rig = Rig()
+    rig.wait(100.0)
+    found = [rig.core.recovery.may_return]  # no supervisor has told what it remembers
+    rig.link()
+    rig.wait(GRACE_S + 1.0)
+    assert rig.core.recovery.everybody
+    rig.unlink()
+    rig.link(epoch=OTHER)
+    found.append(rig.core.recovery.may_return)
+    rig.wait(RETURN_S - GRACE_S)
+    found.append(rig.core.recovery.may_return)
+    rig.unlink()
+    rig.link()
+    found.append(rig.core.recovery.may_return)
+    assert found == [True, True, False, False]
+
+
 def test_an_agent_that_leaves_before_the_record_comes_is_awaited_no_more() -> None:
     rig = Rig()
     rig.resume(called())
@@ -344,6 +402,96 @@ def test_what_a_session_held_is_lost_also_when_the_supervisor_goes_before_it_is_
     rig.resume()
     (said,) = only(rig.link(epoch=OTHER), Sessions)
     assert said.live == [SessionNote(ONE, [SERVER])]
+
+
+@behaviour("death:broker-frees-plain")
+def test_a_session_that_nobody_brings_to_another_broker_is_said_to_be_so_before_its_first_call() -> None:
+    rig = Rig()
+    rig.link()
+    rig.feed(ev.AgentCame(session=ONE, source=DAEMON, agent="", pid=1, carrier="client", fleeting=True))
+    rig.feed(ev.AgentGreeted(ONE, RawJson(b'"i"'), "2025-11-25", "x", ALL))
+    assert [type(each) for each in rig.feed(called())] == [Fleeting, Call]
+    assert [type(each) for each in rig.feed(called("2"))] == [Call]
+    assert [type(each) for each in rig.feed(called("3", "b__y"))] == [Call]
+    rig.unlink()
+    (said,) = only(rig.link(epoch=OTHER), Sessions)
+    assert said.live == [SessionNote(ONE, fleeting=True)], "a supervisor that comes hears it with the others"
+
+
+# --- state that only the carrier knows of ---------------------------------------------------------------
+
+
+@behaviour("lease:everything-died")
+@pytest.mark.parametrize("first", ["session", "record"])
+@pytest.mark.parametrize("epoch", [OTHER, Epoch("")])
+def test_a_session_that_no_supervisor_knows_is_said_to_have_lost_what_its_carrier_remembers(
+    first: str, epoch: Epoch
+) -> None:
+    rig = Rig()
+    if first == "session":
+        effects = rig.resume(stateful=("b", "gone"), epoch=epoch)
+        assert only(effects, Bereft) == []
+        effects = rig.link()
+    else:
+        rig.link()
+        effects = rig.resume(stateful=("b", "gone"), epoch=epoch)
+    assert only(effects, Bereft) == [Bereft(ONE, [ServerName("b")])]
+
+
+@behaviour("lease:everything-died")
+def test_a_session_that_the_supervisor_knows_has_lost_nothing() -> None:
+    rig = Rig()
+    rig.link(held={ONE: [SERVER]})
+    effects = rig.resume(stateful=("a",))
+    assert only(effects, Bereft) == []
+    assert only(effects, TellStateful) == [TellStateful(ONE, (ServerName("a"),))], "its carrier goes on"
+
+
+def test_a_session_that_comes_too_late_has_lost_its_state() -> None:
+    rig = Rig()
+    rig.feed(ev.SupervisorCame(1000, EPOCH))
+    rig.feed(Recorded([RecordedSession(ONE, gone=True)], []))
+    assert only(rig.resume(stateful=("a",)), Bereft) == [Bereft(ONE, [ServerName("a")])]
+
+
+def test_the_loss_is_said_before_any_call_of_the_session() -> None:
+    rig = Rig()
+    rig.link()
+    rig.resume(stateful=("a",), epoch=OTHER)
+    (call,) = only(rig.feed(called()), Call)
+    assert call.key == A
+    rig = Rig()
+    rig.resume(stateful=("a",), epoch=OTHER)
+    rig.feed(called("2"))
+    rig.catalog(A, "x")
+    effects = rig.link()
+    kinds = [type(each) for each in effects if isinstance(each, Bereft | Call)]
+    assert kinds == [Bereft, Call]
+
+
+def test_a_carrier_hears_of_a_server_in_mode_session_when_the_first_call_goes_there_and_only_then() -> None:
+    rig = Rig()
+    rig.link()
+    rig.come(keeps=True)
+    rig.feed(PoolChanged(A, "serving", "", None, "session"))
+    rig.feed(PoolChanged(B, "serving", "", None, "concurrent"))
+    assert only(rig.feed(called("1", "b__y")), TellStateful) == []
+    effects = rig.feed(called("2"))
+    assert [type(each) for each in effects] == [TellStateful, Call]
+    assert effects[0].servers == ("a",)
+    assert only(rig.feed(called("3")), TellStateful) == []
+
+
+def test_a_carrier_hears_of_a_server_that_turns_out_to_keep_state_after_it_was_called() -> None:
+    rig = Rig()
+    rig.link()
+    rig.come(keeps=True)
+    rig.come(TWO, keeps=True)
+    rig.come(THREE)
+    rig.feed(called())
+    rig.feed(called(session=THREE))
+    told = only(rig.feed(PoolChanged(A, "serving", "", None, "session")), TellStateful)
+    assert told == [TellStateful(ONE, (ServerName("a"),))], "not who has not called, or cannot keep it"
 
 
 # --- what is told ---------------------------------------------------------------------------------------

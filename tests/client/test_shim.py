@@ -7,6 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -395,8 +397,12 @@ def test_the_shim_stays_small(desk: Desk) -> None:
     assert not loaded & heavy
 
 
-def call(number: int) -> bytes:
-    return b'{"jsonrpc":"2.0","id":%d,"method":"tools/call"}\n' % number
+def call(number: int, blanks: int = 0) -> bytes:
+    return b'{"jsonrpc":"2.0","id":%d,%b"method":"tools/call"}\n' % (number, b" " * blanks)
+
+
+def _unread_bytes(sock: socket.socket) -> int:
+    return int.from_bytes(fcntl.ioctl(sock, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def comes_back(desk: Desk) -> "tuple[Attach, socket.socket, IO[bytes]]":
@@ -432,6 +438,40 @@ def test_a_dead_broker_is_a_pause_and_what_is_open_is_said_to_the_next(desk: Des
     assert lines.read() == b""
     sock.shutdown(socket.SHUT_RDWR)
     assert end(shim) == (0, b"", b"")
+
+
+def test_what_the_dead_broker_cannot_have_had_is_new_to_the_next(desk: Desk) -> None:
+    shim, sock, lines = desk.attach()
+    lines.readline()
+    sock.sendall(attached_line("s1", [], "0.secret", "e1"))
+    said = [call(number, 10_000) for number in range(100)]  # more than a socket holds that nobody reads
+    writing = threading.Thread(target=say, args=(shim, b"".join(said)), daemon=True)
+    writing.start()
+    until(lambda: _unread_bytes(sock) > 100_000, "the shim has written")
+    sock.shutdown(socket.SHUT_RDWR)
+    attach, sock, lines = comes_back(desk)
+    sock.sendall(attached_line("s1", [], "1.secret", "e1"))
+    assert [lines.readline() for _ in said] == said
+    writing.join(LIMIT_S)
+    assert attach.resume is not None
+    assert 100_000 <= attach.resume.open * len(said[0]) <= 500_000, "about what a socket holds"
+
+
+def test_a_broker_that_died_without_a_word_has_had_nothing(desk: Desk) -> None:
+    shim, sock, lines = desk.attach()
+    lines.readline()
+    sock.sendall(attached_line("s1", [], "0.secret", "e1"))
+    say(shim, call(1))
+    lines.readline()
+    sock.shutdown(socket.SHUT_RDWR)
+    for _ in range(2):
+        attach, sock, lines = comes_back(desk)
+        assert attach.resume is not None
+        assert attach.resume.open == 1, "only this one may have been run"
+        assert lines.readline() == call(1)
+        say(shim, call(2))
+        assert lines.readline() == call(2)
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def test_settled_lines_are_taken_out_wherever_they_come_and_what_is_settled_is_not_said_again(

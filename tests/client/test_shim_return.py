@@ -23,6 +23,7 @@ from carpool_protocol.attach import (
     ATTACHED_PREFIX,
     Attach,
     ResumeSession,
+    Settled,
     attach_line,
     attached_line,
     parse_attach,
@@ -98,7 +99,7 @@ class Wire:
         """What the agent was told, ever."""
         self.count = 0
         self.half = b""
-        self.next: tuple[list[bytes], list[bytes]] = ([], [])
+        self.next: tuple[list[bytes], list[bytes], list[bytes]] = ([], [], [])
         self.kept.greeted(attached_line("s1", [], "0.secret", "e1"))
 
     # --- the agent ---
@@ -213,17 +214,27 @@ class Wire:
 
     # --- its death ---
 
-    def dies(self) -> ResumeSession:
-        """What the shim says next is what it should say."""
-        first, *lines, self.half = shim_return.resume(self.kept, HELLO, again=False).split(b"\n")
+    def dies(self, untaken: int = 0) -> ResumeSession:
+        """What the shim says next is what it should say. `untaken`: so many of the lines that the broker has
+        not read never reached it.
+        """
+        never = self.unread[max(len(self.unread) - untaken, 0) :]
+        said = shim_return.resume(
+            self.kept, HELLO, again=False, untaken_bytes=len(self.half) + sum(len(line) + 1 for line in never)
+        )
+        first, *lines, self.half = said.split(b"\n")
         attach = parse_attach(first)
         assert isinstance(attach, Attach)
         assert attach.resume is not None
         resume = attach.resume
         assert (resume.session, resume.supervisor) == ("s1", "e1")
-        assert len(lines) == resume.kept + resume.open
-        self.next = lines[: resume.kept], lines[resume.kept :]
-        made, unsettled = self.next
+        over = resume.kept + resume.open
+        self.next = lines[: resume.kept], lines[resume.kept : over], lines[over:]
+        made, perhaps, new = self.next
+        never_had = {each["id"] for line in never for each in requests_in(line)}
+        assert never_had >= {each["id"] for line in new for each in requests_in(line)}, "perhaps run twice"
+        assert not never_had & {each["id"] for line in perhaps for each in requests_in(line)}, "lost in vain"
+        unsettled = perhaps + new
         assert len(self.answered()) == len(set(self.answered())), "answered twice"
         again = [each["id"] for line in unsettled for each in requests_in(line)]
         assert len(again) == len(set(again)), "said twice"
@@ -246,7 +257,7 @@ class Wire:
 
     def begins_again(self) -> None:
         """The next broker takes what the shim says."""
-        made, unsettled = self.next
+        made, unsettled, new = self.next
         self.passage, self.under_way, self.open, self.silent = Passage(Epoch("e1")), [], [], set()
         self.unread = []
         for line in made:
@@ -259,6 +270,7 @@ class Wire:
         for _ in unsettled:
             self.reads()
         self.passage.came_back([])
+        self.unread = list(new)
         self.kept.greeted(attached_line("s1", [], "1.secret", "e1"))
 
 
@@ -278,11 +290,12 @@ STEPS: Final = st.lists(
         ),
         st.integers(0, 5),
         st.integers(0, 7),
+        st.integers(0, 2),
     ),
     max_size=20,
 )
 """Each: what the agent says; how many lines the broker reads; what it does; how many of its lines arrive;
-0: it dies.
+0: it dies; how many lines it has never had then.
 """
 
 
@@ -293,7 +306,7 @@ def test_after_a_death_at_any_moment_what_is_open_is_said_again_and_what_is_answ
     steps: list[Any], half: bytes
 ) -> None:
     wire = Wire()
-    for said, reads, does, arrive, lives in steps:
+    for said, reads, does, arrive, lives, untaken in steps:
         wire.says(said)
         for _ in range(reads):
             wire.reads()
@@ -302,9 +315,10 @@ def test_after_a_death_at_any_moment_what_is_open_is_said_again_and_what_is_answ
         for _ in range(arrive):
             wire.arrives()
         if not lives:
-            wire.dies()
+            wire.dies(untaken)
             wire.begins_again()
     wire.kept.sent(half)
+    wire.half = half
     wire.dies()
     assert wire.half == half
 
@@ -339,13 +353,18 @@ def test_whoever_comes_back_does_not_start_a_carpool_that_was_stopped_while_no_b
     for end in ends:
         os.close(end)
     assert found == (None, shim_return.EXIT_NO_BROKER)
-    assert capsys.readouterr().err == "carpool: carpool was stopped\n"
+    assert capsys.readouterr().err == "carpool: carpool was stopped; connect the agent again to start it\n"
 
 
 def test_of_a_batch_only_the_unanswered_part_is_said_again_byte_for_byte() -> None:
     one, two = CALL % b"1", b'{"jsonrpc":"2.0", "id":2,\r "method":"tools/call","params":{"x":1.50}}'
     has = result_line(RawJson(b"1"), BODY)
     assert left_of(b"[ %b ,%b]" % (one, two), has=has) == [two.replace(b"\r", b" ")]
+
+
+def test_a_batch_within_a_batch_is_said_again_as_it_is_however_deep() -> None:
+    deep = b"[" * 900 + b"]" * 900
+    assert left_of(b"[%b,%b]" % (deep, CALL % b"1")) == [deep, CALL % b"1"]
 
 
 def test_what_cannot_be_read_is_said_again_as_it_is() -> None:
@@ -369,10 +388,39 @@ def test_what_has_no_answer_is_new_to_a_broker_that_takes_over_on_purpose() -> N
     assert (lines, half) == ([CALL % b"1", CALL % b"2"], b"half")
 
 
+def test_a_cancel_that_no_broker_has_had_stays_with_the_request_that_one_may_have_had() -> None:
+    wire = Wire()
+    cancel = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}'
+    for line in (CALL % b"1", cancel, CALL % b"2", cancel):
+        wire.sends(line)
+    untaken_bytes = len(cancel + CALL % b"2" + cancel) + 3
+    first, *lines, _ = shim_return.resume(wire.kept, HELLO, again=False, untaken_bytes=untaken_bytes).split(
+        b"\n"
+    )
+    attach = parse_attach(first)
+    assert isinstance(attach, Attach)
+    assert attach.resume is not None
+    assert lines[: attach.resume.open] == [CALL % b"1", cancel]
+
+
 def test_a_broker_that_died_before_it_said_anything_took_nothing() -> None:
     kept = Kept()
     kept.sent(CALL % b"1" + b"\nha")
     assert shim_return.resume(kept, HELLO, again=False) == HELLO + CALL % b"1" + b"\nha"
+
+
+@behaviour("lease:everything-died")
+def test_servers_at_which_the_session_may_have_state_are_told_to_every_broker_that_comes() -> None:
+    kept = Wire().kept
+    kept.settled(settled_line(Settled("e1", 0, [], [], 0, [], ("browser", "think"))))
+    for life in ("1.secret", "2.secret"):
+        attach = parse_attach(shim_return.resume(kept, HELLO, again=False).partition(b"\n")[0])
+        assert isinstance(attach, Attach)
+        assert attach.resume is not None
+        assert attach.resume.stateful == ["browser", "think"]
+        kept.greeted(attached_line("s1", [], life, "e1"))
+    kept.settled(settled_line(Settled("e1", 0, [], [], 0, [])))
+    assert kept.stateful == b""
 
 
 def test_too_much_that_is_not_settled_is_not_kept() -> None:

@@ -43,6 +43,7 @@ class Carrier:
         self.came = came
         self.secret = ""
         self.epoch = Epoch("")
+        self.stateful: tuple[str, ...] = ()
         self.fate: Fate = "back"
         self.pipe: list[Callable[[], None]] = []
         """What the agent has said while no broker was there."""
@@ -103,6 +104,8 @@ class Carrier:
         match effect:
             case bf.TellServed():
                 self.epoch = effect.epoch
+            case bf.TellStateful():
+                self.stateful = effect.servers
             case bf.SendAsk():
                 self._for[effect.ask] = effect.request
             case bf.Reply() | bf.ReplyOutward() | bf.Greet():
@@ -152,7 +155,7 @@ class Carrier:
         yield self.came
         yield from made
         ours = tuple(replace(each, session=session) for each in calls)
-        yield bv.AgentResumed(session, epoch, ours, tuple(agent.asks))
+        yield bv.AgentResumed(session, epoch, ours, tuple(agent.asks), self.stateful)
         yield from rest
         yield from self._given.values()
 

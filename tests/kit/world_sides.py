@@ -272,7 +272,6 @@ class BrokerSide(Side):
         self.life: int = life
         self._since: int = since
         self.heritage = Heritage(self.secret, life, since)
-        self._return_by: float | None = None
         self.core = BrokerCore(Registry(mark="m"), BOUNDS, LIST_WAIT_S, secret=self.secret, life=life)
         self.peer = Peer(hello(BROKER, world), "main", world.now, window_bytes=WINDOW_BYTES)
         self.journal = Journal(1_000_000) if world.journal else None
@@ -330,7 +329,7 @@ class BrokerSide(Side):
         if agent is None:
             raise Violation(f"{effect} is for an agent that is gone")
         if isinstance(agent, Party):
-            if not isinstance(effect, bf.TellServed):
+            if not isinstance(effect, bf.TellServed | bf.TellStateful):
                 token = agent.take(effect, self.world.now)
                 self._written(effect)
                 if token is not None:
@@ -351,7 +350,7 @@ class BrokerSide(Side):
     def deliver(self, carrier: Carrier, line: Line) -> None:
         """The agent reads this."""
         effect = line.effect
-        if not isinstance(effect, bf.TellServed):
+        if not isinstance(effect, bf.TellServed | bf.TellStateful):
             carrier.agent.take(effect, line.at)
         carrier.passed(effect, self.world.mishaps)
         if isinstance(effect, bf.SendAsk):
@@ -371,7 +370,7 @@ class BrokerSide(Side):
 
     def may_return(self) -> bool:
         """Whether carriers of an earlier broker are waited for."""
-        return self._return_by is None or self.clock < self._return_by
+        return self.core.recovery.may_return
 
     def heard(self, messages: list[LinkEvent]) -> None:
         """From the link."""
@@ -392,8 +391,6 @@ class BrokerSide(Side):
                     if self.world.operations.pop(message.token, None) is None:
                         raise Violation(f"operator's word {message.token} was answered twice or never said")
                 case _:
-                    if isinstance(message, Recorded) and message.last and self._return_by is None:
-                        self._return_by = self.clock + BOUNDS.return_s
                     if isinstance(message, Recorded) and message.last:
                         self.knows = self.served
                     if isinstance(message, bv.LinkEvent):

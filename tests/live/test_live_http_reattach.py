@@ -201,3 +201,47 @@ async def test_a_restart_answers_what_runs_refuses_what_comes_and_sessions_begin
         assert said(answers[0]) == "held"
         assert ask(url, "POST", "", request(8, "ping"), Mcp_Session_Id=sid).status == 404
         assert said(call(session(url), "good__echo", {"text": "on"})) == "on"
+
+
+@behaviour("faults:frozen", "stop:answers")
+async def test_a_frozen_door_loses_nothing_and_down_answers_what_came_through_it(daemon: Make) -> None:
+    one = daemon({"good": observer()}, http={"port": 0})
+    url, pid = door(one)
+    answers: dict[str, Any] = {}
+
+    def waits(text: str, sid: str | None) -> None:
+        arguments = {"gate": text}
+        if sid is None:
+            found = modern(url, "tools/call", name="good__wait", arguments=arguments)
+        else:
+            asked = request(7, "tools/call", name="good__wait", arguments=arguments)
+            found = ask(url, "POST", "", asked, Mcp_Session_Id=sid)
+        answers[f"{text} {bool(sid)}"] = found.json["result"]
+
+    with trio.fail_after(LIMIT_S):
+        sid = await trio.to_thread.run_sync(session, url)
+        async with one.agent() as other, trio.open_nursery() as nursery:
+            for who in (sid, None):
+                nursery.start_soon(trio.to_thread.run_sync, waits, "frozen", who)
+            await one.until(lambda status: status["totals"]["in_flight"] == 2, "both are at the server")
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                assert await other.text("good__echo", {"text": "meanwhile"}) == "meanwhile"
+                await other.call("good__open", {"gate": "frozen"})
+                assert not answers
+            finally:
+                os.kill(pid, signal.SIGCONT)
+        assert {text: found["content"][0]["text"] for text, found in answers.items()} == {
+            "frozen True": "opened",
+            "frozen False": "opened",
+        }
+        assert door(one)[1] == pid
+        answers.clear()
+        async with trio.open_nursery() as nursery:
+            for who in (sid, None):
+                nursery.start_soon(trio.to_thread.run_sync, waits, "never", who)
+            await one.until(lambda status: status["totals"]["in_flight"] == 2, "both are at the server")
+            assert (await one.carpool("down"))[0] == 0
+        faults = [found["_meta"]["carpool/error"] for found in answers.values()]
+        assert [fault["delivered"] for fault in faults] == ["maybe", "maybe"], faults
+        assert not one.running()

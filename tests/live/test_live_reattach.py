@@ -287,6 +287,43 @@ async def test_when_all_of_carpool_dies_the_shim_starts_it_again(daemon: Make) -
             assert await agent.text("good__echo", {"text": "on"}) == "on"
 
 
+@behaviour("death:broker-frees-plain")
+async def test_the_lease_of_a_plain_connection_is_free_when_the_next_broker_is_there(daemon: Make) -> None:
+    one = daemon({"counter": kit("counter", sharing="session", pool={"max": 1}, wait_s=10)})
+    with trio.fail_after(LIMIT_S):
+        async with one.agent() as plain, one.shim() as agent:
+            assert int(await plain.text("counter__increment")) == 1
+            await agent.result("ping")
+            await kill_broker(one)
+            await plain.ended.wait()
+            # It may hold it for 30 s, were it awaited.
+            assert int(await agent.text("counter__increment")) == 1
+
+
+@behaviour("lease:everything-died")
+async def test_state_that_went_with_all_of_carpool_is_told_to_who_had_some_and_to_nobody_else(
+    daemon: Make,
+) -> None:
+    one = daemon({"counter": kit("counter", sharing="session"), "good": observer()})
+    with trio.fail_after(LIMIT_S):
+        async with one.shim() as agent, one.shim() as other:
+            assert [int(await agent.text("counter__increment")) for _ in range(2)] == [1, 2]
+            assert await other.text("good__echo", {"text": "on"}) == "on"
+            assert (await one.carpool("restart", "--all"))[0] == 0
+            assert await agent.text("good__echo", {"text": "on"}) == "on"
+            fault = fault_of(await agent.call("counter__increment"))
+            assert (fault["code"], fault["delivered"], fault["server"]) == ("state_lost", "no", "counter")
+            assert int(await agent.text("counter__increment")) == 1
+            assert int(await other.text("counter__increment")) == 1
+            facts = await one.status()
+            for pid in (facts["supervisors"][0]["pid"], facts["broker"]["pid"]):
+                os.kill(pid, signal.SIGKILL)
+            await reborn(one, 2)
+            for who in (agent, other):
+                assert fault_of(await who.call("counter__increment"))["code"] == "state_lost"
+                assert int(await who.text("counter__increment")) == 1
+
+
 @behaviour("reattach:meant")
 async def test_restart_all_is_a_pause_and_down_is_an_end(daemon: Make) -> None:
     one = daemon({"good": observer()})

@@ -12,6 +12,7 @@ from carpool_protocol.messages import (
     CancelCall,
     Catalog,
     Failed,
+    Fleeting,
     Policy,
     PoolSpec,
     Recorded,
@@ -19,6 +20,8 @@ from carpool_protocol.messages import (
     RecordedSession,
     Resume,
     SessionGone,
+    SessionNote,
+    Sessions,
     Sharing,
     Wanted,
     Written,
@@ -26,7 +29,7 @@ from carpool_protocol.messages import (
 from carpool_supervisor.core import events as ev
 from carpool_supervisor.core import record
 from carpool_supervisor.core.attribution import AskFacts
-from carpool_supervisor.core.effects import WriteCall, WriteCancel
+from carpool_supervisor.core.effects import CloseStdin, WriteCall, WriteCancel
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.behaviours import behaviour
 
@@ -98,6 +101,33 @@ def test_another_broker_hears_of_every_call_that_is_open_or_whose_answer_was_not
 def test_the_record_comes_before_everything_else_that_another_broker_is_told() -> None:
     house = House()
     assert isinstance(house.do(ev.BrokerCame())[0], Recorded)
+
+
+@behaviour("death:broker-frees-plain")
+def test_what_a_session_had_that_ended_with_its_broker_is_free_and_the_next_one_hears_nothing_of_it() -> None:
+    house = House("session", max_instances=1)
+    house.do(Fleeting(A))
+    house.call(1)
+    house.call(2, B)
+    house.answer(1)
+    house.call(3)
+    effects = house.do(ev.BrokerCame())
+    told = [each for each in effects if isinstance(each, Recorded)]
+    assert [each.calls for each in told] == [[recorded(2, B)], []]
+    assert told[-1].sessions == [RecordedSession(B)]
+    kinds = [type(each) for each in effects]
+    assert kinds.index(Recorded) < kinds.index(WriteCancel), "and its server hears that nobody waits"
+    assert CloseStdin(ONE) in effects
+    assert house.another_broker()[0] == [RecordedSession(B)], "nor is it told as one that may still come"
+
+
+def test_a_session_that_ends_with_its_broker_goes_on_while_only_the_link_was_down() -> None:
+    house = House()
+    house.do(Sessions([SessionNote(A, fleeting=True)]))
+    house.call(1)
+    told = house.do(ev.BrokerCame(same=True))
+    assert [each.calls for each in told if isinstance(each, Recorded)] == [[recorded(1, ended=True)], []]
+    assert house.another_broker() == ([], [])
 
 
 @behaviour("record:nothing-runs-twice")

@@ -202,6 +202,40 @@ def test_where_two_may_not_run_beside_each_other_the_old_one_goes_first() -> Non
     assert 2 in a.written
 
 
+@behaviour("recycling:costs-no-call")
+def test_where_two_may_not_run_beside_each_other_nobody_waits_for_calls_that_take_long() -> None:
+    a = House()
+    a.do(Wanted([replace(spec(sharing="concurrent", max_instances=1, limit_calls=2), stop_first=True)]))
+    a.call(1, "a")
+    a.up()
+    first = a.on(1)
+    calls(a, range(2, 3))
+    assert a.core.pools[WEB].active() == 1, "it serves on while a call runs there"
+    a.call(3, "b")
+    assert a.on(3) == first
+    a.answer(1)
+    assert a.closing == []
+    a.answer(3)
+    assert a.closing == [first], "the first moment in which nothing runs"
+    a.call(4, "a")
+    a.exit(first)
+    a.up()
+    assert 4 in a.written
+
+
+def test_an_instance_that_is_never_without_a_call_drains_all_the_same() -> None:
+    a = House()
+    one = spec(sharing="concurrent", max_instances=1, limit_calls=2, drain_s=60.0)
+    a.do(Wanted([replace(one, stop_first=True)]))
+    a.call(1, "a")
+    a.up()
+    calls(a, range(2, 3))
+    a.wait(50.0)
+    assert a.core.pools[WEB].active() == 1
+    a.wait(20.0)
+    assert a.core.pools[WEB].active() == 0
+
+
 def test_a_serial_lane_is_replaced_the_same_way() -> None:
     a = house(sharing="serial", limit_calls=1)
     first = a.served(1, "a")

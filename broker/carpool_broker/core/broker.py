@@ -22,6 +22,7 @@ from carpool_broker.core.events import (
     AgentCalled,
     AgentCame,
     AgentCancelled,
+    AgentCarried,
     AgentDiscovered,
     AgentErred,
     AgentEvent,
@@ -242,7 +243,8 @@ class BrokerCore:
                 came = Session(event.session, event.source, event.agent, event.pid, event.carrier)
                 came.asking = came.control = event.control
                 came.shared = came.stateless = event.shared
-                came.keeps, came.wanders = event.keeps, event.wanders
+                came.keeps, came.fleeting = event.keeps, event.fleeting
+                came.wanders = event.wanders
                 came.anonymous, came.max_open_calls = event.anonymous, event.max_open_calls
                 self.sessions[event.session] = came
                 self.outlook.enter(came)
@@ -320,6 +322,8 @@ class BrokerCore:
                     if call.by is not None:
                         self.greetings.met(session, call.by, settles=True)
                 self.recovery.resumed(session, event, now)
+            case AgentCarried():
+                session.pid = event.pid
             case AgentLeft():
                 self.roots.forget(session)
                 self.requests.forget(session)
@@ -358,7 +362,10 @@ class BrokerCore:
     # --- what the servers do ---------------------------------------------------------------------------
 
     def _pool_changed(self, event: PoolChanged, now: float) -> None:
+        was = self.states.get(event.key)
         self.outlook.learn(event, now)
+        if event.mode == "session" and (was is None or was.mode != "session"):
+            self._effects += bereft.became_stateful(self.sessions.values(), event)
         self.ledger.fresh.forget(event.key)
         changed = self.registry.hide(event.key) if event.state in AWAY else self.registry.show(event.key)
         self._told(changed)

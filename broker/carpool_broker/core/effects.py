@@ -11,15 +11,17 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from carpool_broker.core.events import Notice
-from carpool_protocol.ids import ABSENT, AskId, CallId, Epoch, PoolKey, RawJson, SessionId
+from carpool_protocol.ids import ABSENT, AskId, CallId, Epoch, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.messages import (
     AnswerAsk,
     AskProgressed,
+    Bereft,
     Call,
     CancelCall,
     CancelTask,
     Discover,
     Feature,
+    Fleeting,
     Payload,
     Resume,
     SessionGone,
@@ -257,6 +259,15 @@ class TellServed(Effect, frozen=True):
     epoch: Epoch
 
 
+class TellStateful(Effect, frozen=True):
+    """This session may have state at these servers. Its carrier is told, who alone may know it when all of
+    carpool has died (rule 15).
+    """
+
+    session: SessionId
+    servers: tuple[ServerName, ...]
+
+
 class Note(Effect, frozen=True):
     """A line for the broker's log."""
 
@@ -287,6 +298,7 @@ OwnEffect = (
     | SayElicited
     | UseRoots
     | TellServed
+    | TellStateful
     | Note
     | End
 )
@@ -300,8 +312,10 @@ LinkEffect = (
     | AnswerAsk
     | AskProgressed
     | SessionGone
+    | Fleeting
     | SessionRekeyed
     | Sessions
+    | Bereft
     | WatchTasks
     | CancelTask
     | Written

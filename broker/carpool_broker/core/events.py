@@ -140,6 +140,8 @@ class AgentCame(Event, frozen=True, kw_only=True):
     """Its carrier says again to the next broker what has no answer."""
     wanders: bool = False
     """Its agent's roots may take it to another workspace."""
+    fleeting: bool = False
+    """Nobody brings it to the next broker."""
     anonymous: bool = False
     """A shared one of nobody in particular: it can hold no lease (rule 9)."""
     max_open_calls: int = 0
@@ -160,6 +162,13 @@ class AgentUnread(Event, frozen=True):
 
     session: SessionId
     unread_bytes: int
+
+
+class AgentCarried(Event, frozen=True):
+    """Another process carries the session from now on; 0: none does, and one may yet ask for it."""
+
+    session: SessionId
+    pid: int
 
 
 class AgentLeft(Event, frozen=True):
@@ -329,6 +338,8 @@ class AgentResumed(Event, frozen=True):
     """Requests for servers that it has no answer to."""
     asks: tuple[AskId, ...]
     """What it has been asked already: it is not asked again."""
+    stateful: tuple[str, ...] = ()
+    """Servers at which it may have state, as its carrier was told (`TellStateful`)."""
 
 
 class SupervisorCame(Event, frozen=True):
@@ -356,6 +367,7 @@ class DrainMeant(Event, frozen=True):
 
 AgentEvent = (
     SessionMoved
+    | AgentCarried
     | AgentLeft
     | AgentUnread
     | AgentGreeted

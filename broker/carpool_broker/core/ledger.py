@@ -15,6 +15,7 @@ Knows nothing of: names, views, how an answer is worded for an era, what calls w
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from carpool_broker.core import bereft
 from carpool_broker.core.aftermath import Aftermath, Outcome
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.budgets import COUNTED_BYTES, SLOW_BYTES, Arguments, Unread
@@ -141,7 +142,9 @@ class Ledger:
         session = owed.session
         owed.stage = "sent"
         session.sent += 1
-        session.used.add(owed.server)
+        if owed.server not in session.used:
+            for told in bereft.used(session, owed.server, self.states.get(owed.key)):
+                self._out(told)
         if asked.by is None:
             call = Call(
                 owed.call, owed.key, session.id, asked.method, owed.target, asked.rest, asked.meta,
@@ -402,7 +405,7 @@ class Ledger:
                 self.waits.arm(call, now, self.bounds.wait_s)
                 continue
             slug = "waited_too_long" if self.credit_bytes is not None else "supervisor_away"
-            self.fail(self.calls[call], slug, f"The limit is {self.bounds.wait_s:g} s.", 5.0)
+            self.fail(self.calls[call], slug, f"The call waited for {self.bounds.wait_s:g} s.", 5.0)
         for call in self.backstops.due(now):
             owed = self.calls[call]
             owed.session.called.add(owed.server)

@@ -11,7 +11,7 @@ stays open as long as the call that it is for, because only the end of that show
 Knows nothing of: sockets, what lines hold (but whether an answer is an error), how a settled line is worded.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from carpool_broker.core.events import (
@@ -35,6 +35,8 @@ DUE_LINES: Final = 64
 """After so much unsettled traffic the carrier is told: what it keeps besides what is open. With 64 KiB and
 512 lines shims grew by 0.7 MB that they never gave back.
 """
+
+_REFUSED_TWICE: Final = b'"code":"duplicate_request_id"'
 
 Slot = tuple[str, str]
 """What only the last line of its kind counts for: a session's greeting, its level, one subscription …"""
@@ -72,10 +74,11 @@ class Passage:
 
     __slots__ = (
         "_asked_earlier", "_asks", "_batches", "_bytes", "_down", "_kept", "_lines",
-        "_listens", "_open", "_pending", "_ready", "_riders", "_silent", "_special", "_up", "due", "epoch",
+        "_listens", "_open", "_pending", "_ready", "_riders", "_silent", "_special", "_stateful", "_twice",
+        "_up", "due", "epoch",
     )  # fmt: skip
 
-    def __init__(self, epoch: Epoch) -> None:
+    def __init__(self, epoch: Epoch, stateful: Sequence[str] = ()) -> None:
         self.epoch = epoch
         """The supervisor's, under which all was sent that is open; empty for none."""
         self._up = 0
@@ -86,6 +89,8 @@ class Passage:
         """The carrier is to be told how far things are, now."""
         self._open: dict[RawJson, int] = {}
         """Requests without an answer, and their lines."""
+        self._twice: dict[RawJson, list[int]] = {}
+        """Lines of later requests that have the id of one that is open."""
         self._special: set[RawJson] = set()
         """Those of them whose answer changes more than that they are open."""
         self._kept: dict[Slot, int] = {}
@@ -101,6 +106,8 @@ class Passage:
         self._batches: dict[int, _Batch] = {}
         self._silent: set[RawJson] = set()
         """Requests that are replayed: the first line about one is not for the agent."""
+        self._stateful = stateful
+        """Servers at which the session may have state."""
         self._asked_earlier: set[AskId] = set()
         """What its agent was asked by an earlier broker, for we do not know which of its requests."""
 
@@ -114,7 +121,10 @@ class Passage:
         if self._lines >= DUE_LINES or self._bytes >= DUE_BYTES:
             self.due = True
         if type(meaning) is AgentCalled:
-            self._open[meaning.id] = self._up
+            if meaning.id in self._open:
+                self._twice.setdefault(meaning.id, []).append(self._up)
+            else:
+                self._open[meaning.id] = self._up
         elif meaning is not None:
             self._note(meaning)
 
@@ -204,13 +214,29 @@ class Passage:
         if self._lines >= DUE_LINES or self._bytes >= DUE_BYTES:
             self.due = True
         if answers:
-            if about in self._special:
+            if self._twice and about in self._twice:
+                self._answered_one_of(about, line)
+            elif about in self._special:
                 self._closed(about, is_error=is_error_line(line, about))
             else:
                 self._open.pop(about, None)
         elif self._listens and about in self._listens:
             self._acknowledged(about)
         return True
+
+    def _answered_one_of(self, about: RawJson, line: bytes) -> None:
+        """Of several with this id. A later one is refused, unless the first was answered by then."""
+        if _REFUSED_TWICE in line and is_error_line(line, about):
+            self._drop_twice(about)
+        else:
+            self._closed(about, is_error=is_error_line(line, about))
+
+    def _drop_twice(self, request: RawJson) -> int:
+        later = self._twice[request]
+        line = later.pop(0)
+        if not later:
+            del self._twice[request]
+        return line
 
     def asked(self, ask: AskId, request: RawJson) -> None:
         """The line that went last is a question, for this request."""
@@ -252,6 +278,8 @@ class Passage:
                 batch.held.append(self._down)
             if not batch.left:
                 del self._batches[line or 0]
+        if request in self._twice:
+            self._open[request] = self._drop_twice(request)
 
     # --- what the carrier is told ---
 
@@ -260,6 +288,11 @@ class Passage:
         if epoch != self.epoch:
             self.epoch = epoch
             self.due = True
+
+    def stateful_at(self, servers: Sequence[str]) -> None:
+        """The session may have state at these servers."""
+        self._stateful = servers
+        self.due = True
 
     def settle(self) -> Settled:
         """How far things are. The carrier is told: whoever calls this does that."""
@@ -270,7 +303,7 @@ class Passage:
         # What is replayed the agent has an answer to: it is not open, be it answered again or not.
         silent = {line for request in self._silent if (line := self._open.get(request)) is not None}
         listens = {self._open[request] for request in self._silent & self._listens}
-        riding = (line for lines in self._riders.values() for line in lines)
+        riding = (line for lines in (*self._riders.values(), *self._twice.values()) for line in lines)
         held = [line for line, _ in self._asks.values()]
         return Settled(
             self.epoch,
@@ -279,11 +312,13 @@ class Passage:
             list({*self._kept.values(), *(each.line for each in self._pending.values()), *listens}),
             self._down,
             held + [line for batch in self._batches.values() for line in batch.held],
+            self._stateful,
         )
 
     def check(self) -> None:
         """Assert every invariant."""
         assert self._special.issuperset(self._pending)
+        assert self._open.keys() >= self._twice.keys()
         assert self._special.issubset(self._open) or not self._special
         assert all(line <= self._up for line in self._open.values())
         assert all(request in self._open for _, request in self._asks.values())

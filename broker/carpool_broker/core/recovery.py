@@ -24,7 +24,6 @@ from carpool_broker.core.events import AgentCalled, AgentResumed
 from carpool_broker.core.ledger import Ledger
 from carpool_broker.core.parked import Parked
 from carpool_broker.core.record import Record
-from carpool_broker.core.replies import refusal
 from carpool_broker.core.requests import Requests
 from carpool_broker.core.session import Owed, Session
 from carpool_broker.core.tokens import ENDED, Token
@@ -73,7 +72,10 @@ class Recovery:
         self.heard = False
         """Its record is told."""
         self.everybody = life == 0
-        """Nobody can come back any more: of a first broker nobody can."""
+        """Nobody is awaited any more: of a first broker nobody is."""
+        self.may_return = True
+        """The time is not over in which who comes is taken for who it was. (Whoever had nothing open may come
+        after all who are awaited.) Of a first broker it never is, and there is nobody."""
         self._back: dict[SessionId, Epoch] = {}
         """Who has come back, and under which supervisor its requests were sent."""
         self._left: set[SessionId] = set()
@@ -189,6 +191,8 @@ class Recovery:
         self._back[session.id] = event.supervisor
         self._before.resumed(session.id, event.asks, now)
         session.called.update(self._held.pop(session.id, ()))
+        for told in bereft.came_back(session, event.stateful):
+            self._out(told)
         session.bereft.update(self._bereft.pop(session.id, ()))
         bounds = self._ledger.bounds
         most = (session.max_open_calls or bounds.max_open_calls) + bounds.max_waiting_calls
@@ -196,7 +200,7 @@ class Recovery:
             if self._requests.objects(session, asked):
                 continue
             if number >= most * UNREAD:  # some may have been run
-                self._out(refusal(session, asked.id, asked.by, "link_broken", method=asked.method))
+                self._requests.end_early(self._ledger.open(session, asked), "link_broken")
             else:
                 self._hold(session, asked, now)
         if self.heard:
@@ -235,6 +239,9 @@ class Recovery:
         session.marked.update(held)
         session.used.update(held)
         known = self._back[session.id] == self.epoch != NOBODY and session.id not in self.record.gone
+        if not known:
+            for told in bereft.unknown(session):
+                self._out(told)
         self.waits.disarm(session.id)
         self._before.wait_again(session.id, now)
         by_request = self.record.requests(session.id)
@@ -251,7 +258,7 @@ class Recovery:
                 self._ledger.close(owed)
                 self._requests.called(asked, now)
             else:
-                self._ledger.fail(owed, "link_broken")  # or a retry of it goes on as that call
+                self._requests.end_early(owed, "link_broken")  # or a retry of it goes on as that call
         for left in self.record.calls_of(session.id):
             # A call of the stateless era may have ended while its agent was asked.
             awaited = left.parked or (left.ended and not session.greeted)
@@ -307,7 +314,6 @@ class Recovery:
 
     def _close(self) -> None:
         self.everybody = True
-        self.windows.disarm("return")
         self._pools.clear()
         self._bereft.clear()
         self._held.clear()
@@ -340,12 +346,12 @@ class Recovery:
         self._before.overdue(now)
         for late in self.waits.due(now):
             for owed in self._returning(self._sessions[late]):
-                self._ledger.fail(owed, "link_broken")
+                self._requests.end_early(owed, "link_broken")
         for window in self.windows.due(now):
-            if window == "grace" and not self.everybody:
-                self.settled()
-            elif not self.everybody:
-                self._close()
+            if window == "return":
+                self.may_return = False
+            if not self.everybody:
+                (self.settled if window == "grace" else self._close)()
         self.look()
 
     def deadlines(self) -> Iterable[Deadlines[Any]]:

@@ -23,7 +23,7 @@ from carpool_broker.core.outlook import FAILING, RETRIED, Outlook
 from carpool_broker.core.outward import needed
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.replies import READ, is_keepable, refusal
-from carpool_broker.core.routing import NoTarget, Target, find
+from carpool_broker.core.routing import NoTarget, Target, find, meant
 from carpool_broker.core.session import Owed, Session
 from carpool_broker.core.tasks import Tasks
 from carpool_broker.core.view import View, ViewTool
@@ -112,6 +112,13 @@ class Requests:
     def look_outward(self, owed: Owed) -> None:
         """Find out anew whether its answer is to be changed for its agent."""
         owed.edit = needed(self._outlook.view(owed.session), owed.key, owed.version)
+
+    def end_early(self, owed: Owed, slug: str) -> None:
+        """End a call with an error of ours, be it known where it goes or not."""
+        if not owed.target and owed.asked.method not in TASKS:
+            asked = owed.asked
+            owed.server, owed.target = meant(self._outlook.view(owed.session), asked.method, asked.name)
+        self._ledger.fail(owed, slug)
 
     def place(self, owed: Owed, now: float) -> None:
         """Have a call that is in the books served."""
@@ -333,10 +340,10 @@ class Requests:
         """
         for owed in list(self._ledger.calls.values()):
             if owed.stage in {"sent", "returning"}:
-                self._ledger.fail(owed, "cut_off")
+                self.end_early(owed, "cut_off")
             elif not (again and owed.session.keeps):
                 self._resolved(owed)
-                self._ledger.fail(owed, "closing")
+                self.end_early(owed, "closing")
         for session in self._sessions.values():
             if not (again and session.keeps):
                 for request, event in list(session.lists.items()):

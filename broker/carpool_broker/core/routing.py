@@ -1,7 +1,7 @@
 """Which server a request goes to, by what it is about. A pure function of a view.
 
 Owns the rules per method: tools and prompts by name, resources by URI, completions by their reference;
-and what to say when nothing fits.
+what to say when nothing fits, and what a request is called that ends before its place is known.
 
 Knows nothing of: waiting for catalogs, who is away, sessions.
 """
@@ -50,6 +50,18 @@ def find(view: View, method: str, subject: str) -> Target | NoTarget:
         case _:
             ref = RawJson(subject.encode())
             return _completed(view, ref, view.completion_target(ref))
+
+
+def meant(view: View, method: str, subject: str) -> tuple[ServerName, str]:
+    """Server and subject for an error that ends such a request: as far as they are known, else what the agent
+    wrote.
+    """
+    found = find(view, method, subject)
+    if isinstance(found, Target):
+        return found.server, found.subject
+    suspects = [entry.server for entry in view.scope.servers if entry.key in found.suspects]
+    server = found.server or (suspects[0] if len(suspects) == 1 else "")
+    return ServerName(server), found.subject or subject
 
 
 def _named(

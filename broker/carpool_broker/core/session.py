@@ -104,9 +104,9 @@ class Session:
 
     __slots__ = (
         "agent", "anonymous", "argument_bytes", "asking", "bereft", "called", "calls", "capabilities",
-        "carrier", "control", "greeted", "id", "keeps", "late", "left_out", "listed", "listens", "lists",
-        "marked", "max_open_calls", "owed", "pid", "rooting", "scope", "sent", "shared", "source",
-        "stateless", "unread_bytes", "used", "version", "waiting", "waiting_bytes", "wanders",
+        "carrier", "control", "fleeting", "greeted", "id", "keeps", "late", "left_out", "listed", "listens",
+        "lists", "marked", "max_open_calls", "owed", "pid", "rooting", "scope", "sent", "shared", "source",
+        "stateful", "stateless", "unread_bytes", "used", "version", "waiting", "waiting_bytes", "wanders",
     )  # fmt: skip
 
     def __init__(self, session: SessionId, source: SourceId, agent: str, pid: int, carrier: str) -> None:
@@ -125,6 +125,8 @@ class Session:
         self.keeps = False
         """See `AgentCame`."""
         self.wanders = False
+        """See `AgentCame`."""
+        self.fleeting = False
         """See `AgentCame`."""
         self.anonymous = False
         self.max_open_calls = 0
@@ -160,6 +162,8 @@ class Session:
         """Servers it has called: what it would otherwise run by itself."""
         self.called: set[ServerName] = set()
         """Servers that have answered it, or may have run a call of it, since the supervisor came."""
+        self.stateful: set[ServerName] = set()
+        """Servers in mode `session` that it has called, at this broker or before."""
         self.bereft: set[ServerName] = set()
         """Servers of which what it had at a supervisor that is gone is lost; the next is to hear that."""
         self.marked: set[ServerName] = set()

@@ -15,12 +15,14 @@ from carpool_protocol.ids import InstanceId, PoolKey, RawJson, WireId
 from carpool_protocol.messages import (
     AnswerAsk,
     AskProgressed,
+    Bereft,
     Call,
     CancelCall,
     CancelTask,
     Catalog,
     Discover,
     Era,
+    Fleeting,
     Need,
     Operate,
     Payload,
@@ -346,8 +348,10 @@ LinkEvent = (
     | AnswerAsk
     | AskProgressed
     | SessionGone
+    | Fleeting
     | SessionRekeyed
     | Sessions
+    | Bereft
     | WatchTasks
     | CancelTask
     | Written

@@ -28,7 +28,7 @@ IDLE_S: Final = 1800.0
 
 Cause = Literal[
     "crash", "silent", "mute", "idle", "reload", "restart", "needed", "room", "link", "roots", "supervisor",
-    "memory",
+    "memory", "away",
 ]  # fmt: skip
 
 CAUSES: Final[Mapping[Cause, str]] = {
@@ -42,6 +42,7 @@ CAUSES: Final[Mapping[Cause, str]] = {
     "roots": "the roots of this session are others now, and servers are told of roots when they start",
     "link": "the parts of carpool had lost touch with each other",
     "supervisor": "the part of carpool that runs the servers was restarted",
+    "away": "carpool was started again, or this session was away for longer than it is waited for",
     "memory": "it held more memory than its limit (limits.rss_mb) for too long",
     "room": "another server had no instance at all, and this one had gone unused for the longest time",
 }
@@ -232,7 +233,7 @@ class Leases:
         return None
 
     def lost_before(self, session: SessionId, server: ServerName, cause: Cause) -> None:
-        """The broker tells of a lease that an earlier supervisor held."""
+        """The broker tells of a lease that is none of ours, or none any more."""
         self._lost[session, server] = cause
 
     def withdraw(self, pool: PoolKey) -> None:

@@ -89,6 +89,7 @@ class Instance:
         "blocked", "calls", "cause", "era", "failure", "fit_at", "generation", "heeded_at", "held", "id",
         "idle_since", "in_flight", "last_heard", "lingering", "next_wire", "over_rss", "pid", "pool",
         "probed_at", "probed_era", "refusals", "rss_mb", "spawned_at", "state", "suspended", "tasks", "worn",
+        "worn_since",
     )  # fmt: skip
 
     def __init__(self, instance: InstanceId, pool: "Pool", generation: int, now: float) -> None:
@@ -134,6 +135,8 @@ class Instance:
         """From so many calls on its answers are looked at: a limit is reached, or it is on trial."""
         self.worn = ""
         """The limit that it has reached: another is to take its place (`recycling`)."""
+        self.worn_since: float | None = None
+        """It has reached one, and waits for a moment in which nothing runs on it."""
 
     def heed(self) -> None:
         """Have its answers looked at from the right one on."""

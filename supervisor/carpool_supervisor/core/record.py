@@ -24,8 +24,8 @@ CALLS_PER_MESSAGE: Final = 2048
 MAX_GONE: Final = 4096
 """Sessions that were given up are remembered until so many others were."""
 
-_TOO_LARGE: Final = "Its answer came while no broker was there, and there was no room to keep it."
-_NO_TASK: Final = "It became a task, and the broker that knew whose has died."
+_TOO_LARGE: Final = "Its answer came while carpool was started again, and there was no room to keep it."
+_NO_TASK: Final = "It became a task, and the part of carpool that knew whose has died."
 _LINK: Final = (
     "The parts of carpool had lost touch with each other, and its server was told that nobody waits."
 )
@@ -57,6 +57,8 @@ class Record:
         """In the order in which they ended."""
         self._bare: dict[CallId, Entry] = {}
         """Ended, and how is forgotten."""
+        self.fleeting: set[SessionId] = set()
+        """Sessions that nobody brings to another broker."""
         self._gone: dict[SessionId, None] = {}
         """Sessions given up, the latest last. One whose carrier was cut off may come to another broker."""
         self.kept_bytes = 0
@@ -112,10 +114,19 @@ class Record:
         """Its agent is gone."""
         every = (*self._open.items(), *self._ended.items(), *self._bare.items())
         self.forget([call for call, entry in every if whole_of(entry.session) == session])
-        if whole_of(session) == session:
+        if session in self.fleeting:
+            self.fleeting.discard(session)  # it comes to no other broker
+        elif whole_of(session) == session:
             self._gone[session] = None
             if len(self._gone) > MAX_GONE:
                 del self._gone[next(iter(self._gone))]
+
+    def end_fleeting(self) -> list[SessionId]:
+        """Another broker begins: forget these sessions. Returns them."""
+        over = sorted(self.fleeting)
+        for session in over:
+            self.forget_session(session)
+        return over
 
     def cut_off(self) -> None:
         """All that is open is cancelled now. Nobody may take such a call for one that no server saw."""

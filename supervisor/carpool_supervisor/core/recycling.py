@@ -2,8 +2,9 @@
 
 Such an instance is *worn*. It serves on while a replacement greets, then takes no new call and ends when the
 last open one has (a worn instance ends no call: its drain lasts as long as a call may). Where nobody needs it
-now it ends without another, and where two may not run beside each other (`stop_first`) it drains first. One
-at a time in each pool. What a session holds is left to it: calls and age count when its lease ends, since
+now it ends without another. Where two may not run beside each other (`stop_first`) it drains first, and while
+it does every call waits: so that begins when nothing runs on it, or `drain_s` later. One at a time in each
+pool. What a session holds is left to it: calls and age count when its lease ends, since
 then it ends anyway; past its memory limit it is the session's for `drain_s` more, then its loss is told.
 Nothing is recycled while the breaker of its pool is not closed: nothing could take its place.
 
@@ -63,12 +64,15 @@ class Recycling:
         rss = past_rss(pool.policy, instance.rss_mb) if instance.over_rss >= OVER_RSS else ""
         reached = rss or past(pool.policy, instance.generation, instance.calls, now - instance.spawned_at)
         if not reached:
+            instance.worn_since = None
             instance.heed()
             return
         is_held = self._leases.holder(instance.id) is not None
         if pool.restart.breaker != "closed" or not pool.wanted or any(i.worn for i in pool.serving):
             return
         if is_held and not rss:
+            return
+        if not is_held and self._waits(instance, now):
             return
         self._out(Note("info", f"{pool.server} #{instance.id} is to be replaced: {reached}"))
         if is_held:
@@ -81,6 +85,19 @@ class Recycling:
         self._roster.starts.want(pool)
         self._roster.starts.fill(now)
         self._watch(now)
+
+    def _waits(self, instance: Instance, now: float) -> bool:
+        """Whether it is better to wait for a moment in which nothing runs there."""
+        pool = instance.pool
+        if not (pool.stop_first and instance.in_flight):
+            return False
+        if instance.worn_since is None:
+            instance.worn_since = now
+        if now >= instance.worn_since + pool.policy.drain_s:
+            return False
+        instance.heeded_at = 0  # any answer may be the last one
+        self._watch(now)
+        return True
 
     # --- who gives way -----------------------------------------------------------------------------------
 

@@ -13,11 +13,13 @@ from carpool_protocol.messages import (
     AnswerAsk,
     Answered,
     AskProgressed,
+    Bereft,
     Call,
     CancelCall,
     CancelTask,
     Discover,
     Failed,
+    Fleeting,
     Operate,
     PoolReport,
     Resume,
@@ -241,13 +243,16 @@ class SupervisorCore:
             case CancelTask():
                 self.held.cancel(event, now)
             case Sessions():
+                self.record.fleeting = {note.session for note in event.live if note.fleeting}
                 self.wishes.sessions(event, now)
+            case Fleeting():
+                self.record.fleeting.add(event.session)
+            case Bereft():
+                self.wishes.bereft(event)
             case SessionRekeyed():
                 self.wishes.rekeyed(event, now)
             case SessionGone():
-                self.record.forget_session(event.session)
-                self.asks.session_gone(event.session, now)
-                self.wishes.session_gone(event.session, now)
+                self.handover.session_gone(event.session, now)
             case PoolKnown():
                 self.wishes.know(event, now)
             case BrokerCame():

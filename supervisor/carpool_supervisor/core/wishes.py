@@ -15,6 +15,7 @@ from typing import Final
 
 from carpool_protocol.ids import PoolKey, SessionId
 from carpool_protocol.messages import (
+    Bereft,
     Discover,
     Operate,
     Operated,
@@ -256,6 +257,14 @@ class Wishes:
         for note in there.live:
             for server in note.bereft:
                 self._leases.lost_before(note.session, server, "supervisor")
+                not_plain(server, self._pools)
+
+    def bereft(self, told: Bereft) -> None:
+        """A session that nobody remembers has come back: its carrier knows what it may have had."""
+        ours = self._leases.holders()
+        for server in told.servers:
+            if (told.session, server) not in ours:
+                self._leases.lost_before(told.session, server, "away")
                 not_plain(server, self._pools)
 
     def overdue(self, now: float) -> None:

@@ -60,6 +60,17 @@ def key_of(server: dict[str, Any], environment: dict[str, str] | None = None, **
     return spec.key
 
 
+def test_sessions_whose_variables_decide_other_limits_do_not_share() -> None:
+    """Else the environment of one agent would set the limits of another."""
+    late = {"command": "x", "timeout_s": "${T:-60}", "stderr_in_errors": "${SHOW:-false}"}
+    plain = key_of({"command": "x"})
+    assert plain == key_of({"command": "x", "timeout_s": 5}) == key_of(late)
+    keys = [key_of(late, each) for each in ({"T": "5"}, {"T": "6"}, {"SHOW": "true"})]
+    assert len({plain, *keys}) == 4
+    assert key_of(late, {"T": "5"}) == key_of(late, {"T": "5.0", "SHOW": "0"}) == keys[0]
+    assert key_of({**late, "description_prefix": "${D}"}, {"D": "true"}) == plain
+
+
 # --- what is run -----------------------------------------------------------------------------------------
 
 

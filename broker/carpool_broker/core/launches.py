@@ -2,8 +2,8 @@
 
 Owns the expansion of one server for one session, and the pool key: two launches that are equal after
 expansion (argv, environment, directory) share a pool, two that differ in anything do not. Invariants: the
-policy is no part of the key, so a changed limit replaces no process; no text made here holds a value of an
-environment.
+policy is no part of the key, so a changed limit replaces no process, but for what variables decide of it: no
+session's environment has a say in the pool of another; no text made here holds a value of an environment.
 
 Pure. Knows nothing of: files, other servers, what agents see of one, where environments come from.
 """
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 from urllib.parse import quote
 
-from msgspec import Struct, msgpack
+from msgspec import Struct, msgpack, structs
 
 from carpool_protocol.config.environment import is_volatile
 from carpool_protocol.config.expand import Missing, expand, is_usable
@@ -49,17 +49,19 @@ def pool_key(
     era: EraWish = "handshake",
     capabilities: str = "",
     roots: Sequence[str] | None = None,
+    decided: Sequence[tuple[str, object]] = (),
 ) -> PoolKey:
     """`server:` and 16 hex digits of a keyed hash, so that a key tells nothing about the values in it.
 
     `origin` keeps servers of `carpool run` apart from configured ones, whose policies may differ.
     `capabilities` is the class of agents (rule 12), `roots` is rule 6's. A process speaks one era for as long
-    as it lives.
+    as it lives. `decided`: see `Launch`.
     """
     # A list of lists in msgpack is unambiguous: no two launches have the same bytes.
     told = None if roots is None else list(roots)
-    launch = msgpack.encode([origin, server, list(argv), sorted(env.items()), cwd, era, capabilities, told])
-    keyed = hashlib.blake2b(launch, key=hashlib.blake2b(secret, digest_size=32).digest(), digest_size=8)
+    launch = [origin, server, list(argv), sorted(env.items()), cwd, era, capabilities, told]
+    data = msgpack.encode([*launch, decided] if decided else launch)
+    keyed = hashlib.blake2b(data, key=hashlib.blake2b(secret, digest_size=32).digest(), digest_size=8)
     return PoolKey(f"{server}:{keyed.hexdigest()}")
 
 
@@ -103,6 +105,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     roots: list[str] | None = None
     era: EraWish = "handshake"
     origin: str = "config"
+    decided: tuple[tuple[str, object], ...] = ()
+    """What variables decide of the policy: its fields, and their values where they are not the defaults."""
 
     def spec(self, secret: bytes, *, asking: bool = False) -> PoolSpec:
         """The pool of agents that can be asked, or the plain one."""
@@ -120,6 +124,7 @@ class Launch(Struct, frozen=True, kw_only=True):
                 era=self.era,
                 capabilities="asking" if asking else "",
                 roots=self.roots,
+                decided=self.decided,
             ),
             server=self.server,
             argv=self.argv,
@@ -147,6 +152,14 @@ def settled(server: ServerConfig, scope: Surroundings) -> ServerConfig | str:
     if isinstance(found, list):
         return "; ".join(_problem(server, path, text) for path, text in found)
     return found
+
+
+def decided(written: ServerConfig, server: ServerConfig) -> tuple[tuple[str, object], ...]:
+    """See `Launch`. `server`: what `settled` has made of `written`, where that holds the defaults."""
+    if written.policy == server.policy:
+        return ()
+    before, now = structs.asdict(written.policy), structs.asdict(server.policy)
+    return tuple((field, value) for field, value in now.items() if value != before[field])
 
 
 def _problem(server: ServerConfig, path: KeyPath, text: str) -> str:

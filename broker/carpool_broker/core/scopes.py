@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from carpool_broker.core.launches import Launch, Surroundings, launch_of, settled
+from carpool_broker.core.launches import Launch, Surroundings, decided, launch_of, settled
 from carpool_broker.core.run_name import run_name
 from carpool_broker.core.scope import ScopeEntry
 from carpool_protocol.attach import RunCommand
@@ -101,6 +101,7 @@ def resolve(
         if isinstance(launch, str):
             misconfigured[server.name] = launch
             continue
+        launch = replace(launch, decided=decided(written, server))
         if server.replace == "stop_first":
             spec = launch.spec(secret, asking=True)
         else:

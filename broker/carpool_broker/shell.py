@@ -38,6 +38,7 @@ from carpool_protocol.messages import (
     Written,
 )
 from carpool_protocol.peer import BROKER, LINK_WINDOW_BYTES, LinkEvent, PeerDown, PeerRefused, PeerUp
+from carpool_protocol.remote import secrets_of
 from carpool_protocol.runtime.lifeline import Lifeline
 from carpool_protocol.runtime.link import Link
 from carpool_protocol.runtime.pump import PIECE, Pump
@@ -318,7 +319,7 @@ class BrokerShell:
         if spec is None:
             return None
         own = set(self._configuration.own_environment().values())
-        return [*(set(spec.env.values()) - own), *self._configuration.secrets()]
+        return [*(secrets_of(spec.env) - own), *self._configuration.secrets()]
 
     def _say_warnings(self) -> None:
         for text in self._configuration.warnings:

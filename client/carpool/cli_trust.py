@@ -15,6 +15,7 @@ import click
 from carpool import display
 from carpool.cli import EXIT_FAILED, EXIT_USAGE, fail, json_option, print_json, the_place
 from carpool_protocol import paths
+from carpool_protocol.config.expand import PLACES, references
 from carpool_protocol.config.load import ConfigFile, Layer, find_config_file, home_of, load_config, load_layer
 from carpool_protocol.config.merge import merge, shadowed
 from carpool_protocol.config.model import Config, ServerConfig
@@ -86,6 +87,7 @@ def described(workspace: Workspace, layer: Layer, config: Config, now: Trust, us
                 "name": name,
                 "command": _command(server),
                 "env": list(server.env),
+                "uses": sorted({n for _, text in server.templates() for n in references(text)} - PLACES),
                 "cwd": server.cwd,
                 "disabled": server.disabled,
             }
@@ -127,6 +129,9 @@ def page(facts: Facts) -> str:
     ]
     said.append(display.columns(["SERVER", "COMMAND", "VARIABLES"], rows) or "nothing")
     notes = [f"{each['name']} runs in {each['cwd']}" for each in facts["servers"] if each["cwd"] != _HERE]
+    notes += [
+        f"{each['name']} is given your {', '.join(each['uses'])}" for each in facts["servers"] if each["uses"]
+    ]
     notes += [f"{each} belongs to it" for each in facts["files"][1:]]
     notes += [f"{name} takes the place of your own server of this name" for name in facts["replaces"]]
     notes += [f"{each} is not read: {facts['file']} shadows it" for each in facts["shadowed"]]

@@ -23,6 +23,7 @@ BRIDGE: Final = "carpool.bridge"
 VARIABLES: Final = "CARPOOL_REMOTE_"
 
 _HEADER: Final = VARIABLES + "HEADER_"
+_PLAIN: Final = frozenset({VARIABLES + "SERVER", VARIABLES + "TRANSPORT", VARIABLES + "LOGINS"})
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VALUE: Final = re.compile(r"[\x20-\x7e\t]*")
 _TAKEN: Final = frozenset(
@@ -91,6 +92,15 @@ def of_environment(environ: Mapping[str, str]) -> Remote | None:
         client_id=environ.get(VARIABLES + "CLIENT_ID", ""),
         logins=environ.get(VARIABLES + "LOGINS", ""),
     )
+
+
+def secrets_of(environ: Mapping[str, str]) -> set[str]:
+    """The values of an instance's environment that may be secrets: all but what only tells a bridge where it
+    is. Of a header also what follows the scheme, as `Bearer`: a server knows it without.
+    """
+    found = {value for name, value in environ.items() if name not in _PLAIN}
+    headers = (value for name, value in environ.items() if name.startswith(_HEADER))
+    return found | {value.rpartition(" ")[2] for value in headers}
 
 
 def check_url(url: str) -> str | None:

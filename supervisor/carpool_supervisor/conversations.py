@@ -14,6 +14,7 @@ from pathlib import Path
 from carpool_protocol import paths
 from carpool_protocol.ids import InstanceId, ServerName, WireId
 from carpool_protocol.messages import Era, PoolSpec
+from carpool_protocol.remote import secrets_of
 from carpool_protocol.runtime.ready import ReadySet
 from carpool_supervisor.child_io import PipeBudget
 from carpool_supervisor.conversation import Conversation
@@ -76,7 +77,9 @@ class Conversations:
             ready=self._ready,
             budget=self._budget,
             log=self._stderr_of(spec.server),
-            secrets=[value for name, value in spec.env.items() if os.environ.get(name) != value],
+            secrets=secrets_of(
+                {name: each for name, each in spec.env.items() if os.environ.get(name) != each}
+            ),
             feed=self._feed,
             on_dirty=self._dirty.append,
             intake=self.intake,

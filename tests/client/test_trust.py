@@ -64,11 +64,15 @@ def test_what_is_shown_is_what_would_run_and_where(house: House) -> None:
         "b": {"command": "make", "cwd": "~/elsewhere"},
         "c": {"command": "make", "args": ["(disabled)"]},
         "d": {"command": "make", "disabled": True},
+        "e": {"command": "make", "args": ["${TOKEN}", "${workspace}"], "env": {"X": "${KEY:-none}"}},
+        "f": {"url": "https://elsewhere.test", "headers": {"X-Key": "${SECRET}"}},
     }
     file = project(house, json.dumps({"mcpServers": servers}))
     _, said = answered(house, file.parent, "n")
     assert "b runs in ~/elsewhere" in said
     assert "runs in" not in said.replace("b runs in", "")
+    assert "e is given your KEY, TOKEN" in said
+    assert "f is given your SECRET" in said
     assert "c       make '(disabled)'" in said
     assert "d       make (disabled)" in said
 
@@ -108,6 +112,7 @@ def test_without_a_terminal_nothing_is_trusted_unless_said(house: House) -> None
             "name": "b",
             "command": ["echo", "hello world"],
             "env": [],
+            "uses": [],
             "cwd": "${workspace}",
             "disabled": False,
         }

@@ -12,6 +12,7 @@ from carpool_protocol.remote import (
     check_url,
     host_of,
     of_environment,
+    secrets_of,
 )
 
 NAMES = st.from_regex(r"[!#-'*+.^_`|~0-9A-Za-z-]{1,12}", fullmatch=True)
@@ -29,6 +30,21 @@ def test_what_is_told_is_understood(headers: dict[str, str], text: str, transpor
         logins="/l",
     )
     assert of_environment({**remote.to_environment(), "PATH": "/bin"}) == remote
+
+
+def test_headers_and_the_url_are_secrets_and_the_name_of_the_server_is_none() -> None:
+    """Else no list of a server with a long name were ever kept, and its own name masked in its log."""
+    remote = Remote(
+        server="filesystem",
+        url="https://mcp.test/s3cret",
+        transport="http",
+        headers={"Authorization": "Bearer token-1", "X-Key": "key-2"},
+        logins="/state/logins",
+    )
+    environ = {**remote.to_environment(), "MINE": "mine-3"}
+    assert secrets_of(environ) == {
+        "https://mcp.test/s3cret", "Bearer token-1", "token-1", "key-2", "mine-3"
+    }  # fmt: skip
 
 
 def test_the_secret_of_a_client_stays_with_the_login() -> None:

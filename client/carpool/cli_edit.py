@@ -71,7 +71,7 @@ def add(
     --header 'Authorization=Bearer ${TOKEN}'.
     """
     if (why := check_server_name(name)) is not None:
-        raise click.UsageError(f"the name {display.printable(name)!r} {why}")
+        raise click.UsageError(display.printable(why))
     if bool(command) + (module is not None) + (url is not None) != 1:
         raise click.UsageError(
             "a server is a command after --, --url URL or --python MODULE: say one of them"

@@ -117,6 +117,13 @@ def test_a_server_that_is_added_is_one_thing(house: House, words: list[str]) -> 
     assert not (house.base / FILE).exists()
 
 
+def test_what_is_wrong_with_a_name_is_said_once(house: House) -> None:
+    done = house.run("add", "bad name", "--", "x")
+    assert done.returncode == 2
+    assert done.stderr.count("bad name") == 1
+    assert "may hold only" in done.stderr
+
+
 @behaviour("config:edited")
 def test_a_server_is_taken_out_of_the_file_that_it_is_written_in(house: House) -> None:
     own = written(house, '{ "include": ["more.json"] } // mine\n')

@@ -188,6 +188,14 @@ def test_a_module_without_functions_says_what_would_count() -> None:
         offered("x = 1\n")
 
 
+def test_a_module_whose_functions_all_fail_names_the_first_and_why() -> None:
+    with pytest.raises(NotStrictError) as refused:
+        offered("class Odd: ...\ndef f(odd: Odd): ...\ndef g(odd: Odd): ...\n")
+    text = str(refused.value)
+    assert text.startswith("mine has no function that can be offered: mine.py:2: f: is no tool: ")
+    assert text.endswith(" (and 1 more)")
+
+
 def texts(result: CallToolResult) -> list[str]:
     return [str(getattr(each, "text", each)) for each in result.content]
 

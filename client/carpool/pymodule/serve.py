@@ -41,6 +41,9 @@ def tools_of(module: ModuleType, *, strict: bool, say: Callable[[str], None]) ->
     if strict and wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         raise NotStrictError(f"{wrong[0]}{more}; with `strict` that keeps {module.__name__} from starting")
+    if not tools and wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        raise NotStrictError(f"{module.__name__} has no function that can be offered: {wrong[0]}{more}")
     if not tools:
         raise NotStrictError(
             f"{module.__name__} has no functions to offer: defined in it, or named in its `__all__`, and "

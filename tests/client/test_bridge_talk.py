@@ -102,6 +102,24 @@ def test_what_the_sdk_says_of_a_broken_stream_is_a_fault(
     assert "secrets" not in str(answer)
 
 
+@behaviour("remote:failures")
+@pytest.mark.parametrize(
+    ("code", "text", "what"),
+    [
+        (-32600, "Unexpected content type: text/html; charset=utf-8", "a web page"),
+        (-32600, "Unexpected content type: image/png", "something"),
+        (-32700, "Failed to parse JSON response: secrets", "something"),
+    ],
+)
+def test_a_host_that_speaks_no_mcp_is_named_and_its_url_doubted(
+    talk: Talk, code: int, text: str, what: str
+) -> None:
+    talk.out(message(id=1, method="initialize", params={}))
+    assert back(talk, id=1, error={"code": code, "message": text})["error"]["message"] == (
+        f"h.example answered with {what} that is no message of MCP: is this the right `url`?"
+    )
+
+
 def test_a_servers_own_error_passes(talk: Talk) -> None:
     talk.out(message(id=1, method="tools/call", params={"name": "x"}))
     error = {"code": -32000, "message": "Sorry", "data": {"kept": True}}

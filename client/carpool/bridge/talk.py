@@ -35,7 +35,7 @@ from mcp_types.jsonrpc import (
     RequestId,
 )
 
-from carpool.bridge.words import Trouble, answer_line, broken
+from carpool.bridge.words import GREETINGS, Trouble, answer_line, broken, greeted_otherwise
 from carpool_protocol.ids import RawJson
 
 TOOLS_LIST: Final = "tools/list"
@@ -90,7 +90,7 @@ class Talk:
             stateless = message.id in self._stateless
             self._stateless.discard(message.id)
             if isinstance(message, JSONRPCError):
-                trouble = self._of_the_sdk(message)
+                trouble = self._of_the_sdk(message, method)
                 if trouble is not None and method:
                     return answer_line(
                         RawJson(msgspec.json.encode(message.id)), method, trouble, self._server
@@ -133,9 +133,14 @@ class Talk:
                 self._mirrored[tool["name"]] = x_mcp_header_map(schema)
         return result if len(kept) == len(tools) else {**result, "tools": kept}
 
-    def _of_the_sdk(self, message: JSONRPCError) -> Trouble | None:
+    def _of_the_sdk(self, message: JSONRPCError, method: str) -> Trouble | None:
+        said = message.error.message
         for code, begins, slug in _OF_THE_SDK:
-            if message.error.code == code and message.error.message.startswith(begins):
+            if message.error.code == code and said.startswith(begins):
+                if slug == "bad_answer" and method in GREETINGS:
+                    return greeted_otherwise(
+                        self._host, page=said.startswith("Unexpected content type: text/html")
+                    )
                 return broken(self._host) if slug == "lost" else Trouble("", slug)
         return None
 

@@ -60,7 +60,7 @@ def answer_line(request: RawJson, method: str, trouble: Trouble, server: str) ->
     else:
         said = fault(
             trouble.slug,
-            detail=f"{trouble.text}." if trouble.text else "",
+            detail=f"Why: {trouble.text}." if trouble.text else "",
             server=server,
             retry_after_s=trouble.retry_after_s,
         )
@@ -102,6 +102,14 @@ def more_scopes(host: str, server: str, scopes: str) -> Trouble:
     """It answered 403, `insufficient_scope`."""
     named = f" ({scopes})" if scopes else ""
     return Trouble(f"{host} wants more rights than the login has{named}: run `carpool login {server}` again")
+
+
+def greeted_otherwise(host: str, *, page: bool) -> Trouble:
+    """It answered a greeting with something that is no message of MCP, perhaps with a web page."""
+    what = "a web page" if page else "something"
+    return Trouble(
+        f"{host} answered with {what} that is no message of MCP: is this the right `url`?", "bad_answer"
+    )
 
 
 def answered_status(host: str, status: int, *, retry_after_s: float | None = None) -> Trouble:

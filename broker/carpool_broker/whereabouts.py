@@ -61,9 +61,9 @@ def objection(config: Config, workspace: str, *, by_name_only: bool) -> str:
         meant = did_you_mean(workspace, config.workspaces)
         names = list(config.workspaces)
         known = ", ".join(names[:NOWHERE_NAMES]) + (" …" if len(names) > NOWHERE_NAMES else "")
-        hint = f"did you mean {meant}? " if meant else ""
-        there = f"there are: {known}" if names else "it names none"
-        return f"the configuration has no workspace of that name: {hint}{there}"
+        hint = f"; did you mean {meant}?" if meant else ""
+        there = f" (there are: {known})" if names else ": it names none"
+        return f"the configuration has no workspace of that name{there}{hint}"
     if by_name_only:
         return "over HTTP a workspace is named as the configuration names it; a directory is not taken"
     return "" if os.path.isdir(workspace) else "there is no such directory"

@@ -203,10 +203,18 @@ def ask(door: Door, method: str, params: dict[str, Any], timeout_s: float = 30.0
     except DoorError as error:
         fail_at(error)
     except AnsweredError as error:
-        fail(str(error))
+        fail(_without_protocol(str(error)))
     if not isinstance(result, dict):
         fail("the broker's answer is not understood; run `carpool restart --all`")
     return result
+
+
+def _without_protocol(text: str) -> str:
+    """A refusal without what it tells those who write requests: a person has written none."""
+    from carpool_protocol.fault_kinds import KINDS
+
+    kind = KINDS["bad_params"]
+    return text.removeprefix(kind.what).removesuffix(kind.advice).strip() or text
 
 
 def print_json(value: Any) -> None:

@@ -134,8 +134,8 @@ def test_a_server_of_everybodys_is_switched_off_in_a_workspace(tmp_path: Path) -
     ("workspace", "door", "said"),
     [
         ("shop", True, ""),
-        ("shp", False, "did you mean shop? there are: shop, tools"),
-        ("x", True, "there are: shop, tools"),
+        ("shp", False, "(there are: shop, tools); did you mean shop?"),
+        ("x", True, "(there are: shop, tools)"),
         ("/", False, ""),
         ("/", True, "a directory is not taken"),
         ("/nowhere/at/all", False, "there is no such directory"),

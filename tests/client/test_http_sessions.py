@@ -357,7 +357,7 @@ def test_every_way_in_takes_a_workspace_and_the_broker_judges_it(desk: Desk, pat
     s, word = desk.word()
     assert isinstance(word, Open)
     assert word.workspace == "a b"
-    desk.say(s, Refused("no workspace of that name: there are: shop", "unknown_workspace"))
+    desk.say(s, Refused("no workspace of that name (there are: shop)", "unknown_workspace"))
     assert desk.status(x) == 404
     assert "there are: shop" in str(desk.body(x))
 

@@ -96,7 +96,7 @@ async def test_the_command_line_names_a_workspace_and_hears_which_there_are(shar
     for words in (("tools", "--workspace", "shp"), ("connect", "--workspace", "shp")):
         code, _, said = await shared.carpool(*words)
         assert code != 0
-        assert "did you mean shop? there are: shop, bank" in said
+        assert "(there are: shop, bank); did you mean shop?" in said
 
 
 @behaviour("workspaces:moved", "workspaces:moved-variables")
@@ -156,6 +156,7 @@ async def test_an_operator_moves_a_session_and_unknown_places_are_refused(shared
                 code, _, said = await shared.carpool("use", to, "--session", session_id)
                 assert code == 1
                 assert why in said
+                assert "params" not in said, "whoever typed this has sent none"
             for params in ({"workspace": "bnk"}, {}, {"workspace": "bank", "session": "s1"}):
                 answer = await agent.ask(USE, params)
                 assert answer["error"]["code"] == -32602

@@ -96,8 +96,8 @@ class Layers:
         return [each.servers[name] for each in self._all() if name in each.servers]
 
     def disabled_in(self, name: ServerName) -> list[str]:
-        """The files that say that a server of this name is disabled."""
-        return sorted({each.file for each in self.written(name) if each.disabled})
+        """Where it is written that a server of this name is disabled, for people."""
+        return sorted({each.written_in for each in self.written(name) if each.disabled})
 
     def places(self) -> list[dict[str, object]]:
         """The workspaces that are named here, and those that have a project file, for `status`."""

@@ -131,7 +131,7 @@ def _save(name: str, *, on: bool, file: str | None, as_json: bool) -> None:
         "session": "",
         "enabled": running["enabled"] if running else on,
         "until": "",
-        "disabled_in": running["disabled_in"] if running else [] if on else [server.file],
+        "disabled_in": running["disabled_in"] if running else [] if on else [server.written_in],
         "problems": problems,
         "file": server.file,
         "changed": changed,

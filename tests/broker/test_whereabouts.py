@@ -127,6 +127,7 @@ def test_a_workspace_that_is_named_moved_or_gone_takes_its_sessions_along(tmp_pa
 def test_a_server_of_everybodys_is_switched_off_in_a_workspace(tmp_path: Path) -> None:
     house = House(tmp_path, {"a": server("x")}, workspaces={"w": {"mcpServers": {"a": {"disabled": True}}}})
     assert runs(house.come(ONE, "x", "w")) == {}
+    assert house.configuration.layers.disabled_in(ServerName("a")) == [f"{house.file} (workspace w)"]
 
 
 @behaviour("workspaces:attach")

@@ -108,6 +108,11 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
         """Without `env` and `args`: they may hold secrets, and reprs end up in logs."""
         return f"ServerConfig({self.name!r})"
 
+    @property
+    def written_in(self) -> str:
+        """Where it is written, for people: the file, and the workspace where it is for that one alone."""
+        return f"{self.file} (workspace {self.workspace})" if self.workspace else self.file
+
     def templates(self) -> list[tuple[KeyPath, str]]:
         """Every text in which `${VAR}` is expanded, with its path below the server."""
         return [

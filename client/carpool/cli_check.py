@@ -156,10 +156,12 @@ def _tell(found: Checked, rows: list[Row], results: list[dict[str, Any]], *, eve
             for row in rows
             if everything or row.origin != "default"
         ]
-        click.echo(display.columns(["SETTING", "VALUE", "UNIT", "FROM"], shown))
+        if shown:
+            click.echo(display.columns(["SETTING", "VALUE", "UNIT", "FROM"], shown))
         if len(shown) < len(rows):
             rest = len(rows) - len(shown)
-            click.echo(f"\n{rest} settings are at their defaults: `carpool check --all` shows them")
+            gap = "\n" if shown else ""
+            click.echo(f"{gap}{rest} settings are at their defaults: `carpool check --all` shows them")
         for name in found.unset:
             click.echo(f"note: {name} is not set here; agents or the `env_file` must bring it", err=True)
     for text in found.warnings:
@@ -170,7 +172,9 @@ def _tell(found: Checked, rows: list[Row], results: list[dict[str, Any]], *, eve
         missing = "" if os.path.exists(where.path) else " (there is no such file: no servers)"
         over = f", with its workspace {found.workspace['name']} over it" if found.workspace else ""
         over += f", with {found.project['file']} over it" if found.project and not found.waiting else ""
-        click.echo(f"\n{display.printable(where.path + missing + over)}: all right")
+        lame = ", ".join(sorted(found.config.unusable)) if found.config is not None else ""
+        verdict = f"all right but for {lame}, misconfigured: see the warnings" if lame else "all right"
+        click.echo(f"\n{display.printable(f'{where.path}{missing}{over}: {verdict}')}")
         if found.waiting:
             click.echo(display.printable(found.waiting))
 

@@ -306,6 +306,22 @@ def test_every_verb_has_a_line_and_help(house: House) -> None:
         assert (done.returncode, done.stderr) == (0, ""), verb
 
 
+def test_check_does_not_say_all_right_where_a_server_cannot_run(house: House, tmp_path: Path) -> None:
+    file = tmp_path / "carpool.json"
+    file.write_text(
+        '{"mcpServers": {"a": {"command": "x"}, "b": {"command": "x", "tools_file": "gone.json"}}}'
+    )
+    done = house.run("check", "--config", str(file))
+    assert done.returncode == 0
+    assert done.stdout.endswith(f"{file}: all right but for b, misconfigured: see the warnings\n")
+    assert "there is no file" in done.stderr
+    empty = tmp_path / "empty.json"
+    empty.write_text("{}")
+    said = house.run("check", "--config", str(empty)).stdout
+    assert not said.startswith("\n")
+    assert said.endswith(f"\n\n{empty}: all right\n")
+
+
 def test_check_tells_settings_masks_values_and_refuses_mistakes(house: House, tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     file.write_text('{"mcpServers": {"a": {"command": "true", "env": {"TOKEN": "hunter2"}}}}')

@@ -363,6 +363,16 @@ def test_every_way_in_takes_a_workspace_and_the_broker_judges_it(desk: Desk, pat
 
 
 @behaviour("workspaces:attach")
+@pytest.mark.parametrize("path", ["/mcp/tools?workspace=x", "/mcp?workspace=x"])
+def test_where_the_door_asks_first_a_refusal_of_the_broker_is_told_too(path: str) -> None:
+    desk = Desk(Rules(stateless=True))
+    x = desk.post(request(1, "tools/list"), path) if path.startswith("/mcp?") else desk.send("GET", path)
+    desk.say(desk.word()[0], Refused("no workspace of that name (there are: shop)", "unknown_workspace"))
+    assert desk.status(x) == 404
+    assert "there are: shop" in str(desk.body(x))
+
+
+@behaviour("workspaces:attach")
 def test_stateless_agents_of_two_workspaces_share_no_session(desk: Desk) -> None:
     streams = set()
     for path in ("/mcp?workspace=shop", "/mcp?workspace=bank", "/mcp"):

@@ -343,6 +343,8 @@ class Core:
                 stream.kept.put(READY, inquiries.INITIALIZED)
                 self._table.tell(stream, inquiries.INITIALIZED)
                 self._open(x, stream, message, now)
+            elif stream.refused:
+                self._table.out.append(refusal(x, 404, INVALID_REQUEST, stream.refused, message.id))
             else:
                 self._table.out.append(refusal(x, 502, INTERNAL_ERROR, AWAY, message.id))
                 self._table.close(stream, 502, INTERNAL_ERROR, AWAY, now)

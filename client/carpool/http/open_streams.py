@@ -106,6 +106,8 @@ class Stream:
         """Of the last event that belonged to no exchange."""
         self.shown = 0
         """The last of them that somebody was there to hear."""
+        self.refused = ""
+        """Why the broker does not open it, for our own questions; empty: it has not refused."""
         self.used = now
         self.schemas: Schemas | None = None
 

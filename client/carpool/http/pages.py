@@ -32,7 +32,9 @@ class Pages:
             return refusal(x, 503, INTERNAL_ERROR, AWAY, Retry_After="1")
 
         def found(tools: Any, now: float) -> None:
-            if tools is None:
+            if tools is None and stream.refused:
+                self._table.out.append(refusal(x, 404, INVALID_REQUEST, stream.refused))
+            elif tools is None:
                 text = "the list could not be had; try again"
                 self._table.out.append(refusal(x, 502, INTERNAL_ERROR, text))
             else:

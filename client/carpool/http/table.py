@@ -113,6 +113,7 @@ class Table(Listening):
         elif isinstance(word, Refused) and stream.seeks:
             self.close(stream, 404, SESSION_NOT_FOUND, UNKNOWN_SESSION, now, tell=False)
         elif isinstance(word, Refused):
+            stream.refused = word.text
             self.close(stream, 404, INVALID_REQUEST, word.text, now, tell=False)
         elif isinstance(word, Closed):
             text = word.text or "carpool has ended this session"

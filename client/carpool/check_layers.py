@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from carpool.check_modules import module_warnings
+from carpool.check_modules import module_warnings, wrong_names
 from carpool_protocol.config.expand import PLACES, Missing, expand
 from carpool_protocol.config.load import ConfigFile, find_config_file, home_of, load_layer
 from carpool_protocol.config.merge import cap_problem, merge, shadowed
@@ -33,6 +33,8 @@ class Checked(Struct, kw_only=True):
     problems: list[ConfigProblem]
     warnings: list[str]
     """What was passed over, and what stands in the place of something else."""
+    misconfigured: list[str] = []
+    """Servers in force that cannot run as they are written; the warnings say why."""
     unset: list[str] = []
     """Variables without a default that servers use and that nobody here has."""
     workspace: dict[str, Any] | None = None
@@ -86,6 +88,9 @@ def read_layers(environ: Mapping[str, str], named: str | None, cwd: str, store: 
             value = found.expanded(server, text)
             return None if isinstance(value, Missing) else value
 
+        wrong = wrong_names(found.config, expanded)
+        found.warnings += wrong.values()
+        found.misconfigured = sorted({*found.config.unusable, *wrong})
         found.warnings += module_warnings(found.config, expanded, home, workspace.root)
     return found
 

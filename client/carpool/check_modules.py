@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterator
 
 from carpool.pymodule.choose import untyped_text
 from carpool_protocol.config.model import Config, ServerConfig
+from carpool_protocol.config.module_name import module_name_problem
+from carpool_protocol.config.problems import ConfigProblem, render_path
+from carpool_protocol.ids import ServerName
 
 Expand = Callable[[ServerConfig, str], str | None]
 """A text of a server with its variables filled in; None where one is missing."""
@@ -31,6 +34,18 @@ def module_warnings(config: Config, expand: Expand, home: str, workspace: str) -
         whole = os.path.join(base, home + cwd[1:] if cwd == "~" or cwd.startswith("~/") else cwd)
         strict = f"; with `strict` that keeps {server.name} from starting" if server.strict else ""
         found += [f"{server.name}: {text}{strict}" for text in _looked_at(whole, name, strict=bool(strict))]
+    return found
+
+
+def wrong_names(config: Config, expand: Expand) -> dict[ServerName, str]:
+    """Servers whose `python` names no module, and what is to be said of each."""
+    found: dict[ServerName, str] = {}
+    for server in config.servers.values():
+        name = expand(server, server.python) if server.python is not None and not server.disabled else None
+        if name is not None and (why := module_name_problem(name)) is not None:
+            line = server.lines.get(("python",), server.lines[()])
+            where = render_path((*server.under, "python"))
+            found[server.name] = ConfigProblem(server.file, line, where, why).render()
     return found
 
 

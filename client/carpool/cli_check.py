@@ -172,7 +172,7 @@ def _tell(found: Checked, rows: list[Row], results: list[dict[str, Any]], *, eve
         missing = "" if os.path.exists(where.path) else " (there is no such file: no servers)"
         over = f", with its workspace {found.workspace['name']} over it" if found.workspace else ""
         over += f", with {found.project['file']} over it" if found.project and not found.waiting else ""
-        lame = ", ".join(sorted(found.config.unusable)) if found.config is not None else ""
+        lame = ", ".join(found.misconfigured)
         verdict = f"all right but for {lame}, misconfigured: see the warnings" if lame else "all right"
         click.echo(f"\n{display.printable(f'{where.path}{missing}{over}: {verdict}')}")
         if found.waiting:

@@ -67,6 +67,7 @@ def test_check_names_them_in_the_users_and_in_a_projects_modules_and_runs_nothin
         "endless": {"python": "pack.endless", "cwd": "code"},
         "warned": {"python": "pack.warned", "cwd": "code"},
         "installed": {"python": "json"},
+        "file": {"python": "${NAME}.py", "cwd": "code"},
         "off": {"python": "pack.loose", "cwd": "code", "disabled": True},
     }
     file.write_text(json.dumps({"mcpServers": servers, "env_file": "env"}))
@@ -75,9 +76,11 @@ def test_check_names_them_in_the_users_and_in_a_projects_modules_and_runs_nothin
     done = house.run("check", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["warnings"] == [
+        f"{file}:1: mcpServers.file.python: must be the name of a module, as package.module, not a file",
         "mine: loose.py:2: shout: text has no type, so the tool takes any arguments",
         "hard: loose.py:2: shout: text has no type; with `strict` that keeps hard from starting",
         "broken: broken.py:1: is no Python",
         "endless: endless.py: is too deeply nested to be looked at",
     ]
     assert not ran.exists()
+    assert house.run("check").stdout.endswith(": all right but for file, misconfigured: see the warnings\n")

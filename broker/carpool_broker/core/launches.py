@@ -10,7 +10,6 @@ Pure. Knows nothing of: files, other servers, what agents see of one, where envi
 
 import hashlib
 import posixpath
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 from urllib.parse import quote
@@ -21,6 +20,7 @@ from carpool_protocol.config.environment import is_volatile
 from carpool_protocol.config.expand import Missing, expand, is_usable
 from carpool_protocol.config.late import fill
 from carpool_protocol.config.model import ServerConfig
+from carpool_protocol.config.module_name import module_name_problem
 from carpool_protocol.config.problems import ConfigProblem, KeyPath, render_path
 from carpool_protocol.config.reach import remote_of
 from carpool_protocol.ids import PoolKey, ServerName
@@ -34,8 +34,6 @@ _ERAS: Final[dict[Literal["auto", "legacy", "modern", "match"], EraWish]] = {
     "match": "auto",
 }
 """By the words of the configuration; of `match`, for agents of the handshake era."""
-
-_MODULE: Final = re.compile(r"(?!.*\.py$)[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def pool_key(
@@ -197,8 +195,8 @@ def launch_of(server: ServerConfig, scope: Surroundings) -> Launch | str:
     if not argv[0].strip():
         key = "command" if server.python is None else "interpreter"
         return _problem(server, (key,), "is empty once its variables are filled in")
-    if server.python is not None and _MODULE.fullmatch(argv[-1]) is None:
-        return _problem(server, ("python",), "must be the name of a module, as package.module, not a file")
+    if server.python is not None and (why := module_name_problem(argv[-1])) is not None:
+        return _problem(server, ("python",), why)
     return Launch(
         server=server.name,
         argv=argv,

@@ -24,6 +24,7 @@ from carpool_protocol import private_files
 from carpool_protocol.config.edit import CannotEditError, drop, put
 from carpool_protocol.config.load import find_config_file, load_config
 from carpool_protocol.config.model import Config
+from carpool_protocol.config.module_name import module_name_problem
 from carpool_protocol.config.problems import did_you_mean
 from carpool_protocol.config.shape import SERVERS, read_config
 from carpool_protocol.ids import ServerName
@@ -76,6 +77,8 @@ def add(
         raise click.UsageError(
             "a server is a command after --, --url URL or --python MODULE: say one of them"
         )
+    if module is not None and "${" not in module and (why := module_name_problem(module)) is not None:
+        raise click.UsageError(f"--python {why}")
     env = _pairs("--env", variables)
     server: dict[str, Any] = {"command": command[0]} if command else {}
     server |= {"args": list(command[1:])} if command[1:] else {}

@@ -164,6 +164,7 @@ def test_a_file_that_is_a_link_stays_one(house: House) -> None:
         ("{}", ["add", "a", "--env", "secret", "--", "y"], 2, "--env is NAME=VALUE"),
         ("{}", ["add", "a", "--", "${x"], 2, "nothing is changed"),
         ("{}", ["add", "a"], 2, "say one of them"),
+        ("{}", ["add", "a", "--python", "tools/notes.py"], 2, "as package.module, not a file"),
         ('{"servers": [{"name": "a", "command": "x"}]}', ["remove", "a"], 1, "by hand"),
         ('{"servers": [{"name": "a", "command": "x"}]}', ["add", "b", "--", "x"], 2, "nothing is changed"),
         ('{"mcpServers": {"git": {"command": "x"}}}', ["remove", "gti"], 1, "did you mean git?"),

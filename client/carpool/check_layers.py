@@ -7,6 +7,7 @@ environment appears in any text.
 Knows nothing of: terminals, the daemon.
 """
 
+import glob
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -71,6 +72,8 @@ def read_layers(environ: Mapping[str, str], named: str | None, cwd: str, store: 
         warnings=[each.render() for each in layer.loaded.warnings],
     )
     within = ""
+    if user is not None:
+        found.warnings += _idle_patterns(user)
     if user is not None and named is None and (name := named_at(cwd, roots := roots_of(user, home))):
         within = roots[name]
         user = _in_named(found, user, name, within)
@@ -95,6 +98,18 @@ def read_layers(environ: Mapping[str, str], named: str | None, cwd: str, store: 
     return found
 
 
+def _idle_patterns(config: Config) -> list[str]:
+    """What is to be said of each pattern of `include` that no file fits just now."""
+    base = os.path.dirname(config.file)
+    return [
+        ConfigProblem(
+            config.file, config.lines["include",], f"include[{at}]", f"no file fits {pattern!a} in {base}"
+        ).render()
+        for at, pattern in enumerate(config.include)
+        if not glob.glob(os.path.join(glob.escape(base), pattern))
+    ]
+
+
 def _in_named(found: Checked, user: Config, name: str, root: str) -> Config:
     """Put a named workspace over the user's servers."""
     workspace = user.workspaces[name]
@@ -114,6 +129,7 @@ def _over(found: Checked, user: Config, workspace: Workspace, home: str, store: 
     config = layer.loaded.config
     if config is None:
         return {}
+    found.warnings += _idle_patterns(config)
     trust = trust_of(read_trust(store), workspace, layer.digest)
     servers = [*config.servers, *config.unusable]
     found.project |= {"trust": trust if servers else "nothing", "servers": servers}

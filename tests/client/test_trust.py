@@ -229,6 +229,17 @@ def test_schema_is_printed(house: House) -> None:
     assert json.loads(done.stdout)["properties"]["mcpServers"]
 
 
+@behaviour("config:check-merged")
+def test_check_tells_where_it_looked_for_included_files_that_are_not_there(house: House) -> None:
+    place = house.base / "p" / ".carpool"
+    (place / "servers.d").mkdir(parents=True)
+    (place / "mcp.json").write_text('{"include": ["servers.d/*.json"], "mcpServers": {}}')
+    where = f"{place / 'mcp.json'}:1: include[0]"
+    assert checked(house, place)["warnings"] == [f"{where}: no file fits 'servers.d/*.json' in {place}"]
+    (place / "servers.d" / "a.json").write_text('{"mcpServers": {}}')
+    assert checked(house, place)["warnings"] == []
+
+
 @behaviour("config:check-merged", "workspaces:named")
 def test_check_shows_the_named_workspace_of_this_directory_below_its_project(house: House) -> None:
     file = project(house, '{"mcpServers": {"b": {"command": "its"}}}')

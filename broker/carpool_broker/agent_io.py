@@ -173,6 +173,10 @@ class AgentIo:
             self.closed = True
             self._ready.remove(self._fd)
             self._sock.close()
+            # They lead to the agent and back here: what stands in no circle is freed now, not when the
+            # collector comes.
+            self.on_lines = self._on_unread = _nothing
+            self._on_closed = self._on_unfinished = _nothing
 
     def _readable(self) -> None:
         try:
@@ -258,5 +262,10 @@ class AgentIo:
 
     def _gone(self) -> None:
         if not self.closed:
+            on_closed = self._on_closed
             self.close()
-            self._on_closed()
+            on_closed()
+
+
+def _nothing(*_: object) -> None:
+    """What a closed connection calls."""

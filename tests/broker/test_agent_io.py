@@ -1,6 +1,8 @@
 """One agent's socket: what is read, what waits, and what is said of that."""
 
+import gc
 import socket
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -151,3 +153,18 @@ def test_an_answer_is_written_when_the_socket_has_all_of_it_and_not_before(ends:
         assert len(ends.written) >= before
         before = len(ends.written)
     assert ends.written == [1, 2, 3, 4]
+
+
+def test_what_a_connection_leads_to_is_freed_with_it() -> None:
+    """Not by the collector: in a daemon it comes after thousands of sessions."""
+    gc.disable()
+    try:
+        one = Ends()
+        one.io.close()
+        one.agent.close()
+        one.ready.close()
+        gone = weakref.ref(one)
+        del one
+        assert gone() is None
+    finally:
+        gc.enable()

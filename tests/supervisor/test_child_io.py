@@ -1,7 +1,9 @@
 """An instance's pipes, with real pipes: order, a full pipe, what was not delivered, the end."""
 
 import fcntl
+import gc
 import os
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
@@ -274,3 +276,19 @@ def _capacity(one: Far) -> int:
 def _write_all(fd: int, data: bytes) -> None:
     while data:
         data = data[os.write(fd, data) :]
+
+
+def test_what_the_pipes_lead_to_is_freed_with_them() -> None:
+    """Not by the collector: in a daemon it comes after hundreds of instances."""
+    gc.disable()
+    try:
+        ready = ReadySet()
+        one = Far(ready, PipeBudget())
+        one.io.close()
+        one.end()
+        ready.close()
+        gone = weakref.ref(one)
+        del one
+        assert gone() is None
+    finally:
+        gc.enable()

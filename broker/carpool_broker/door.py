@@ -1,24 +1,24 @@
 """The door: the Unix socket that agents come in through, and who is on it.
 
-Owns the connections, the attach dialogue, the patience with agents that do not read (rule 3), and when
-carriers that keep are told what is settled and that an end is meant (docs/decisions/0019). A connection whose
-first line is no attach line is plain: that line is the agent's first. One whose attach line says so carries
-many sessions; what its lines mean is `carrier`'s.
+Owns the connections, the patience with agents that do not read (rule 3) or do not say their environment, and
+when carriers that keep are told what is settled and that an end is meant (docs/decisions/0019). What a
+connection says before it is welcome is `attaching`'s; what the lines of one with many sessions mean is
+`carrier`'s.
 
-Knows nothing of: what a line means beyond the attach dialogue, configuration, calls.
+Knows nothing of: what a line means, but for a carrier's word about its environment; configuration, calls.
 """
 
 import logging
 import math
 import socket
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final
 
 import trio
 
 from carpool_broker.agent_io import AgentIo
-from carpool_broker.carrier import Carrier, Stream
+from carpool_broker.attaching import Attaching
+from carpool_broker.carrier import Stream
 from carpool_broker.connection import Agent
 from carpool_broker.core.effects import NO_CALL
 from carpool_broker.core.passage import Passage
@@ -27,23 +27,15 @@ from carpool_broker.host import Host
 from carpool_broker.lingering import Lingering
 from carpool_broker.listener import Listener
 from carpool_broker.receive_budget import ReceiveBudget
-from carpool_broker.returning import Returning
 from carpool_broker.saying import NO_ASK
 from carpool_protocol.attach import (
-    Attach,
-    AttachProblem,
     Moved,
-    ResumeSession,
-    attached_line,
     ended_line,
     moved_line,
-    parse_attach,
     parse_environment,
-    refused_line,
     settled_line,
     wanted_line,
 )
-from carpool_protocol.attach_version import ATTACH_VERSION
 from carpool_protocol.ids import ABSENT, AskId, CallId, Epoch, RawJson, SessionId, session_of
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.runtime.pump import PIECE
@@ -55,8 +47,6 @@ ENVIRONMENT_S: Final = 10.0
 """How long a carrier may take to say the asked variables; after that they count as missing."""
 LOOK_S: Final = 1.0
 HEARD_LOOK_S: Final = 0.01
-EARLY_BYTES: Final = 16 * 1024 * 1024
-"""A carrier that sends more before it has said its environment is dropped."""
 UNREAD_CAP_BYTES: Final = 256 * 1024 * 1024
 """A carrier of many that leaves more unread is dropped at once: it would take the memory of all others."""
 
@@ -78,7 +68,6 @@ class Door:
         self._ready = ready
         self._host = host
         self._heritage = heritage
-        self._epoch = Epoch("")
         self.written: list[CallId] = []
         """Calls whose answers are with their carriers. Whoever reports them empties this."""
         self.slow_reader_s = slow_reader_s
@@ -88,6 +77,17 @@ class Door:
         self._streams: dict[SessionId, Stream] = {}
         """Sessions that come through a carrier with many, or did until it died."""
         self._lingering: Lingering[Stream] = Lingering(self.written.append)
+        self._attaching = Attaching(
+            host,
+            heritage,
+            self.agents,
+            self._streams,
+            lingering=self._lingering,
+            mint=self._mint,
+            queue=self._queue,
+            drop=self.drop,
+            take_kept=self._take_kept,
+        )
         self._dirty: dict[SessionId, Agent] = {}
         self._unflushed = 0
         self._settle: Callable[[], None] = lambda: None
@@ -127,7 +127,7 @@ class Door:
 
     def serve_by(self, epoch: Epoch) -> None:
         """Sessions that come from now on are served by this supervisor; empty: by none."""
-        self._epoch = epoch
+        self._attaching.epoch = epoch
 
     def served_by(self, session: SessionId, epoch: Epoch) -> None:
         """All that is open of this session, and all that comes, goes to this supervisor."""
@@ -248,7 +248,7 @@ class Door:
                     self.drop(agent.id, f"it has not read for {self.slow_reader_s:g} s")
                 if agent.asked and now - agent.began_at > ENVIRONMENT_S:
                     log.warning("%s did not say its environment; its variables count as missing", agent.id)
-                    self._welcome(agent, {})
+                    self._attaching.welcome(agent, {})
                 if agent.answered < agent.questions and now - agent.asked_at > ENVIRONMENT_S:
                     log.warning("%s did not say more of its environment; that counts as missing", agent.id)
                     agent.asked_at = math.inf
@@ -272,7 +272,7 @@ class Door:
         agent.io = AgentIo(
             sock,
             self._ready,
-            on_lines=lambda lines: self._take(agent, lines),
+            on_lines=lambda lines: self._attaching.take(agent, lines),
             on_closed=lambda: self._left(agent),
             on_unfinished=lambda: self.budget.look(agent),
             on_unread=lambda size_bytes: self._unread(agent, size_bytes),
@@ -295,138 +295,6 @@ class Door:
     def _unread(self, agent: Agent, unread_bytes: int) -> None:
         if agent.welcomed:
             self._host.unread(agent.id, unread_bytes)
-
-    def _take(self, agent: Agent, lines: list[bytes | OverlongLine]) -> None:
-        """Lines of an agent that is not welcome yet."""
-        if agent.attach is None:
-            self._introduce(agent, lines)
-        else:
-            self._await_environment(agent, lines)
-
-    def _introduce(self, agent: Agent, lines: list[bytes | OverlongLine]) -> None:
-        first = lines[0]
-        if not first:  # an empty line is no first line
-            if lines[1:]:
-                self._introduce(agent, lines[1:])
-            return
-        attach = parse_attach(first) if isinstance(first, bytes) else None
-        if isinstance(attach, AttachProblem):
-            self._refuse(agent, attach.text)
-            return
-        if attach is None:
-            agent.attach = Attach(version=ATTACH_VERSION, carrier="client", pid=agent.io.peer_pid())
-            agent.io.skip_blanks()
-            agent.kept = [line for line in lines if line]
-            self._welcome(agent, {})
-            return
-        agent.attach = attach
-        agent.kept = []
-        keeps = attach.keeps and not attach.streams
-        if not keeps:
-            agent.io.skip_blanks()
-            lines = [line for line in lines if line]
-        if attach.streams:
-            self._carry(agent, attach, lines[1:])
-            return
-        refused = self._host.objection(attach) if attach.server or attach.workspace else None
-        if refused is not None:
-            self._refuse(agent, refused.text)
-            return
-        agent.asked = self._host.wanted_variables(attach)
-        if keeps:
-            self._remember(agent, attach.resume)
-        else:
-            agent.io.write(attached_line(agent.id, agent.asked))
-        agent.io.flush()
-        if agent.io.closed:
-            return  # it was gone before we answered, and `_left` has forgotten it
-        if not agent.asked:
-            agent.kept = lines[1:]
-            self._welcome(agent, {})
-        elif lines[1:]:
-            self._await_environment(agent, lines[1:])
-
-    def _remember(self, agent: Agent, resume: ResumeSession | None) -> None:
-        """Its carrier keeps what passes, and perhaps brings what passed at an earlier broker."""
-        epoch = self._epoch
-        if resume is not None:
-            back, epoch = self._enter(resume, agent.id)
-            if back != agent.id:
-                self._rename(agent, back)
-            agent.returning = Returning(
-                agent.id, epoch, resume.asks,
-                kept=resume.kept, unsettled=resume.open, stateful=resume.stateful,
-            )  # fmt: skip
-        agent.passage = Passage(epoch, () if resume is None else resume.stateful)
-        agent.io.write(attached_line(agent.id, agent.asked, self._heritage.secret_of(agent.id), epoch))
-
-    def _rename(self, agent: Agent, session: SessionId) -> None:
-        del self.agents[agent.id]
-        agent.id = session
-        self.agents[session] = agent
-
-    def _enter(self, resume: ResumeSession | None, fresh: SessionId | None = None) -> tuple[SessionId, Epoch]:
-        """The session that begins or comes back, and the epoch that its requests were sent under."""
-        if resume is None:
-            return fresh or self._mint(), self._epoch
-        session = SessionId(resume.session)
-        if self._host.may_return() and self._heritage.claim(session, resume.secret):
-            log.info("%s is back", session)
-            return session, Epoch(resume.supervisor)
-        fresh = fresh or self._mint()
-        log.info("%s goes on as %s: nothing is known of its calls", resume.session, fresh)
-        return fresh, Epoch("")
-
-    def _refuse(self, agent: Agent, text: str) -> None:
-        agent.io.write(refused_line(text))
-        agent.io.flush()
-        self.drop(agent.id, text)
-
-    def _carry(self, agent: Agent, attach: Attach, lines: list[bytes | OverlongLine]) -> None:
-        """Many sessions come through this connection. None of them brings an environment."""
-        agent.io.write(attached_line(agent.id, []))
-        agent.io.flush()
-        if agent.io.closed:
-            return
-        agent.carrier = Carrier(
-            agent.id,
-            attach,
-            self._host,
-            self._streams,
-            lingering=self._lingering,
-            heritage=self._heritage,
-            enter=self._enter,
-            write=partial(self._queue, agent),
-            drop=partial(self.drop, agent.id),
-        )
-        agent.io.on_lines = agent.carrier.take
-        if lines:
-            agent.carrier.take(lines)
-
-    def _await_environment(self, agent: Agent, lines: list[bytes | OverlongLine]) -> None:
-        for place, line in enumerate(lines):
-            environment = parse_environment(line) if isinstance(line, bytes) else None
-            if environment is not None:
-                agent.kept += lines[place + 1 :]
-                self._welcome(agent, {name: environment[name] for name in agent.asked if name in environment})
-                return
-            agent.kept.append(line)
-        if sum(len(line) for line in agent.kept if isinstance(line, bytes)) > EARLY_BYTES:
-            text = f"it has sent {EARLY_BYTES} bytes before the environment that it was asked for"
-            self.drop(agent.id, text)
-
-    def _welcome(self, agent: Agent, environment: dict[str, str]) -> None:
-        assert agent.attach is not None
-        agent.welcomed = True
-        take: Callable[[list[bytes | OverlongLine]], None] = partial(self._host.take, agent.id)
-        if agent.passage is not None:
-            take = partial(self._take_kept, agent, agent.passage)
-        agent.io.on_lines = take
-        agent.asked = []
-        kept, agent.kept = agent.kept, []
-        self._host.welcome(agent.id, agent.attach, environment)
-        if kept or agent.returning is not None:
-            take(kept)
 
     def _take_kept(self, agent: Agent, passage: Passage, lines: list[bytes | OverlongLine]) -> None:
         """Lines of a welcome agent whose carrier keeps them."""

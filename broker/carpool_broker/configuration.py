@@ -9,17 +9,16 @@ The servers of a project that is not trusted are named to its sessions and never
 the same name stays in force meanwhile, so that a repository takes no name over by being visited (rule 19).
 
 Knows nothing of: sockets, calls, how scopes come into force (`core.sources`), what lies over the user's file
-(`layers`).
+(`layers`), what a source is named by (`basis`).
 """
 
-import hashlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
 
-import msgspec
 from msgspec.structs import replace
 
+from carpool_broker.basis import Basis
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.events import SessionMoved, SourceDropped, SourceId, SourceRead
 from carpool_broker.core.scopes import Resolution, only, resolve, resolve_run
@@ -30,7 +29,7 @@ from carpool_broker.readings import Find, reading
 from carpool_broker.switchboard import Switchboard
 from carpool_broker.whereabouts import Spot, objection, spot_of
 from carpool_protocol import paths
-from carpool_protocol.attach import Attach, Moved, RunCommand
+from carpool_protocol.attach import Attach, Moved
 from carpool_protocol.config.environment import scrub
 from carpool_protocol.config.expand import references
 from carpool_protocol.config.load import ConfigFile, home_of, load_layer
@@ -47,38 +46,6 @@ Followed = SourceRead | SessionMoved | SourceDropped
 
 class BrokenConfigError(Exception):
     """The file cannot be used. The text has one line per problem."""
-
-
-class _Held:
-    """A source and what it is resolved from."""
-
-    def __init__(
-        self,
-        environment: dict[str, str],
-        workspace: str,
-        cwd: str,
-        *,
-        run: RunCommand | None = None,
-        roots: tuple[str, ...] | None = None,
-        spot: Spot | None = None,
-        project: str = "",
-        server: str = "",
-        own: Own = (),
-    ) -> None:
-        self.environment = environment
-        self.workspace = workspace
-        self.cwd = cwd
-        self.run = run
-        self.roots = roots
-        self.name, self.named_root = ("", "") if spot is None else (spot.name, spot.root)
-        """Of the named workspace."""
-        self.project = project
-        """The project file whose servers count; empty: none does."""
-        self.server = server
-        """The only one that is seen; empty: all are."""
-        self.own = own
-        """What is switched for its sessions alone."""
-        self.sessions = 0
 
 
 class Configuration:
@@ -103,7 +70,7 @@ class Configuration:
         self._home = home_of(environ)
         self._secret = secret or os.urandom(32)
         self._kept = kept
-        self._sources: dict[SourceId, _Held] = {DAEMON: _Held({}, "", "")}
+        self._sources: dict[SourceId, Basis] = {DAEMON: Basis({}, "", "")}
         self._guests: dict[SessionId, Guest] = {}
         self._board = board or Switchboard()
         self.switches = self._board.switches
@@ -267,29 +234,29 @@ class Configuration:
     def _place(self, session: SessionId, *, elsewhere: bool = False) -> list[Followed]:
         """Find the source that goes with what the session brings. `elsewhere`: it is in another workspace."""
         guest = self._guests[session]
-        source, held = self._source_of(guest, self.switches.own(session))
+        source, basis = self._source_of(guest, self.switches.own(session))
         if source == guest.source:
             return []
         before, guest.source = guest.source, source
         followed: list[Followed] = []
         if source not in self._sources:
-            self._sources[source] = held
+            self._sources[source] = basis
             followed.append(self.resolve(source))
         self._sources[source].sessions += 1
         return [*followed, SessionMoved(session, source, elsewhere), *self._release(before)]
 
     def _release(self, source: SourceId) -> list[Followed]:
-        held = self._sources[source]
-        held.sessions -= 1
-        if held.sessions > 0 or source == DAEMON:
+        basis = self._sources[source]
+        basis.sessions -= 1
+        if basis.sessions > 0 or source == DAEMON:
             return []
         del self._sources[source]
         return [SourceDropped(source)]
 
-    def _source_of(self, guest: Guest, own: Own) -> tuple[SourceId, _Held]:
+    def _source_of(self, guest: Guest, own: Own) -> tuple[SourceId, Basis]:
         attach = guest.attach
         if attach.run is not None:  # what it brings itself is all that counts
-            held = _Held(guest.environment, "", "", run=attach.run, server=attach.server)
+            basis = Basis(guest.environment, "", "", run=attach.run, server=attach.server)
         else:
             spot = guest.spot = self.spot_of(guest, guest.moved)
             project = self.layers.project_at(spot)
@@ -300,7 +267,7 @@ class Configuration:
             told = {each.roots for each in servers}
             placed = "workspace" in places or bool(told - {None})
             names = variables(config)
-            held = _Held(
+            basis = Basis(
                 {name: value for name, value in guest.environment.items() if name in names},
                 self.layers.root_of(spot) if placed or merged is not self.config else "",
                 spot.cwd if "cwd" in places else "",
@@ -310,34 +277,7 @@ class Configuration:
                 server=attach.server,
                 own=own,
             )
-        if not (
-            held.environment
-            or held.workspace
-            or held.cwd
-            or held.run
-            or held.name
-            or held.project
-            or held.server
-            or held.own
-            or held.roots is not None
-        ):
-            return DAEMON, held
-        run = [] if attach.run is None else [attach.run.argv, sorted(attach.run.env.items()), attach.run.cwd]
-        what = msgspec.msgpack.encode(
-            [
-                sorted(held.environment.items()),
-                held.workspace,
-                held.cwd,
-                run,
-                held.roots,
-                held.name,
-                held.named_root,
-                held.project,
-                held.server,
-                held.own,
-            ]
-        )
-        return SourceId(hashlib.blake2b(what, key=self._secret, digest_size=8).hexdigest()), held
+        return DAEMON if basis.is_empty else basis.source_id(self._secret), basis
 
     def _spot_at_first(self, attach: Attach) -> Spot:
         return spot_of(self.config, self._home, attach, attach.resume.moved if attach.resume else None)
@@ -348,29 +288,29 @@ class Configuration:
 
     def resolve(self, source: SourceId) -> SourceRead:
         """What this source comes to now."""
-        held = self._sources[source]
-        if held.run is not None:
-            return self._reading(source, held, self.config, resolve_run(held.run, secret=self._secret))
-        project = self.layers.workspaces.projects.get(held.project)
-        config = self.switches.seen(self.layers.merged(held.name, project), held.own)
+        basis = self._sources[source]
+        if basis.run is not None:
+            return self._reading(source, basis, self.config, resolve_run(basis.run, secret=self._secret))
+        project = self.layers.workspaces.projects.get(basis.project)
+        config = self.switches.seen(self.layers.merged(basis.name, project), basis.own)
         found = resolve(
             config,
-            environment=held.environment,
+            environment=basis.environment,
             base_environment=self._base_environment,
             env_file=self._env_file,
             project_env_file=project.env if project is not None else {},
-            workspace=held.workspace,
-            cwd=held.cwd,
+            workspace=basis.workspace,
+            cwd=basis.cwd,
             home=self._home,
             secret=self._secret,
-            roots=held.roots,
+            roots=basis.roots,
             interpreter=sys.executable,
-            named_root=held.named_root,
+            named_root=basis.named_root,
             logins=self._logins,
         )
-        kept_out, untrusted = self.layers.kept_out(held.name, project)
+        kept_out, untrusted = self.layers.kept_out(basis.name, project)
         found = replace(found, misconfigured={**found.misconfigured, **kept_out}, untrusted=untrusted)
-        return self._reading(source, held, config, found)
+        return self._reading(source, basis, config, found)
 
     # --- what others see ---------------------------------------------------------------------------------
 
@@ -391,8 +331,8 @@ class Configuration:
         for project in self.layers.workspaces.projects.values():
             if not project.awaits():
                 yield from project.env.values()
-        for held in self._sources.values():
-            yield from held.environment.values()
+        for basis in self._sources.values():
+            yield from basis.environment.values()
 
     def own_environment(self) -> Mapping[str, str]:
         """The daemon's own, scrubbed: every server has it."""
@@ -405,11 +345,11 @@ class Configuration:
             return {"name": "", "root": ""}
         return {"name": guest.spot.name, "root": self.layers.root_of(guest.spot)}
 
-    def _reading(self, source: SourceId, held: _Held, config: Config, found: Resolution) -> SourceRead:
-        if held.server:
-            found = only(found, ServerName(held.server))
+    def _reading(self, source: SourceId, basis: Basis, config: Config, found: Resolution) -> SourceRead:
+        if basis.server:
+            found = only(found, ServerName(basis.server))
         whys = {
-            name: self.switches.why_off(config.servers[name], held.own)
+            name: self.switches.why_off(config.servers[name], basis.own)
             for name in found.disabled
             if name in config.servers
         }

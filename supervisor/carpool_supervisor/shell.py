@@ -1,14 +1,13 @@
 """The supervisor as a process: performs what the core decides.
 
-Owns the wiring: link, ready set, spawner, conversations, timers, lifeline. Decides nothing about calls, pools
-or instances.
+Owns the wiring: link, ready set, processes, conversations, timers, lifeline. Decides nothing about calls,
+pools or instances.
 
 Knows nothing of: agents, names, rights.
 """
 
 import logging
 import os
-import random
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -57,10 +56,8 @@ from carpool_supervisor.core import effects, events
 from carpool_supervisor.core.sharing import EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
 from carpool_supervisor.core.trace import LIFE_BYTES
-from carpool_supervisor.endings import exit_text
 from carpool_supervisor.knowledge import Knowledge, explained
-from carpool_supervisor.spawn_request import AtLimitError, SpawnRefusedError
-from carpool_supervisor.spawner import Spawner
+from carpool_supervisor.processes import Processes
 from carpool_supervisor.survey import Surveyor
 from carpool_supervisor.verdicts import verdicts_file
 
@@ -72,8 +69,6 @@ END_S = 9.0
 
 CLOSE_S = 4.0
 """What the spawner then has for them: TERM, 2 s, KILL."""
-SPAWNER_RETRY_S = 1.0
-"""Between tries to start a spawner where the machine is at a limit."""
 
 _TESTIFIED: Final[dict[str, EvidenceKind]] = {
     "probe_diverged": "probe_diverged",
@@ -93,24 +88,20 @@ class SupervisorShell:
         hello = Hello(LINK_VERSION, epoch, name, os.getpid(), release)
         self._ready = ReadySet()
         self._link: Link = ZmqLink(hello, paths.link_endpoint(runtime_dir))
-        self._spawner = Spawner(
-            self._ready,
-            paths.runtime_id(runtime_dir),
-            epoch,
-            on_spawned=self._spawned,
-            on_spawn_failed=self._spawn_failed,
-            on_exited=self._exited,
-            on_lost=self._spawner_lost,
-        )
-        self._spawner_gone = trio.Event()
         self._broker = Epoch("")
         """The life of the broker that greeted last."""
         self._broker_away = False
-        self._later: dict[InstanceId, effects.Spawn] | None = None
-        """Between two spawners: what is to be started by the next one."""
         life = os.urandom(LIFE_BYTES)
         self.core = SupervisorCore(life)
         self._conversations = Conversations(self._ready, self._logs, release, life, self._feed)
+        self._processes = Processes(
+            self._ready,
+            paths.runtime_id(runtime_dir),
+            epoch,
+            self._conversations,
+            spec_of=self._spec_of,
+            feed=self._feed,
+        )
         self._clock = SteadyClock()
         dump_to = self._logs / f"journal-supervisor-{name}.jsonl"
         self._pump: Pump[events.AnyEvent, effects.AnyEffect] = Pump(
@@ -127,9 +118,7 @@ class SupervisorShell:
         self._nursery: trio.Nursery | None = None
         self._perform_one: dict[type, Callable[..., None]] = {
             **self._conversations.ways,
-            effects.Spawn: self._spawn,
-            effects.CloseStdin: self._close_stdin,
-            effects.SignalGroup: self._signal,
+            **self._processes.ways,
             effects.Observe: self._observe,
             effects.ObserveEra: self._observe_era,
             effects.Note: self._note,
@@ -141,14 +130,14 @@ class SupervisorShell:
         """
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            await self._spawner.start()
+            await self._processes.start()
             await self._knowledge.load()
             nursery.start_soon(self._knowledge.run)
             nursery.start_soon(self._ready.run, self._settle)
             nursery.start_soon(self._pump.run_timers, self._settle)
             nursery.start_soon(self._pump.run_dumps)
             nursery.start_soon(self._clock.watch, self._jumped)
-            nursery.start_soon(self._renew_spawner)
+            nursery.start_soon(self._processes.run, self._settle)
             nursery.start_soon(self._surveyor.watch_memory, self._limited, self._measured)
             await nursery.start(self._link.run, self._deliver, self._settle)
             if self._lifeline is not None:
@@ -161,7 +150,7 @@ class SupervisorShell:
             if patience.cancelled_caught:
                 log.error("instances do not end; the spawner is told to end them all")
             with trio.CancelScope(shield=True):
-                await self._spawner.close(CLOSE_S)
+                await self._processes.close(CLOSE_S)
                 await self._knowledge.flush()
             nursery.cancel_scope.cancel()
         self._conversations.close()
@@ -194,12 +183,25 @@ class SupervisorShell:
         for effect in todo:
             perform_one.get(type(effect), self._send)(effect)
 
+    def _feed(self, what: Iterable[events.OwnEvent]) -> None:
+        self._pump.feed_all(what)
+
+    def _note(self, effect: effects.Note) -> None:
+        log.log(logging.getLevelNamesMapping()[effect.level.upper()], "%s", effect.text)
+
     def _send(self, message: effects.LinkEffect) -> None:
         self._link.send(BROKER, message)
         self._unflushed += 1
         if self._unflushed >= PIECE:
             self._unflushed = 0
             self._link.flush()
+
+    def _jumped(self) -> None:
+        log.warning(
+            "the clock jumped (this process stood still, or the machine slept): every instance is probed"
+        )
+        self._pump.feed(events.ClockJumped())
+        self._settle()
 
     # --- the link --------------------------------------------------------------------------------------
 
@@ -271,6 +273,9 @@ class SupervisorShell:
         # Before any call can be placed: the mode holds from the first one on.
         self._feed([self._knowledge.about(spec) for key, spec in self._specs.items() if key not in known])
 
+    def _spec_of(self, key: PoolKey) -> PoolSpec | None:
+        return self._specs.get(key)
+
     def _testify(self, message: Testify) -> None:
         kind = _TESTIFIED.get(message.kind)
         if kind is None:
@@ -293,7 +298,7 @@ class SupervisorShell:
 
         async def answer() -> None:
             reports = self.core.report()
-            surveyed = await self._surveyor.survey(asked, reports, self._spawner.pid)
+            surveyed = await self._surveyor.survey(asked, reports, self._processes.spawner_pid)
             self._link.send(BROKER, surveyed)
             self._link.flush()
 
@@ -306,102 +311,6 @@ class SupervisorShell:
 
     def _measured(self, event: events.MemoryMeasured) -> None:
         self._feed((event,))
-        self._settle()
-
-    # --- instances -------------------------------------------------------------------------------------
-
-    def _spawn(self, effect: effects.Spawn) -> None:
-        instance = effect.instance
-        if self._later is not None:
-            self._later[instance] = effect
-            return
-        spec = self._specs.get(effect.key)
-        if spec is None:  # its pool goes and has calls left that no instance will see
-            self._feed((events.SpawnFailed(instance, "its configuration is gone", random.random()),))  # noqa: S311
-            return
-        try:
-            pipes = self._spawner.spawn(instance, spec.argv, spec.env, spec.cwd)
-        except SpawnRefusedError as error:
-            self._not_spawned(instance, str(error), isinstance(error, AtLimitError))
-            return
-        self._conversations.open(instance, spec, effect.era, pipes)
-        log.info("%s #%d starts (generation %d)", effect.server, instance, effect.generation)
-
-    def _spawned(self, instance: InstanceId, pid: int) -> None:
-        self._feed((events.InstanceSpawned(instance, pid),))
-        self._conversations.greet(instance)
-
-    def _spawn_failed(self, instance: InstanceId, text: str, passing: bool) -> None:
-        if self._later is not None:  # not the command's fault: trying again may help
-            self._feed((events.InstanceExited(instance, text, (), "", random.random()),))  # noqa: S311
-            return
-        self._not_spawned(instance, text, passing)
-
-    def _not_spawned(self, instance: InstanceId, text: str, passing: bool) -> None:
-        text = f"could not be started: {text}"
-        self._feed((events.SpawnFailed(instance, text, random.random(), passing),))  # noqa: S311
-
-    def _exited(self, instance: InstanceId, status: int) -> None:
-        how = exit_text(status)
-        how = f"was {how}" if status < 0 else f"ended with {how}"
-        unwritten, words = self._conversations.exited(instance)
-        self._feed((events.InstanceExited(instance, how, unwritten, words, random.random()),))  # noqa: S311
-
-    def _feed(self, what: Iterable[events.OwnEvent]) -> None:
-        self._pump.feed_all(what)
-
-    def _close_stdin(self, effect: effects.CloseStdin) -> None:
-        if not self._never_mind(effect.instance):
-            self._conversations.close_stdin(effect.instance)
-
-    def _signal(self, effect: effects.SignalGroup) -> None:
-        if not self._never_mind(effect.instance):
-            self._spawner.signal(effect.instance, effect.signal)
-
-    def _never_mind(self, instance: InstanceId) -> bool:
-        """It was to be started by the next spawner, and now is to end: then it has."""
-        if not self._later or self._later.pop(instance, None) is None:
-            return False
-        self._feed((events.InstanceExited(instance, "was never started", (), "", random.random()),))  # noqa: S311
-        return True
-
-    def _note(self, effect: effects.Note) -> None:
-        log.log(logging.getLevelNamesMapping()[effect.level.upper()], "%s", effect.text)
-
-    # --- the spawner -----------------------------------------------------------------------------------
-
-    def _spawner_lost(self) -> None:
-        log.error("the spawner died, and with it every instance; it is started again")
-        self._later = {}
-        self._spawner_gone.set()
-
-    async def _renew_spawner(self) -> None:
-        while True:
-            await self._spawner_gone.wait()
-            self._spawner_gone = trio.Event()
-            await self._start_spawner()
-            later, self._later = self._later or {}, None
-            for effect in later.values():
-                self._spawn(effect)
-            self._settle()
-
-    async def _start_spawner(self) -> None:
-        """Try until there is one: without it calls wait, and are refused when they have waited too long."""
-        while True:
-            try:
-                await self._spawner.start()
-            except (OSError, trio.TooSlowError) as error:
-                why = error.strerror if isinstance(error, OSError) else "it does not come up"
-                log.error("the spawner cannot be started (%s); trying again", why)  # noqa: TRY400 - that says all
-                await trio.sleep(SPAWNER_RETRY_S)
-            else:
-                return
-
-    def _jumped(self) -> None:
-        log.warning(
-            "the clock jumped (this process stood still, or the machine slept): every instance is probed"
-        )
-        self._pump.feed(events.ClockJumped())
         self._settle()
 
 

@@ -25,6 +25,7 @@ from carpool_broker.heritage import Heritage
 from carpool_protocol.config.load import ConfigFile
 from carpool_protocol.messages import AnyMessage, Hello
 from carpool_protocol.peer import BROKER, Peer
+from carpool_supervisor import processes as supervisor_processes
 from carpool_supervisor import shell as supervisor_shell
 from tests.kit.whole_servers import READ_BYTES, Json, Process, Processes, Program
 
@@ -145,7 +146,7 @@ class Whole:
             stack.enter_context(mock.patch.object(trio, "current_time", self._clock))
             stack.enter_context(
                 mock.patch.object(
-                    supervisor_shell, "Spawner", lambda *_, **heard: self._processes(programs, heard)
+                    supervisor_processes, "Spawner", lambda *_, **heard: self._processes(programs, heard)
                 )
             )
             configuration = Configuration(ConfigFile(str(file), asked_for=True), dict(os.environ))

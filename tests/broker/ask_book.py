@@ -10,7 +10,7 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from carpool_broker.core import effects as ef
-from carpool_broker.core.events import Capabilities
+from carpool_broker.core.declared import Capabilities
 from carpool_protocol.ids import AskId, RawJson, SessionId
 from carpool_protocol.messages import AnswerAsk, AskProgressed, SessionGone
 

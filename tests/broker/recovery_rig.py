@@ -8,7 +8,8 @@ from typing import Any, Final
 from carpool_broker.core import events as ev
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.events import Asker, Capabilities, Given, SourceId
+from carpool_broker.core.declared import Asker, Capabilities
+from carpool_broker.core.events import Given, SourceId
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_protocol.ids import (

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from carpool_broker.core.declared import Capabilities
 from carpool_broker.core.effects import SayElicited, SendAsk, WithdrawAsk
 from carpool_broker.core.events import (
     AgentAnswered,
     AgentGreeted,
     AgentProgressed,
     AgentRooted,
-    Capabilities,
 )
 from carpool_broker.era import asking, handshake
 from carpool_protocol.ids import ABSENT, AskId, RawJson, SessionId

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from carpool_broker.core.declared import Asker, Capabilities
 from carpool_broker.core.events import (
     AgentCalled,
     AgentCancelled,
@@ -15,8 +16,6 @@ from carpool_broker.core.events import (
     AgentGreeted,
     AgentListed,
     AgentListened,
-    Asker,
-    Capabilities,
     Event,
     Given,
 )

@@ -11,8 +11,9 @@ import pytest
 from carpool_broker.core import events as ev
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.declared import Capabilities
 from carpool_broker.core.effects import Reply, SayElicited, SendAsk, WithdrawAsk
-from carpool_broker.core.events import Capabilities, SourceId
+from carpool_broker.core.events import SourceId
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_broker.era import asking

@@ -16,6 +16,7 @@ from carpool_broker.core import events as ev
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.budgets import SLOW_BYTES
+from carpool_broker.core.declared import Asker
 from carpool_broker.core.events import SourceId
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.scope import Scope, ScopeEntry
@@ -225,10 +226,10 @@ class BrokerMachine(RuleBasedStateMachine):
         request=IDS,
         name=st.sampled_from(["a__t", "b__t", "a__u", "t", "nowhere__t"]),
         size=st.sampled_from([0, 100, 300]),
-        by=st.sampled_from([None, None, ev.Asker()]),
+        by=st.sampled_from([None, None, Asker()]),
     )
     def calls(
-        self, session: SessionId, request: RawJson, name: str, size: int, by: ev.Asker | None = None
+        self, session: SessionId, request: RawJson, name: str, size: int, by: Asker | None = None
     ) -> None:
         if session not in self.tokens:
             return

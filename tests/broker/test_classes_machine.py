@@ -14,7 +14,8 @@ from carpool_broker.core import effects as ef
 from carpool_broker.core import events as ev
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.events import Capabilities, SourceId
+from carpool_broker.core.declared import Capabilities
+from carpool_broker.core.events import SourceId
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, AskId, CallId, PoolKey, RawJson, ServerName, SessionId

@@ -10,8 +10,8 @@ import pytest
 
 from carpool_broker.core import events as ev
 from carpool_broker.core import parked
+from carpool_broker.core.declared import Asker, Capabilities
 from carpool_broker.core.effects import Input, ReplyStateless, ReportProgress, RequireInput
-from carpool_broker.core.events import Asker, Capabilities
 from carpool_broker.core.tokens import Tokens
 from carpool_protocol.ids import EMPTY_OBJECT, AskId, CallId, RawJson, SessionId
 from carpool_protocol.messages import (

@@ -6,8 +6,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from carpool_broker.core import events as ev
+from carpool_broker.core.declared import Asker, Capabilities
 from carpool_broker.core.effects import Acknowledge, Describe, ReplyStateless, RequireInput, SayTask
-from carpool_broker.core.events import Asker, Capabilities
 from carpool_broker.core.tasks import MAX_KEPT_S, MAX_TASKS
 from carpool_protocol.ids import InstanceId, RawJson, SessionId
 from carpool_protocol.messages import (

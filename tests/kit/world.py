@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from carpool_broker.core import events as bv
 from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.declared import Asker, Capabilities
 from carpool_broker.core.events import SourceId
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId
@@ -241,7 +242,7 @@ class World:
         source: SourceId = SOURCES[0],
         *,
         careless: bool = False,
-        capabilities: bv.Capabilities | None = None,
+        capabilities: Capabilities | None = None,
     ) -> SimAgent:
         """A new agent that has greeted, with these or with any capabilities."""
         self.sessions += 1
@@ -261,7 +262,7 @@ class World:
         *,
         count: int = 1,
         anonymous: bool = False,
-        asker: bv.Asker | None = None,
+        asker: Asker | None = None,
     ) -> Party:
         """Agents of the stateless era: one, or several who share a session."""
         self.sessions += 1

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from carpool_broker.core import effects as bf
 from carpool_broker.core import events as bv
+from carpool_broker.core.declared import Capabilities
 from carpool_protocol.ids import ABSENT, AskId, RawJson, SessionId
 from carpool_protocol.messages import Call
 from tests.kit.world_asks import AskBook, SimAsk, Violation, result_of
@@ -32,9 +33,9 @@ CANCEL_S = 1.5
 SHARED_TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
 """Several agents work on one thing: their own contexts are the same."""
 CAPABILITIES = (
-    bv.Capabilities(),
-    bv.Capabilities(sampling=True, form=True),
-    bv.Capabilities(sampling=True, sampling_tools=True, form=True, url=True),
+    Capabilities(),
+    Capabilities(sampling=True, form=True),
+    Capabilities(sampling=True, sampling_tools=True, form=True, url=True),
 )
 
 
@@ -336,7 +337,7 @@ class SimAgent:
         return ask
 
 
-def able(declared: bv.Capabilities) -> set[str]:
+def able(declared: Capabilities) -> set[str]:
     """What an agent can be asked that has declared this."""
     kinds = {"sampling": declared.sampling, "form": declared.form, "url": declared.url}
     kinds["sampling_tools"] = declared.sampling_tools

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from carpool_broker.core import effects as bf
 from carpool_broker.core import events as bv
+from carpool_broker.core.declared import Asker
 from carpool_protocol.ids import ABSENT, AskId, RawJson, SessionId
 from tests.kit.world_agents import CAPABILITIES, Book, Kind, Request, SimAgent
 from tests.kit.world_asks import SimAsk, Violation, result_of
@@ -82,7 +83,7 @@ class Party:
         self.session = session
         self.park_s = park_s
         self.persons = [SessionId(f"{session}/{each}") for each in range(count)]
-        self.by: dict[SessionId, bv.Asker] = {}
+        self.by: dict[SessionId, Asker] = {}
         for person in self.persons:
             book.asks.principals[person] = session
             self.by[person] = self._asker()
@@ -96,11 +97,11 @@ class Party:
         self.uris: list[str] = []
         self._next = 0
 
-    def _asker(self) -> bv.Asker:
+    def _asker(self) -> Asker:
         declared = self.rng.choice(CAPABILITIES)
         if self.rng.random() < 0.5:
             declared = msgspec.structs.replace(declared, roots=True)
-        return bv.Asker(declared, "sim", self.rng.choice(("", "", "info")))
+        return Asker(declared, "sim", self.rng.choice(("", "", "info")))
 
     # --- what they say ----------------------------------------------------------------------------------
 

@@ -19,8 +19,9 @@ import msgspec
 from msgspec import Struct
 
 from carpool_broker.core.asked_before import AskedBefore
+from carpool_broker.core.declared import Capabilities
 from carpool_broker.core.effects import AnyEffect, SayElicited, SendAsk, WithdrawAsk
-from carpool_broker.core.events import AgentAnswered, AgentProgressed, Capabilities
+from carpool_broker.core.events import AgentAnswered, AgentProgressed
 from carpool_broker.core.ledger import Ledger
 from carpool_broker.core.parked import ASKS, Parked
 from carpool_broker.core.session import Owed, Session

@@ -9,7 +9,7 @@ Knows nothing of: admission, who is answered.
 
 from functools import cache
 
-from carpool_broker.core.events import Capabilities
+from carpool_broker.core.declared import Capabilities
 from carpool_broker.core.session import Owed
 from carpool_protocol.ids import part_of
 from carpool_protocol.messages import Call, Need, PoolChanged

@@ -12,6 +12,7 @@ from typing import Literal, NewType
 from msgspec import Struct
 
 from carpool_broker.core.bounds import Bounds
+from carpool_broker.core.declared import Asker, Capabilities
 from carpool_broker.core.listing import Family
 from carpool_broker.core.scope import Off, Scope
 from carpool_protocol.faults import TOOLS_CALL
@@ -40,36 +41,6 @@ Notice = Literal["tools", "prompts", "resources"]
 
 SourceId = NewType("SourceId", str)
 """Where a scope comes from: one configuration seen with one environment. Many sessions share one."""
-
-
-class Capabilities(Struct, frozen=True):
-    """What an agent has declared that it can be asked (MCP 2025-11-25, basic/lifecycle)."""
-
-    sampling: bool = False
-    sampling_tools: bool = False
-    form: bool = False
-    """Elicitation; `{}` means form mode only."""
-    url: bool = False
-    roots: bool = False
-
-    @property
-    def asking(self) -> bool:
-        """Whether servers are to be greeted with these for it (rule 12). Roots are rule 6's."""
-        return self.sampling or self.form or self.url
-
-
-class Asker(Struct, frozen=True):
-    """What a request of the stateless era says of the agent behind it (MCP 2026-07-28, basic/index, "Request
-    metadata"). A request without it is of the handshake era: there the session knows all this.
-    """
-
-    capabilities: Capabilities = Capabilities()
-    agent: str = ""
-    """Its name for people."""
-    level: str = ""
-    """Log messages of this request are wanted from here on; empty: none are."""
-    tasks: bool = False
-    """It has declared the extension `io.modelcontextprotocol/tasks`."""
 
 
 class Given(Struct, frozen=True):

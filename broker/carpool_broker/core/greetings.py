@@ -14,8 +14,9 @@ from typing import Final
 import msgspec
 
 from carpool_broker.core.bereft import moved, places
+from carpool_broker.core.declared import Asker
 from carpool_broker.core.effects import AnyEffect, Greet, ReplyStateless
-from carpool_broker.core.events import AgentGreeted, Asker
+from carpool_broker.core.events import AgentGreeted
 from carpool_broker.core.lists import announced
 from carpool_broker.core.outlook import Outlook
 from carpool_broker.core.replies import refusal

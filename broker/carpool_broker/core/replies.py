@@ -8,8 +8,8 @@ Knows nothing of: how any of it is worded, what is owed.
 
 from typing import Final
 
+from carpool_broker.core.declared import Asker
 from carpool_broker.core.effects import NO_CALL, Reply, ReplyOutward, ReplyStateless
-from carpool_broker.core.events import Asker
 from carpool_broker.core.session import Owed, Session
 from carpool_protocol.faults import fault, for_method
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson

@@ -7,13 +7,13 @@ Knows nothing of: effects, views, the link.
 from collections import deque
 from typing import Final, Literal
 
+from carpool_broker.core.declared import Capabilities
 from carpool_broker.core.effects import SayUpdated
 from carpool_broker.core.events import (
     AgentCalled,
     AgentDiscovered,
     AgentListed,
     AgentListened,
-    Capabilities,
     Notice,
     SourceId,
 )

@@ -16,8 +16,9 @@ from hashlib import blake2b
 from typing import Final, TypeVar
 
 from carpool_broker.core.aftermath import Outcome
+from carpool_broker.core.declared import Asker
 from carpool_broker.core.effects import AnyEffect, ReplyStateless, SayTask
-from carpool_broker.core.events import AgentCalled, Asker
+from carpool_broker.core.events import AgentCalled
 from carpool_broker.core.ledger import Ledger
 from carpool_broker.core.outlook import Outlook
 from carpool_broker.core.outward import needed

@@ -14,8 +14,9 @@ Knows nothing of: which asks are open, what agents ask (`handshake`).
 from typing import Final
 
 from carpool_broker.core.asks import error_object
+from carpool_broker.core.declared import Capabilities
 from carpool_broker.core.effects import SayElicited, SendAsk, WithdrawAsk
-from carpool_broker.core.events import AgentAnswered, AgentProgressed, AgentRooted, Capabilities
+from carpool_broker.core.events import AgentAnswered, AgentProgressed, AgentRooted
 from carpool_broker.core.greetings import VERSIONS
 from carpool_broker.core.roots import PREFIX
 from carpool_broker.era.roots import read_roots

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from carpool_broker.core.events import Asker
+from carpool_broker.core.declared import Asker
 from carpool_broker.core.interests import LEVELS
 from carpool_broker.era import asking
 from carpool_protocol import stateless

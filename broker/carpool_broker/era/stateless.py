@@ -17,12 +17,12 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from carpool_broker.core.declared import Asker
 from carpool_broker.core.events import (
     AgentCalled,
     AgentDiscovered,
     AgentListed,
     AgentListened,
-    Asker,
     Given,
     Notice,
 )

@@ -5,6 +5,9 @@ list of these (`link_codec`). Eras of MCP are not visible here: each half adapts
 its own side. Field order is the wire format (`array_like`): append fields with
 a default, never reorder, and raise `LINK_VERSION` when a meaning changes.
 
+It is longer than a file of ours may be because it is a table, without a line that does anything: a tag is
+free or taken, and a version right or wrong, only where all of the link can be seen at once.
+
 Payloads are `bytes` holding one JSON value each (`ids.RawJson` on both sides);
 `b""` means absent. Durations are seconds, sizes are bytes.
 

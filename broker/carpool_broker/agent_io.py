@@ -110,7 +110,7 @@ class AgentIo:
             self.flush()  # now, so that it is known soon whether the agent reads
 
     def mark(self, call: CallId) -> None:
-        """The line that was accepted last answers this call: it is `written` when the socket has taken it."""
+        """This call is `written` when the socket has all that was accepted so far."""
         self._marks.append((self.progress + self._waiting_bytes, call))
         if not self._waiting_bytes:  # it is gone already
             self._reached()

@@ -90,7 +90,7 @@ class WriteFrame(Protocol):
     """Takes a frame for the door."""
 
     def __call__(self, frame: bytes, call: CallId = NO_CALL, /) -> None:
-        """`call`: the frame is the answer to it."""
+        """`call`: the frame is the answer to it; an empty one is none, and what went before was all."""
 
 
 class Stream:
@@ -149,6 +149,13 @@ class Stream:
         request = None if isinstance(meaning, events.AgentCancelled) else getattr(meaning, "id", None)
         if request is not None:
             self._silent.add(request)
+
+    def let_go(self, call: CallId) -> None:
+        """The record may forget this call when all that was said so far is with the door."""
+        if self.held is not None:
+            self.held.say(b"", call, answers=True)
+        else:
+            self._write(b"", call)
 
     def served_by(self, epoch: Epoch) -> None:
         """All that is open, and all that comes, goes to this supervisor."""

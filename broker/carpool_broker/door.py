@@ -202,8 +202,17 @@ class Door:
         if stream is not None:
             stream.write(line, about, last=answers, call=call)
 
+    def let_go(self, session: SessionId, call: CallId) -> None:
+        """This call is in `written` once all that was said to this agent so far is with its carrier."""
+        agent = self.agents.get(session)
+        if agent is not None:
+            agent.io.mark(call)
+        elif (stream := self._streams.get(session)) is not None:
+            stream.let_go(call)
+
     def _queue(self, agent: Agent, line: bytes, call: CallId = NO_CALL) -> None:
-        agent.io.write(line)
+        if line:
+            agent.io.write(line)
         if call:
             agent.io.mark(call)
         self._dirty[agent.id] = agent

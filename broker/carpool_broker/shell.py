@@ -131,6 +131,7 @@ class BrokerShell:
             ),
             effects.TellServed: lambda e: self._door.served_by(e.session, e.epoch),
             effects.TellStateful: lambda e: self._door.stateful_at(e.session, e.servers),
+            effects.LetGo: lambda e: self._door.let_go(e.session, e.call),
             effects.End: lambda _: self._stopped.set(),
             effects.Note: lambda e: log.log(logging.getLevelNamesMapping()[e.level.upper()], "%s", e.text),
         }

@@ -148,11 +148,14 @@ def test_an_answer_is_written_when_the_socket_has_all_of_it_and_not_before(ends:
     ends.io.flush()
     assert ends.written != [1, 2, 3, 4]
     before = 0
+    ends.io.mark(CallId(5))  # with no line of its own
     while ends.io.unread_bytes:
+        assert 5 not in ends.written
         ends.read()
         assert len(ends.written) >= before
         before = len(ends.written)
-    assert ends.written == [1, 2, 3, 4]
+    ends.io.mark(CallId(6))
+    assert ends.written == [1, 2, 3, 4, 5, 6]
 
 
 def test_what_a_connection_leads_to_is_freed_with_it() -> None:

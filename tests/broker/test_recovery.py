@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from carpool_broker.core import events as ev
-from carpool_broker.core.effects import Reply, TellServed, TellStateful
+from carpool_broker.core.effects import LetGo, Reply, TellServed, TellStateful
 from carpool_broker.core.events import SourceId
 from carpool_broker.core.recovery import GRACE_S, UNREAD
 from carpool_broker.returning import Returning
@@ -168,7 +168,9 @@ def test_a_request_does_not_wait_longer_for_a_record_than_a_session_may_take_to_
     assert only(rig.resume(called()), Reply) == []
     assert rig.wait(RETURN_S - 1.0) == []
     assert [code(reply) for reply in rig.wait(2.0)] == ["link_broken"]
-    assert only(rig.link(recorded(7)), CancelCall) == [CancelCall(OLD, "the agent does not wait for it")]
+    assert only(rig.link(recorded(7)), CancelCall) == [
+        CancelCall(OLD, "the agent does not wait for it", answered=True)
+    ]
 
 
 def test_a_request_that_waits_for_the_record_can_be_cancelled_and_is_not_taken_twice() -> None:
@@ -177,7 +179,9 @@ def test_a_request_that_waits_for_the_record_can_be_cancelled_and_is_not_taken_t
     (twice,) = rig.feed(called())
     assert twice.is_error
     assert rig.feed(ev.AgentCancelled(ONE, RawJson(b"1"), "why")) == []
-    assert only(rig.link(recorded(7)), CancelCall) == [CancelCall(OLD, "the agent does not wait for it")]
+    assert only(rig.link(recorded(7)), CancelCall) == [
+        CancelCall(OLD, "the agent does not wait for it", answered=True)
+    ]
 
 
 def test_a_record_in_pieces_is_known_with_its_last_one() -> None:
@@ -193,15 +197,15 @@ def test_of_two_calls_with_one_id_the_later_is_the_one_that_is_open() -> None:
     rig.link(recorded(9), recorded(7, ended=True))
     effects = rig.resume(called())
     assert only(effects, Resume) == [Resume(call_of(0, 9))]
-    assert only(effects, Written) == [Written([OLD])]
+    assert only(effects, LetGo) == [LetGo(ONE, OLD)]
 
 
 def test_a_call_that_nobody_claims_is_cancelled_and_one_that_has_ended_is_forgotten() -> None:
     rig = Rig()
     rig.link(recorded(7), recorded(8, request="2", ended=True))
     effects = rig.resume()
-    assert only(effects, CancelCall) == [CancelCall(OLD, "the agent does not wait for it")]
-    assert only(effects, Written) == [Written([call_of(0, 8)])]
+    assert only(effects, CancelCall) == [CancelCall(OLD, "the agent does not wait for it", answered=True)]
+    assert only(effects, LetGo) == [LetGo(ONE, OLD), LetGo(ONE, call_of(0, 8))]
 
 
 @behaviour("calls:isolation")
@@ -263,8 +267,36 @@ def test_after_a_broken_link_the_same_supervisor_is_told_what_has_ended_here() -
     rig.unlink()
     again = recorded(0)
     effects = rig.link(msgspec.structs.replace(again, call=call.call))
-    assert only(effects, CancelCall) == [CancelCall(call.call, "the link was down")]
+    assert only(effects, CancelCall) == [CancelCall(call.call, "the link was down", answered=True)]
     assert only(effects, Resume) == []
+
+
+@behaviour("calls:honest-delivery")
+@pytest.mark.parametrize("came", ["anew", "back"])
+def test_what_ended_here_with_the_link_is_remembered_until_its_agent_has_read_that(came: str) -> None:
+    rig = Rig()
+    rig.link()
+    if came == "anew":
+        rig.come()
+        (call,) = rig.feed(called())
+    else:
+        (call,) = only(rig.resume(called()), Call)
+    assert [code(reply) for reply in rig.unlink()] == ["link_broken"]
+    effects = rig.link(msgspec.structs.replace(recorded(0, ended=True), call=call.call))
+    assert only(effects, Written) == [], "the reply may be unread"
+    assert only(effects, LetGo) == [LetGo(ONE, call.call)]
+
+
+def test_what_ended_with_the_link_and_whose_agent_is_gone_is_remembered_no_longer() -> None:
+    rig = Rig()
+    rig.link()
+    rig.come()
+    (call,) = rig.feed(called())
+    rig.unlink()
+    rig.feed(ev.AgentLeft(ONE))
+    effects = rig.link(msgspec.structs.replace(recorded(0, ended=True), call=call.call))
+    assert only(effects, Written) == [Written([call.call])]
+    assert only(effects, LetGo) == []
 
 
 def test_call_numbers_of_two_brokers_never_meet() -> None:

@@ -1,9 +1,9 @@
 """Brokers that die at any moment, against the smallest supervisor and the smallest carriers that can be
 right.
 
-What a broker has said and nobody has heard yet is lost with it, up to any point. The oracle counts what
-servers have run: no request twice, each is answered once, what is told as not delivered was not, and no agent
-is shown a question twice.
+What a broker has said and nobody has heard yet is lost with it, up to any point; what it has said to an agent
+that does not read, all the more. The oracle counts what servers have run: no request twice, each is answered
+once, what is told as not delivered was not, and no agent is shown a question twice.
 """
 
 from typing import Any
@@ -47,6 +47,8 @@ class SimCall:
     def __init__(self, call: Call) -> None:
         self.said = call
         self.ended = False
+        self.stripped = False
+        """How it ended is forgotten."""
         self.asks: list[AskId] = []
         """Open ones."""
 
@@ -60,6 +62,9 @@ class SimCarrier:
         self.open: list[RawJson] = []
         self.asked: list[AskId] = []
         self.epoch = Epoch("")
+        self.reads = True
+        self.unread: list[Any] = []
+        """What lies in the broker as long as it does not read."""
 
 
 class RecoveryMachine(RuleBasedStateMachine):
@@ -74,6 +79,8 @@ class RecoveryMachine(RuleBasedStateMachine):
         """Whom the supervisor has heard to be given up."""
         self.link = "down"
         """Or `greeted`, or `up`."""
+        self.met = (0, 0)
+        """Which supervisor has met which broker last."""
         self.unheard: list[Message] = []
         """What the supervisor has not heard yet."""
         self.unread: list[Any] = []
@@ -85,8 +92,8 @@ class RecoveryMachine(RuleBasedStateMachine):
     def epoch(self) -> Epoch:
         return Epoch(f"e{self.epochs}")
 
-    @initialize(calls=st.integers(0, 4), asks=st.integers(0, 2), died=st.booleans())
-    def some_are_there(self, calls: int, asks: int, *, died: bool) -> None:
+    @initialize(calls=st.integers(0, 4), asks=st.integers(0, 2), cut=st.booleans(), died=st.booleans())
+    def some_are_there(self, calls: int, asks: int, *, cut: bool, died: bool) -> None:
         """Most runs begin in the middle of things: few would get there by themselves."""
         for name in NAMES[:2]:
             self.comes(SessionId(name))
@@ -97,6 +104,11 @@ class RecoveryMachine(RuleBasedStateMachine):
         self.settle()
         for number in range(asks if calls else 0):
             self.a_server_asks(number)
+        if cut:
+            self.reads_no_more(SessionId(NAMES[0]))
+            self.the_supervisor_dies(told=False)
+            self.supervisor_greets()
+            self.supervisor_tells(1)
         self.settle()
         if died:
             self.the_broker_dies(0, 0)
@@ -120,7 +132,11 @@ class RecoveryMachine(RuleBasedStateMachine):
         unheard, self.unheard = self.unheard[:heard], self.unheard[heard:]
         unread, self.unread = self.unread[:read], self.unread[read:]
         for effect in unread:
-            self.reads(effect)
+            carrier = self.carriers.get(getattr(effect, "session", SessionId("")))
+            if carrier is None or carrier.reads:
+                self.reads(effect)
+            else:
+                carrier.unread.append(effect)
         for message in unheard:
             if self.link != "down":
                 self.hears(message)
@@ -138,6 +154,8 @@ class RecoveryMachine(RuleBasedStateMachine):
                 self.judge(effect)
                 if effect.call:
                     self.unheard.append(Written([effect.call]))
+            case ef.LetGo():
+                self.unheard.append(Written([effect.call]))
             case ef.SendAsk():
                 assert effect.ask not in carrier.asked, "shown twice"
                 carrier.asked.append(effect.ask)
@@ -162,6 +180,9 @@ class RecoveryMachine(RuleBasedStateMachine):
                 assert self.run[who] == 1, "run twice"
                 assert message.call not in self.record
                 self.record[message.call] = SimCall(message)
+            case CancelCall(answered=True):
+                sim = self.record[message.call]
+                sim.ended = sim.stripped = True
             case CancelCall():
                 self.record.pop(message.call, None)
             case Written():
@@ -188,7 +209,7 @@ class RecoveryMachine(RuleBasedStateMachine):
         sim = self.record.get(call)
         if self.link != "up":
             return
-        if sim is None:
+        if sim is None or sim.stripped:
             self.feed(Failed(call, "lost", "maybe", ""))
         elif sim.ended:
             self.feed(Answered(call, is_error=False, body=RESULT))
@@ -234,7 +255,7 @@ class RecoveryMachine(RuleBasedStateMachine):
     def cancels(self, session: SessionId, pick: int) -> None:
         self.settle()
         carrier = self.carriers.get(session)
-        if carrier is not None and carrier.open:
+        if carrier is not None and carrier.open and not carrier.unread:
             request = carrier.open.pop(pick % len(carrier.open))
             if carrier.here:
                 self.feed(ev.AgentCancelled(session, request, ""))
@@ -244,10 +265,29 @@ class RecoveryMachine(RuleBasedStateMachine):
         """An agent answers what it was asked."""
         self.settle()
         carrier = self.carriers.get(session)
-        if carrier is not None and carrier.here and carrier.asked:
+        if carrier is not None and carrier.here and carrier.asked and not carrier.unread:
             ask = carrier.asked.pop(pick % len(carrier.asked))
             said = RawJson(session.encode())
             self.feed(ev.AgentAnswered(session, ask, is_error=False, body=said))
+
+    @rule(session=SESSIONS)
+    def reads_no_more(self, session: SessionId) -> None:
+        self.settle()
+        carrier = self.carriers.get(session)
+        if carrier is not None and carrier.here:
+            carrier.reads = False
+
+    @rule(session=SESSIONS)
+    def reads_again(self, session: SessionId) -> None:
+        self.settle()
+        carrier = self.carriers.get(session)
+        if carrier is not None:
+            self.read_on(carrier, 99)
+
+    def read_on(self, carrier: SimCarrier, read: int) -> None:
+        unread, carrier.unread, carrier.reads = carrier.unread[:read], [], True
+        for effect in unread:
+            self.reads(effect)
 
     @precondition(lambda self: any(not carrier.here for carrier in self.carriers.values()))
     @rule(pick=PICK)
@@ -297,6 +337,9 @@ class RecoveryMachine(RuleBasedStateMachine):
     def the_broker_dies(self, heard: int, read: int) -> None:
         """With whatever it had said that nobody has heard."""
         self.carry(heard, read)
+        for carrier in self.carriers.values():
+            if not carrier.reads:
+                self.read_on(carrier, read)
         self.unheard.clear()
         self.unread.clear()
         self.link = "down"
@@ -310,6 +353,11 @@ class RecoveryMachine(RuleBasedStateMachine):
     def supervisor_greets(self) -> None:
         self.settle()
         self.link = "greeted"
+        if self.met == (self.epochs, self.life):  # all that was open is cancelled, and not forgotten
+            for sim in self.record.values():
+                sim.stripped = sim.stripped or not sim.ended
+                sim.ended = True
+        self.met = (self.epochs, self.life)
         self.feed(ev.SupervisorCame(100_000, self.epoch))
 
     @precondition(lambda self: self.link == "greeted")
@@ -350,7 +398,7 @@ class RecoveryMachine(RuleBasedStateMachine):
         core.check()
         if not self.unread and not self.unheard:
             for session, carrier in self.carriers.items():
-                if carrier.here:
+                if carrier.here and not carrier.unread:
                     assert sorted(core.sessions[session].owed) == sorted(carrier.open)
             if self.link == "up":
                 assert {call for call, owed in core.ledger.calls.items() if owed.stage == "sent"} <= set(
@@ -359,7 +407,8 @@ class RecoveryMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Everybody comes back, every server answers, and nothing is left."""
-        self.settle()
+        for session in list(self.carriers):
+            self.reads_again(session)
         if self.link == "down":
             self.supervisor_greets()
         if self.link == "greeted":

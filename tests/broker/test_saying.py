@@ -38,7 +38,14 @@ def test_every_effect_for_agents_has_a_way_and_none_for_the_supervisor_has() -> 
     ways = saying(Rig().core, Carriers()).ways
     to_supervisor = set(get_args(effects.LinkEffect))
     others = set(get_args(effects.AnyEffect)) - to_supervisor
-    own = {effects.UseRoots, effects.TellServed, effects.TellStateful, effects.Note, effects.End}
+    own = {
+        effects.UseRoots,
+        effects.TellServed,
+        effects.TellStateful,
+        effects.LetGo,
+        effects.Note,
+        effects.End,
+    }
     assert others - ways.keys() == own, "the shell performs these itself"
     assert not to_supervisor & ways.keys()
 

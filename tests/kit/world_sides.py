@@ -329,7 +329,9 @@ class BrokerSide(Side):
         if agent is None:
             raise Violation(f"{effect} is for an agent that is gone")
         if isinstance(agent, Party):
-            if not isinstance(effect, bf.TellServed | bf.TellStateful):
+            if isinstance(effect, bf.LetGo):
+                self._written(effect)
+            elif not isinstance(effect, bf.TellServed | bf.TellStateful):
                 token = agent.take(effect, self.world.now)
                 self._written(effect)
                 if token is not None:
@@ -350,7 +352,7 @@ class BrokerSide(Side):
     def deliver(self, carrier: Carrier, line: Line) -> None:
         """The agent reads this."""
         effect = line.effect
-        if not isinstance(effect, bf.TellServed | bf.TellStateful):
+        if not isinstance(effect, bf.TellServed | bf.TellStateful | bf.LetGo):
             carrier.agent.take(effect, line.at)
         carrier.passed(effect, self.world.mishaps)
         if isinstance(effect, bf.SendAsk):

@@ -310,6 +310,21 @@ def test_a_spare_past_its_age_makes_way_for_a_fresh_one() -> None:
     assert a.on(2) not in (first, spare)
 
 
+@behaviour("recycling:leases")
+def test_an_instance_that_is_to_be_replaced_is_leased_to_nobody_when_its_pool_begins_to_lease() -> None:
+    wanted: dict[str, Any] = {"max_instances": 2, "min_instances": 1, "limit_rss_mb": 100}
+    a = house(**wanted)
+    a.up()
+    (first,) = a.core.roster.instances
+    measure(a, first, 150)
+    assert a.closing == [], "another greets first"
+    a.do(Wanted([spec(sharing="session", **wanted)]))
+    a.call(1, "a")
+    a.up()
+    assert a.closing == [first]
+    assert a.on(1) != first
+
+
 def test_what_is_measured_of_a_pool_without_a_limit_means_nothing() -> None:
     a = house()
     measure(a, a.served(1, "a"), 10_000)

@@ -97,6 +97,24 @@ def test_when_both_die_open_calls_are_lost_and_the_agent_works_on(first: str) ->
     assert world.book.outcomes == {"link_broken": 1, "ok": 1}
 
 
+@behaviour("death:broker-pause", "record:nothing-runs-twice")
+def test_calls_that_ended_with_the_link_are_not_run_again_though_their_agent_had_not_read_that() -> None:
+    world, agent = begun(Traits(answer_s=2.0))
+    for _ in range(6):
+        world.call(agent, "s__t0")
+    world.deaths.choke(1.0)
+    world.run(0.1)
+    world.wire.cut(told=True)
+    world.wire.join()
+    world.run(1.5)
+    assert len(agent.open) == 6
+    world.kill_broker(0.1, fate="back")
+    world.run(6)
+    assert set(world.book.ran.values()) == {1}
+    assert not agent.open
+    calm_down(world)
+
+
 @behaviour("lease:never-silently")
 def test_a_link_that_is_cut_before_a_holder_is_back_at_the_next_broker_leaves_it_its_word_of_loss() -> None:
     policy = replace(POLICY, sharing="session", spares=0)

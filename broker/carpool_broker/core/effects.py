@@ -268,6 +268,15 @@ class TellStateful(Effect, frozen=True):
     servers: tuple[ServerName, ...]
 
 
+class LetGo(Effect, frozen=True):
+    """The record may forget this call of the session once all that was said to the session so far is with its
+    carrier: its answer may be a part of that. (It is `Written` then.)
+    """
+
+    session: SessionId
+    call: CallId
+
+
 class Note(Effect, frozen=True):
     """A line for the broker's log."""
 
@@ -299,6 +308,7 @@ OwnEffect = (
     | UseRoots
     | TellServed
     | TellStateful
+    | LetGo
     | Note
     | End
 )

@@ -12,7 +12,7 @@ Knows nothing of: who is here, what becomes of a request.
 
 from collections.abc import Callable, Iterator
 
-from carpool_broker.core.effects import AnyEffect
+from carpool_broker.core.effects import AnyEffect, LetGo
 from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.ids import CallId, RawJson, ServerName, SessionId
 from carpool_protocol.messages import CancelCall, Recorded, RecordedCall, Written
@@ -88,6 +88,16 @@ class Record:
             self._out(Written([call.call]))
         else:
             self._out(CancelCall(call.call, reason))
+
+    def let_go(self, call: RecordedCall, reason: str) -> None:
+        """Its agent is here and does not wait for it: it has cancelled it, or has an answer, or is to have
+        one that was said and may be unread. Until that is with its carrier the supervisor remembers that the
+        call was there: else, if we died now, it would be said to the next broker and taken for a new one.
+        """
+        self.take(call)
+        if not call.ended:
+            self._out(CancelCall(call.call, reason, answered=True))
+        self._out(LetGo(call.session, call.call))
 
     def overdue(self, now: float) -> None:
         """Calls that no retry came for."""

@@ -143,9 +143,10 @@ class Recovery:
 
     def _release_own(self, session: SessionId) -> None:
         """The link was down for a while: what this very broker had sent has ended here."""
+        let_go = self.record.let_go if session in self._sessions else self.record.release
         for call in self.record.calls_of(session):
             if life_of(call.call) == self._life:
-                self.record.release(call, "the link was down")
+                let_go(call, "the link was down")
 
     def supervisor_went(self) -> None:
         """What it remembered is gone with it."""
@@ -265,7 +266,7 @@ class Recovery:
             if awaited and life_of(left.call) != self._life:
                 self.record.park(left, now, self._ledger.bounds.park_s)
             else:
-                self.record.release(left, "the agent does not wait for it")
+                self.record.let_go(left, "the agent does not wait for it")
         if not known and not any(owed.session is session for owed in self._adopted.values()):
             self._before.over(session.id)
         self._back[session.id] = self.epoch

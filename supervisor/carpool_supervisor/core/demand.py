@@ -45,8 +45,11 @@ def may_end(instance: Instance, leases: Leases) -> bool:
 
 
 def is_spent(instance: Instance, leases: Leases) -> bool:
-    """It served several sessions before its pool began to lease: it is never leased, and ends."""
-    return instance.calls > 0 and instance.state is State.SERVING and leases.holder(instance.id) is None
+    """It served several sessions before its pool began to lease, or was to be replaced by then: it is never
+    leased, and ends.
+    """
+    over = instance.calls > 0 or bool(instance.worn)
+    return over and instance.state is State.SERVING and leases.holder(instance.id) is None
 
 
 def _in_use(pool: Pool, leases: Leases) -> int:

@@ -347,7 +347,8 @@ class Wishes:
             assert not pool.plain or pool.mode == "concurrent"
             if pool.mode == "session":
                 for instance in pool.serving:
-                    assert self._leases.knows(instance.id) or instance.calls, "nobody's, and not spent"
+                    spent = instance.calls or instance.worn
+                    assert self._leases.knows(instance.id) or spent, "nobody's, and not spent"
             else:
                 assert not self._leases.in_line(pool.key), f"{pool.key} leases nothing, and some wait"
                 assert not self._leases.spares(pool.key)

@@ -84,7 +84,7 @@ def _main(verb: str, arguments: list[str]) -> int:
             return 0
         if outcome == REFUSED:
             _say(pump.refusal)
-            return EXIT_NO_BROKER
+            return EXIT_USAGE  # a broker is there: what it was told is wrong, or of another version
         deaths = 0 if kept.has_told else deaths + 1
         if kept.is_full or deaths > DEATHS:
             why = "more was open than is kept for that" if kept.is_full else "those before it died as well"

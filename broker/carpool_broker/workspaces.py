@@ -13,7 +13,7 @@ from carpool_protocol.config.load import ConfigFile, Layer, load_layer
 from carpool_protocol.config.model import Config
 from carpool_protocol.config.project import Workspace, find_workspace
 from carpool_protocol.config.stamps import Stamp, is_current, stamp
-from carpool_protocol.config.trust import Trust, read_trust, trust_of
+from carpool_protocol.config.trust import Trust, complaint, read_trust, trust_of
 
 log = logging.getLogger("carpool.broker")
 
@@ -75,6 +75,8 @@ class Workspaces:
         self._home = home
         self._store = store
         self._store_seen: Stamp = stamp(store)
+        self._store_wrong = ""
+        """What was last said of it."""
         self._by_place: dict[Place, Workspace] = {}
         self.projects: dict[str, Project] = {}
         """By the path of the project file."""
@@ -129,6 +131,10 @@ class Workspaces:
         layer = load_layer(ConfigFile(workspace.file, asked_for=True), self._home, project=True)
         project.take(workspace, layer)
         trusted = read_trust(self._store) if self._store else {}
+        wrong = complaint(self._store) if self._store else ""
+        if wrong and wrong != self._store_wrong:
+            log.warning("%s", wrong)
+        self._store_wrong = wrong
         project.trust = trust_of(trusted, workspace, project.digest)
         for text in project.said():
             if text not in before:

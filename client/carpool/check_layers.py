@@ -22,7 +22,7 @@ from carpool_protocol.config.model import Config, ServerConfig
 from carpool_protocol.config.named import roots_of
 from carpool_protocol.config.problems import ConfigProblem
 from carpool_protocol.config.project import Workspace, find_workspace, named_at
-from carpool_protocol.config.trust import read_trust, trust_of
+from carpool_protocol.config.trust import complaint, read_trust, trust_of
 
 
 class Checked(Struct, kw_only=True):
@@ -132,6 +132,7 @@ def _over(found: Checked, user: Config, workspace: Workspace, home: str, store: 
     found.warnings += _idle_patterns(config)
     trust = trust_of(read_trust(store), workspace, layer.digest)
     servers = [*config.servers, *config.unusable]
+    found.warnings += [said] if servers and (said := complaint(store)) else []
     found.project |= {"trust": trust if servers else "nothing", "servers": servers}
     found.warnings += [each.render() for each in shadowed(user, config)]
     merged = merge(user, config)

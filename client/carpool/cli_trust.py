@@ -21,7 +21,7 @@ from carpool_protocol.config.merge import merge, shadowed
 from carpool_protocol.config.model import Config, ServerConfig
 from carpool_protocol.config.named import roots_of
 from carpool_protocol.config.project import PROJECT_FILES, Workspace, find_workspace, named_at
-from carpool_protocol.config.trust import Trust, give_trust, read_trust, take_trust, trust_of
+from carpool_protocol.config.trust import Trust, give_trust, mend, read_trust, take_trust, trust_of
 
 T = TypeVar("T")
 Facts = dict[str, Any]
@@ -44,6 +44,8 @@ def trust(directory: str | None, *, yes: bool, revoke: bool, listing: bool, as_j
     if yes + revoke + listing > 1 or (listing and directory):
         raise click.UsageError("--yes, --revoke and --list exclude each other; --list takes no directory")
     store = paths.trust_file(paths.state_dir(os.environ, the_place().directory))
+    if said := _store(lambda: mend(store)):
+        click.echo(f"carpool: {display.printable(said)}", err=True)
     if listing:
         _list(store, as_json=as_json)
         return

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec import structs
 
 from carpool_broker.configuration import DAEMON, Configuration
@@ -130,6 +131,20 @@ def test_after_a_change_a_project_waits_for_trust_again(tmp_path: Path) -> None:
     take_trust(house.store, find_workspace(str(file.parent), str(tmp_path)))
     house.look()
     assert runs(house.seen(ONE)) == {}
+
+
+def test_a_store_of_trust_that_cannot_be_read_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = House(tmp_path, {})
+    house.trust(house.project("p", {"b": {"command": "its"}}))
+    Path(house.store).write_text("{")
+    house.come(ONE, "p")
+    Path(house.store).write_text("[]")
+    house.look()
+    said = [text for text in caplog.messages if "trust.json" in text]
+    assert len(said) == 1
+    assert "is not a file of trust of this version; no project is trusted until" in said[0]
 
 
 @behaviour("trust:no-takeover", "workspaces:override")

@@ -129,6 +129,20 @@ def test_a_change_is_said_and_asked_again(house: House) -> None:
     assert "has changed since you trusted it" in done.stdout
 
 
+@behaviour("trust:asked")
+def test_a_store_that_is_damaged_is_said_and_kept_aside(house: House) -> None:
+    file = project(house)
+    house.run("trust", "--yes", str(file.parent))
+    (store,) = house.base.rglob("trust.json")
+    store.write_text("{")
+    said = f"{store} is not a file of trust of this version; "
+    assert any(text.startswith(said) for text in checked(house, file.parent)["warnings"])
+    done = house.run("trust", "--yes", str(file.parent))
+    assert (done.returncode, trusted(house)) == (0, [str(file)])
+    assert f"{said}it is now {store}.aside-1, and no project is trusted" in done.stderr
+    assert store.with_name("trust.json.aside-1").read_text() == "{"
+
+
 def test_trust_is_taken_back(house: House) -> None:
     file = project(house)
     house.run("trust", "--yes", str(file.parent))

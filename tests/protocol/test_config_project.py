@@ -13,7 +13,7 @@ from carpool_protocol.config.model import Config
 from carpool_protocol.config.project import PROJECT_FILES, Workspace, find_workspace
 from carpool_protocol.config.shape import read_config
 from carpool_protocol.config.stamps import is_current
-from carpool_protocol.config.trust import give_trust, read_trust, take_trust, trust_of
+from carpool_protocol.config.trust import complaint, give_trust, mend, read_trust, take_trust, trust_of
 from carpool_protocol.ids import ServerName
 from tests.behaviours import behaviour
 
@@ -195,10 +195,17 @@ def test_a_directory_that_links_to_trusted_bytes_is_not_trusted(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"trusted": 3}', "[" * 5000, '{"trusted": {"a": 1}}'])
-def test_a_store_that_cannot_be_read_trusts_nothing(tmp_path: Path, text: str) -> None:
+def test_a_store_that_cannot_be_read_trusts_nothing_and_is_set_aside(tmp_path: Path, text: str) -> None:
     store = touch(tmp_path / "trust.json", text)
     assert read_trust(str(store)) == {}
+    assert complaint(str(store)).startswith(f"{store} is not a file of trust of this version; no project is")
+    assert store.read_text() == text, "who only reads it leaves it alone"
+    assert f"it is now {store}.aside-1, and no project is trusted" in mend(str(store))
+    assert mend(str(store)) == complaint(str(store)) == ""
+    assert (tmp_path / "trust.json.aside-1").read_text() == text
+    store.write_text(text)
     give_trust(str(store), Workspace("/p", "/p/.mcp.json"), "d")
+    assert (tmp_path / "trust.json.aside-2").read_text() == text
     assert read_trust(str(store)) == {"/p/.mcp.json": "d"}
     assert store.stat().st_mode & 0o777 == 0o600
 

@@ -3,7 +3,8 @@
 Owns the file of trust in the state directory: `{path of a project file: digest of the bytes}`. Project files
 are code (design section 10): they name commands to run. Trust is for the very bytes that were looked at, with
 those of every file they bring in (`load.Layer.digest`); another byte, and it is asked again. Written by
-`carpool trust`, read by the broker. A file that cannot be read trusts nothing.
+`carpool trust`, read by the broker. A file that cannot be read trusts nothing, and is never written over: who
+changes it sets it aside, under the lock, and who only reads it says so (`complaint`).
 
 Knows nothing of: who is asked, what is in the files.
 """
@@ -12,12 +13,12 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
 
-from carpool_protocol import private_files
+from carpool_protocol import private_files, state_file
 from carpool_protocol.config.project import Workspace
 
 Trust = Literal["trusted", "untrusted", "changed"]
@@ -30,6 +31,7 @@ class _Store(Struct):
 
 
 _decoder = msgspec.json.Decoder(_Store)
+_LOST: Final = "no project is trusted until `carpool trust` is said again"
 
 
 def key_of(workspace: Workspace) -> str:
@@ -44,11 +46,41 @@ def key_of(workspace: Workspace) -> str:
 
 def read_trust(store: str) -> dict[str, str]:
     """Digests of what is trusted, by `key_of`. Empty where there is no store or it cannot be read."""
+    return _read(store)[0]
+
+
+def complaint(store: str) -> str:
+    """What is wrong with the store and what that means, a sentence; empty: nothing is, or there is none."""
+    why = _read(store)[1]
+    return f"{store} {why}; {_LOST}" if why else ""
+
+
+def mend(store: str) -> str:
+    """Set a store aside that cannot be read, and say so, a sentence; empty: nothing is wrong with it. Raises
+    `OSError`.
+    """
+    if not _read(store)[1]:
+        return ""
+    with _locked(store):
+        return _mended(store)
+
+
+def _read(store: str) -> tuple[dict[str, str], str]:
+    """What is trusted, and what is wrong with the file, a clause."""
     try:
         with open(store, "rb") as file:
-            return _decoder.decode(file.read()).trusted
-    except (OSError, ValueError, msgspec.MsgspecError, RecursionError):
-        return {}
+            return _decoder.decode(file.read()).trusted, ""
+    except FileNotFoundError:
+        return {}, ""
+    except OSError as error:
+        return {}, f"cannot be read ({error.strerror})"
+    except (ValueError, msgspec.MsgspecError, RecursionError):
+        return {}, "is not a file of trust of this version"
+
+
+def _mended(store: str) -> str:
+    why = _read(store)[1]
+    return state_file.set_aside(store, why, _LOST) if why else ""
 
 
 def trust_of(trusted: dict[str, str], workspace: Workspace, digest: str) -> Trust:
@@ -72,11 +104,18 @@ def take_trust(store: str, workspace: Workspace) -> bool:
 
 
 @contextmanager
-def _changed(store: str) -> Iterator[dict[str, str]]:
-    """The store, written back whole or not at all, by one at a time."""
+def _locked(store: str) -> Iterator[None]:
     os.makedirs(os.path.dirname(store), mode=0o700, exist_ok=True)
     with open(private_files.open_to_append(store + ".lock"), "a", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _changed(store: str) -> Iterator[dict[str, str]]:
+    """The store, written back whole or not at all, by one at a time."""
+    with _locked(store):
+        _mended(store)
         trusted = read_trust(store)
         yield trusted
         private_files.replace(

@@ -47,12 +47,13 @@ MAX_DETAIL_CHARS = 500
 
 
 class ControlError(Exception):
-    """The request cannot be served. `slug` is a fault of `faults`."""
+    """The request cannot be served. `slug` is a fault of `faults`, `server` the one it is about."""
 
-    def __init__(self, slug: str, detail: str) -> None:
+    def __init__(self, slug: str, detail: str, server: str = "") -> None:
         super().__init__(detail)
         self.slug = slug
         self.detail = detail
+        self.server = server
 
 
 class _ToolsParams(Struct):
@@ -221,6 +222,8 @@ class Control:
         if isinstance(found, Ambiguous):
             names = ", ".join(found.candidates)
             raise ControlError("unknown_tool", f"More than one server has it; say which: {names}.")
+        if (off := self._core.outlook.off(self._core.sessions[session], params.name)) is not None:
+            raise ControlError("disabled", off[1], off[0])
         suggestions = getattr(found, "suggestions", ())
         raise ControlError("unknown_tool", f"Did you mean {', '.join(suggestions)}?" if suggestions else "")
 

@@ -309,7 +309,7 @@ class Hosting(Host):
             try:
                 line = result_line(asked.id, await self.answer(session, asked.method, asked.params))
             except ControlError as error:
-                _, body = for_method(fault(error.slug, detail=error.detail), "")
+                _, body = for_method(fault(error.slug, server=error.server, detail=error.detail), "")
                 line = error_body_line(asked.id, body)
             self.write(session, line, asked.id, answers=True)
             self.settle()

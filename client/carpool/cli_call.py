@@ -139,6 +139,8 @@ def _listed(name: str, workspace: str) -> dict[str, Any]:
         except DoorError as error:
             fail_at(error)
         except AnsweredError as error:
+            if error.slug() != "unknown_tool":
+                fail(str(error))
             more = "Only lists that are known are looked at; `carpool tools` has every server tell its own"
             fail(f"{error} {more}")
     tool: dict[str, Any] = answer["tools"][0]

@@ -45,6 +45,13 @@ class AnsweredError(Exception):
         super().__init__(message)
         self.error = error
 
+    def slug(self) -> str:
+        """Which of carpool's faults it is; empty: none of them."""
+        try:
+            return _error.decode(self.error).data.code
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return ""
+
 
 class _Line(Struct):
     id: Any = None
@@ -54,11 +61,20 @@ class _Line(Struct):
     error: Raw | UnsetType = UNSET
 
 
-class _Error(Struct):
+class _Data(Struct, frozen=True):
+    code: str = ""
+
+
+class _Message(Struct):
     message: str = ""
 
 
+class _Error(Struct):
+    data: _Data = _Data()
+
+
 _line = msgspec.json.Decoder(_Line)
+_message = msgspec.json.Decoder(_Message)
 _error = msgspec.json.Decoder(_Error)
 _encode = msgspec.json.encode
 
@@ -250,7 +266,7 @@ def _number(raw_id: bytes) -> int:
 
 def _message_of(error: Raw) -> str:
     try:
-        return _error.decode(error).message
+        return _message.decode(error).message
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ""
 

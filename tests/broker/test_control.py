@@ -134,6 +134,16 @@ async def test_what_a_probe_found_is_told_to_the_supervisor(tmp_path: Path) -> N
     assert (await rig.refused("carpool/testify", server="git", kind="hearsay")).slug == "bad_params"
 
 
+@behaviour("call:dry-run", "switch:live")
+async def test_a_tool_of_a_disabled_server_is_refused_as_a_call_of_it(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.core.handle(AgentCame(session=ME, source=DAEMON, agent="", pid=1, carrier="cli"), 1.0)
+    refused = await rig.refused("carpool/tools", name="old__gone", offline=True)
+    assert (refused.slug, refused.server) == ("disabled", "old")
+    assert str(tmp_path) in refused.detail
+    assert (await rig.refused("carpool/tools", name="odd__gone", offline=True)).slug == "unknown_tool"
+
+
 async def test_tools_are_asked_for_once_a_supervisor_is_there_to_hear_it(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -89,6 +89,8 @@ async def test_a_server_that_its_file_disables_is_enabled_for_a_while(shared: Da
         async with shared.agent() as agent:
             fault = fault_of(await agent.call("off__echo", {"text": "x"}))
             assert fault["code"] == "disabled"
+            code, _, said = await shared.carpool("call", "off__echo", "--dry-run")
+            assert (code, "carpool enable off" in said, "lists that are known" in said) == (1, True, False)
             assert f"disabled in {shared.config}" in await switched(shared, "enable", "off")
             await agent.until_listed(lists("off"), "it is there")
             assert await agent.text("off__echo", {"text": "on"}) == "on"

@@ -22,6 +22,7 @@ from carpool_broker.core.view import View
 from carpool_broker.core.views import differing
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.messages import Discover, PoolChanged
+from carpool_protocol.names import may_be_of
 
 FAILING: Final = frozenset({"given_up", "stopped", "backing_off", "breaker_open", "half_open"})
 """States in which nothing waits for a pool's catalog."""
@@ -97,6 +98,18 @@ class Outlook:
     def view(self, session: Session) -> View:
         """What this session sees."""
         return self._registry.view(session.scope)
+
+    def off(self, session: Session, name: str) -> tuple[ServerName, str] | None:
+        """The disabled server that an unknown name can belong to, best by the longest head, and why it is
+        off.
+        """
+        separator = session.scope.separator
+        meant = [
+            (len(server if off.prefix is None else off.prefix), server, off.why)
+            for server, off in self.sources.disabled(session.source).items()
+            if may_be_of(name, server, separator, off.prefix)
+        ]
+        return max(meant)[1:] if meant else None
 
     def instructions(self, session: Session) -> str:
         """What servers say of themselves, and which are missing (rule 18)."""

@@ -32,7 +32,6 @@ from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.faults import TOOLS_CALL
 from carpool_protocol.ids import CallId, RawJson, ServerName, SessionId
 from carpool_protocol.messages import Discover, Feature
-from carpool_protocol.names import may_be_of
 from carpool_protocol.subjects import TASKS
 
 Out = Callable[[AnyEffect], None]
@@ -206,7 +205,10 @@ class Requests:
                 self._ledger.fail(owed, *self._outlook.refusal(state, now))
                 return
         asked = owed.asked
-        if found.fault in {"unknown_tool", "unknown_prompt"} and (off := self._off(owed)) is not None:
+        if (
+            found.fault in {"unknown_tool", "unknown_prompt"}
+            and (off := self._outlook.off(owed.session, asked.name)) is not None
+        ):
             owed.server, why = off
             self._ledger.fail(owed, "disabled", why)
             return
@@ -220,16 +222,6 @@ class Requests:
                 untrusted = server in self._outlook.sources.untrusted(owed.session.source)
                 detail = f"The server {server} {'awaits trust' if untrusted else 'is misconfigured'}: {why}."
         self._ledger.fail(owed, found.fault, detail)
-
-    def _off(self, owed: Owed) -> tuple[ServerName, str] | None:
-        """The disabled server that the name can belong to, best by the longest head, and why it is off."""
-        name, separator = owed.asked.name, owed.session.scope.separator
-        meant = [
-            (len(server if off.prefix is None else off.prefix), server, off.why)
-            for server, off in self._outlook.sources.disabled(owed.session.source).items()
-            if may_be_of(name, server, separator, off.prefix)
-        ]
-        return max(meant)[1:] if meant else None
 
     def _resolved(self, owed: Owed) -> None:
         """Its name no longer waits for a catalog."""

@@ -65,6 +65,11 @@ def trust(directory: str | None, *, yes: bool, revoke: bool, listing: bool, as_j
     config = layer.loaded.config
     if config is None:
         fail("\n".join(each.render() for each in layer.loaded.problems), EXIT_USAGE)
+    if not config.servers and not config.unusable:
+        # What else may be in it (`env_file`, `include`) is for servers of its own.
+        facts = {**described(workspace, layer, config, "untrusted", user), "trust": "nothing"}
+        _say(facts, as_json, "has no servers: there is nothing to trust")
+        return
     now = trust_of(read_trust(store), workspace, layer.digest)
     if user is not None and name:
         user = merge(user, user.workspaces[name])
@@ -129,7 +134,9 @@ def page(facts: Facts) -> str:
         ]
         for each in facts["servers"]
     ]
-    said.append(display.columns(["SERVER", "COMMAND", "VARIABLES"], rows) or "nothing")
+    said.append(
+        display.columns(["SERVER", "COMMAND", "VARIABLES"], rows) or "nothing that can be run as it is"
+    )
     notes = [f"{each['name']} runs in {each['cwd']}" for each in facts["servers"] if each["cwd"] != _HERE]
     notes += [
         f"{each['name']} is given your {', '.join(each['uses'])}" for each in facts["servers"] if each["uses"]

@@ -143,6 +143,16 @@ def test_a_store_that_is_damaged_is_said_and_kept_aside(house: House) -> None:
     assert store.with_name("trust.json.aside-1").read_text() == "{"
 
 
+@behaviour("trust:asked")
+def test_a_project_file_without_servers_is_nothing_to_ask_about(house: House) -> None:
+    file = project(house, '{"include": ["no/*.json"], "env_file": "env", "mcpServers": {}}')
+    done = house.run("trust", str(file.parent))
+    assert (done.returncode, trusted(house)) == (0, [])
+    assert done.stdout == f"{file} has no servers: there is nothing to trust\n"
+    facts = json.loads(house.run("trust", "--json", str(file.parent)).stdout)
+    assert (facts["trust"], facts["servers"]) == ("nothing", [])
+
+
 def test_trust_is_taken_back(house: House) -> None:
     file = project(house)
     house.run("trust", "--yes", str(file.parent))

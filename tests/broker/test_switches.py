@@ -119,7 +119,7 @@ def test_servers_that_have_left_start_with_what_their_files_say() -> None:
 
 def test_it_says_whose_word_it_is() -> None:
     switches = Switches()
-    assert switches.why_off(one(OFF)) == "It is disabled in /c.json."
+    assert switches.why_off(one(OFF)) == "/c.json says so."
     switches.turn(A, [one(A)], on=False)
     assert "until carpool stops" in switches.why_off(one(A))
     switches.turn_for(ONE, one(OFF), on=True)

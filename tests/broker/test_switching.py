@@ -84,7 +84,7 @@ def test_a_server_is_off_for_every_source_and_back_again(tmp_path: Path) -> None
     assert isinstance(read, SourceRead)
     assert (read.specs, sorted(read.disabled)) == ((), ["a", "off"])
     assert "`carpool disable`" in read.disabled[ServerName("a")].why
-    assert read.disabled[ServerName("off")].why == f"It is disabled in {house.file}."
+    assert read.disabled[ServerName("off")].why == f"{house.file} says so."
     told = house.turn("off", on=True)
     assert (told["enabled"], told["until"], told["disabled_in"]) == (True, "carpool stops", [str(house.file)])
     told = house.turn("a", on=True)

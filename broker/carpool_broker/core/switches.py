@@ -95,7 +95,7 @@ class Switches:
             return "`carpool disable --session` switched it off for this agent, until its session ends."
         if server.name in self.everyone:
             return "`carpool disable` switched it off, until carpool stops."
-        return f"It is disabled in {server.written_in}."
+        return f"{server.written_in} says so."
 
     def check(self) -> None:
         """Assert every invariant."""

@@ -9,6 +9,7 @@ Knows nothing of: how a file is edited (`config.edit`), what becomes of agents t
 import contextlib
 import fcntl
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -95,6 +96,10 @@ def add(
         fail(f"there is a server {name} already in {there[0]}; `carpool remove {name}` takes it out")
     change(config.file, lambda text: put(text, (SERVERS, name), server))
     _tell(name, config.file, "added to", as_json)
+    program = command[0] if command else ""
+    if program and not set(program) & {"/", "$", "~"} and "PATH" not in env and shutil.which(program) is None:
+        text = f"{display.printable(program)} is not in PATH here: {name} cannot start before it is installed"
+        click.echo(f"carpool: {text}", err=True)
 
 
 @click.command()

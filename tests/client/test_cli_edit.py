@@ -37,6 +37,16 @@ def test_a_server_is_added_to_a_file_that_is_made_for_it_and_taken_out_again(hou
     assert json.loads(file.read_text()) == {"mcpServers": {}}
 
 
+def test_a_command_that_is_not_here_is_added_and_said(house: House) -> None:
+    done = house.run("add", "a", "--", "no-such-program")
+    assert done.returncode == 0
+    assert done.stderr == (
+        "carpool: no-such-program is not in PATH here: a cannot start before it is installed\n"
+    )
+    for at, program in enumerate(("sh", "${SHELL}", "bin/later")):
+        assert house.run("add", f"b{at}", "--", program).stderr == ""
+
+
 def test_one_verb_at_a_time_edits_a_file(tmp_path: Path) -> None:
     file = tmp_path / "real" / "carpool.json"
     file.parent.mkdir()

@@ -65,9 +65,10 @@ def untyped_functions(source: str, file: str) -> Iterator[tuple[str, str, list[s
         if node.name.startswith("_") if named is None else node.name not in named:
             continue
         args = node.args
-        plain = [*args.posonlyargs, *args.args, *([args.vararg] if args.vararg else []), *args.kwonlyargs]
-        bare = [each.arg for each in plain if each.annotation is None or each is args.vararg]
-        bare += [args.kwarg.arg] if args.kwarg else []
+        bare = [each.arg for each in (*args.posonlyargs, *args.args) if each.annotation is None]
+        bare += [f"*{args.vararg.arg}"] if args.vararg else []
+        bare += [each.arg for each in args.kwonlyargs if each.annotation is None]
+        bare += [f"**{args.kwarg.arg}"] if args.kwarg else []
         if bare:
             line = min([node.lineno, *(each.lineno for each in node.decorator_list)])
             yield f"{file}:{line}", node.name, bare

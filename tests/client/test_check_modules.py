@@ -15,7 +15,7 @@ from tests.kit.house import House
 @pytest.mark.parametrize(
     ("source", "found"),
     [
-        ("def f(a, *b: int, c=1, **d: int): ...", [("m.py:1", "f", ["a", "b", "c", "d"])]),
+        ("def f(a, *b: int, c=1, **d: int): ...", [("m.py:1", "f", ["a", "*b", "c", "**d"])]),
         ("@some\n@other\nasync def f(a, /, b: int): ...", [("m.py:1", "f", ["a"])]),
         ("def f(a: int, *, b: str = ''): ...\ndef _g(a): ...\nclass C:\n    def h(self, a): ...", []),
         ("__all__ = ['_g', 'i']\ndef f(a): ...\ndef _g(a): ...", [("m.py:3", "_g", ["a"])]),

@@ -87,7 +87,8 @@ def test_parameters_that_have_no_schema_are_named() -> None:
     module = module_of(
         "def f(a, b: int, *c: int, d=1, **e: int) -> int: ...\ndef g(a: int, *, b: str = 'x'): ..."
     )
-    assert [without_types(each.function) for each in public_functions(module)] == [["a", "c", "d", "e"], []]
+    found = [without_types(each.function) for each in public_functions(module)]
+    assert found == [["a", "*c", "d", "**e"], []]
 
 
 @behaviour("python:schemas")
@@ -155,7 +156,7 @@ def test_a_function_without_types_takes_any_arguments_and_is_named_with_its_line
     )
     tools, said = offered(source)
     assert tools["f"].parameters == {"type": "object"}
-    assert said == ["mine.py:4: f: text, more have no types, so the tool takes any arguments"]
+    assert said == ["mine.py:4: f: text has no type, **more fits no schema, so the tool takes any arguments"]
     assert texts(called(source, text="a", other=1)) == ["aa", '{\n  "other": 1\n}']
 
 
@@ -164,6 +165,7 @@ def test_a_function_without_types_takes_any_arguments_and_is_named_with_its_line
     ("source", "line"),
     [
         ("def f(text):\n    ...\n", "mine.py:1: f: text has no type"),
+        ("def f(*all: int, **more: int):\n    ...\n", "mine.py:1: f: *all and **more fit no schema"),
         (
             "def f(x: 'Gone') -> None: ...\n",
             "mine.py:1: f: is no tool: NameError: name 'Gone' is not defined",

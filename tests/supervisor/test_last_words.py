@@ -37,6 +37,13 @@ Node.js v22.1.0
         ("starting\nsh: 1: no-such-thing: not found\n\n", "sh: 1: no-such-thing: not found"),
         ("one thing went wrong.\n", "one thing went wrong"),
         ("/usr/bin/python3: No module named carpool\n", "/usr/bin/python3: No module named carpool"),
+        (
+            "/x/python: Error while finding module specification for 'carpool.pymodule' "
+            "(ModuleNotFoundError: No module named 'carpool')\n",
+            "/x/python: Error while finding module specification for 'carpool.pymodule' "
+            "(ModuleNotFoundError: No module named 'carpool'); install carpool[python] for that Python, or "
+            "let `interpreter` name one that has it",
+        ),
         ("a " * LAST_WORDS_CHARS, ("a " * LAST_WORDS_CHARS)[:LAST_WORDS_CHARS]),
         ("  indented only\n}\n", ""),
         ("", ""),

@@ -7,11 +7,15 @@ Pure. Knows nothing of: schemas, the SDK, where modules come from.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 Function = Callable[..., Any]
+_STARS: Final[Mapping[object, str]] = {
+    inspect.Parameter.VAR_POSITIONAL: "*",
+    inspect.Parameter.VAR_KEYWORD: "**",
+}
 
 
 class Chosen(NamedTuple):
@@ -39,17 +43,25 @@ def public_functions(module: ModuleType) -> list[Chosen]:
 
 
 def without_types(function: Function) -> list[str]:
-    """Parameters from which no schema can be made: without an annotation, `*args` and `**kwargs`."""
+    """Parameters from which no schema can be made: without an annotation; and, with their stars, `*args` and
+    `**kwargs`, which no annotation helps.
+    """
     return [
-        each.name
+        _STARS.get(each.kind, "") + each.name
         for each in inspect.signature(function).parameters.values()
-        if each.annotation is each.empty or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        if each.annotation is each.empty or each.kind in _STARS
     ]
 
 
 def untyped_text(where: str, name: str, parameters: list[str], *, strict: bool) -> str:
-    """What is said of a function without types."""
-    which = ", ".join(parameters) + (" has no type" if len(parameters) == 1 else " have no types")
+    """What is said of a function without types. `parameters`: see `without_types`."""
+    bare = [each for each in parameters if not each.startswith("*")]
+    starred = [each for each in parameters if each.startswith("*")]
+    said = [", ".join(bare) + (" has no type" if len(bare) == 1 else " have no types")] if bare else []
+    said += (
+        [" and ".join(starred) + (" fits" if len(starred) == 1 else " fit") + " no schema"] if starred else []
+    )
+    which = ", ".join(said)
     return f"{where}: {name}: {which}" + ("" if strict else ", so the tool takes any arguments")
 
 

@@ -53,6 +53,10 @@ def told_error(pool: Pool) -> str:
     return f"{pool.last_error}: {pool.last_words}" if pool.last_words else pool.last_error
 
 
+_NO_CARPOOL: Final = "; install carpool[python] for that Python, or let `interpreter` name one that has it"
+"""What Python says where a server is a module (`python`) is no advice."""
+
+
 def last_words(stderr: str) -> str:
     """The line that tells most, of what a program wrote before it ended: the last one at the margin.
 
@@ -65,7 +69,8 @@ def last_words(stderr: str) -> str:
         and " " in line.strip()
         and not line.startswith("Node.js v")
     ]
-    return told[-1][:LAST_WORDS_CHARS].rstrip(".") if told else ""
+    words = told[-1][:LAST_WORDS_CHARS].rstrip(".") if told else ""
+    return words + (_NO_CARPOOL if "No module named 'carpool'" in words else "")
 
 
 OWN_LANE = (

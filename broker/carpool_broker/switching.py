@@ -36,6 +36,8 @@ class SwitchParams(Struct):
     """None: what the files say counts again, as they are now."""
     session: str = ""
     """For this one alone; empty: for everybody."""
+    only_check: bool = False
+    """Say whether it may be, and leave it as it is."""
 
 
 class Switching:
@@ -60,10 +62,10 @@ class Switching:
         if session:
             if params.on is None:
                 raise CannotSwitchError("A session has no file to go by.")
-            until = self._turn_for(session, name, sessions, on=params.on)
+            until = self._turn_for(session, name, sessions, on=params.on, only_check=params.only_check)
         else:
             if not problems:  # else what the file says is not in force: the switch says it still
-                self._turn(name, on=params.on)
+                self._turn(name, on=params.on, only_check=params.only_check)
             until = "carpool stops" if name in self._configuration.switches.everyone else ""
         return {
             "server": name,
@@ -74,7 +76,7 @@ class Switching:
             "problems": problems,
         }
 
-    def _turn(self, name: ServerName, *, on: bool | None) -> None:
+    def _turn(self, name: ServerName, *, on: bool | None, only_check: bool) -> None:
         configuration, switches = self._configuration, self._configuration.switches
         written = configuration.layers.written(name)
         if on is None:
@@ -84,12 +86,20 @@ class Switching:
         if not written:
             raise CannotSwitchError(self._unknown(name))
         self._look_at(name, written, on=on)
+        if only_check:
+            return
         switches.turn(name, written, on=on)
         log.info("%s is switched %s by an operator", name, "on" if on else "off")
         self._follow(configuration.switched())
 
     def _turn_for(
-        self, session: SessionId, name: ServerName, sessions: Collection[SessionId], *, on: bool
+        self,
+        session: SessionId,
+        name: ServerName,
+        sessions: Collection[SessionId],
+        *,
+        on: bool,
+        only_check: bool,
     ) -> Until:
         configuration, switches = self._configuration, self._configuration.switches
         if session not in sessions:
@@ -103,6 +113,8 @@ class Switching:
                 )
             raise CannotSwitchError(self._unknown(name))
         self._look_at(name, [written], on=on)
+        if only_check:
+            return ""
         switches.turn_for(session, written, on=on)
         log.info("%s is switched %s for %s by an operator", name, "on" if on else "off", session)
         self._follow(configuration.switched())

@@ -51,7 +51,7 @@ def _options(verb: Verb) -> Verb:
             default="",
             help="For this one alone, until it ends; `carpool status` shows the ids.",
         ),
-        click.argument("server"),
+        click.argument("servers", nargs=-1, required=True),
     ):
         verb = option(verb)
     return verb
@@ -59,37 +59,54 @@ def _options(verb: Verb) -> Verb:
 
 @click.command()
 @_options
-def enable(server: str, *, session: str, save: bool, file: str | None, as_json: bool) -> None:
-    """Switch SERVER on, whatever its file says: for all agents, until carpool stops."""
-    _switch(server, on=True, session=session, save=save, file=file, as_json=as_json)
+def enable(servers: tuple[str, ...], *, session: str, save: bool, file: str | None, as_json: bool) -> None:
+    """Switch SERVERS on, whatever their files say: for all agents, until carpool stops.
+
+    Nothing is switched where one of them cannot be.
+    """
+    _switch(servers, on=True, session=session, save=save, file=file, as_json=as_json)
 
 
 @click.command()
 @_options
-def disable(server: str, *, session: str, save: bool, file: str | None, as_json: bool) -> None:
-    """Switch SERVER off: for all agents and in every workspace, until carpool stops.
+def disable(servers: tuple[str, ...], *, session: str, save: bool, file: str | None, as_json: bool) -> None:
+    """Switch SERVERS off: for all agents and in every workspace, until carpool stops.
 
-    Its tools leave every list, calls that are open finish, and its processes end.
+    Their tools leave every list, calls that are open finish, and their processes end. Nothing is switched
+    where one of them cannot be.
     """
-    _switch(server, on=False, session=session, save=save, file=file, as_json=as_json)
+    _switch(servers, on=False, session=session, save=save, file=file, as_json=as_json)
 
 
-def _switch(name: str, *, on: bool, session: str, save: bool, file: str | None, as_json: bool) -> None:
+def _switch(
+    servers: tuple[str, ...], *, on: bool, session: str, save: bool, file: str | None, as_json: bool
+) -> None:
     if save and session:
         raise click.UsageError("--save is for all agents; --session ends with its session: say one of them")
     if file and not save:
         raise click.UsageError("--config says where --save writes")
+    names = list(dict.fromkeys(servers))
     if save:
-        _save(name, on=on, file=file, as_json=as_json)
+        _save(names, on=on, file=file, as_json=as_json)
         return
+    asked = [{"server": name, "on": on, "session": session} for name in names]
     with open_door(control=True) as door:
-        facts = ask(door, "carpool/switch", {"server": name, "on": on, "session": session})
-    if "refused" in facts:
-        fail(f"{name}: {facts['refused']}")
-    if as_json:
-        print_json(facts)
-    else:
-        click.echo(display.printable(said(facts)))
+        if len(asked) > 1:
+            _refused([ask(door, "carpool/switch", {**each, "only_check": True}) for each in asked])
+        found = [ask(door, "carpool/switch", each) for each in asked]
+    if as_json and not any("refused" in each for each in found):
+        print_json(found)
+        return
+    for facts in found:
+        if "refused" not in facts:
+            click.echo(display.printable(said(facts)))
+    _refused(found)
+
+
+def _refused(found: list[Facts]) -> None:
+    """End the verb where the broker has refused anything."""
+    if refused := [f"{each['server']}: {each['refused']}" for each in found if "refused" in each]:
+        fail("\n".join(refused))
 
 
 def said(facts: Facts) -> str:
@@ -112,45 +129,51 @@ def said(facts: Facts) -> str:
 # --- in the file ----------------------------------------------------------------------------------------
 
 
-def _save(name: str, *, on: bool, file: str | None, as_json: bool) -> None:
+def _save(names: list[str], *, on: bool, file: str | None, as_json: bool) -> None:
     store = paths.trust_file(paths.state_dir(os.environ, paths.runtime_dir(os.environ, os.getuid())))
     named = os.path.expanduser(file) if file else None
     found = read_layers(os.environ, named, working_directory(), store)
     if found.config is None or found.problems:
         fail("\n".join(each.render() for each in found.problems), EXIT_USAGE)
-    server = _written(found, name)
+    written = [_written(found, name) for name in names]
+    saved = [_saved(server, on=on) for server in written]
+    if as_json:
+        print_json(saved)
+    else:
+        for facts, server in zip(saved, written, strict=True):
+            _show(facts, server, found, on=on)
+    if any(facts["problems"] for facts in saved):
+        raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _saved(server: ServerConfig, *, on: bool) -> Facts:
     path = tuple(step for step in server.under if isinstance(step, str))
-    if len(path) != len(server.under):
-        key = "`disabled`, or `enabled`,"
-        fail(f"{server.file} holds its servers in a list: set {key} of {name} there by hand")
     changed = change(server.file, lambda text: switch(text, server.file, path, on=on), project=server.project)
-    running = _tell(name)
-    problems = [str(each) for each in running.get("problems", ())] if running else []
-    facts: Facts = {
-        "server": name,
+    running = _tell(server.name)
+    return {
+        "server": server.name,
         "session": "",
         "enabled": running["enabled"] if running else on,
         "until": "",
         "disabled_in": running["disabled_in"] if running else [] if on else [server.written_in],
-        "problems": problems,
+        "problems": [str(each) for each in running.get("problems", ())] if running else [],
         "file": server.file,
         "changed": changed,
         "running": running is not None,
     }
-    if as_json:
-        print_json(facts)
-    else:
-        _show(facts, server, found, on=on)
-    if problems:
-        raise click.exceptions.Exit(EXIT_FAILED)
 
 
 def _written(found: Checked, name: str) -> ServerConfig:
-    """The server that is in force here under this name. Ends the verb where there is none."""
+    """The server that is in force here under this name. Ends the verb where there is none, or where it
+    cannot be switched by an edit.
+    """
     assert found.config is not None
     server = found.config.servers.get(ServerName(name))
     if server is None:
         fail(_why_not(found, found.config, name))
+    if not all(isinstance(step, str) for step in server.under):
+        key = "`disabled`, or `enabled`,"
+        fail(f"{server.file} holds its servers in a list: set {key} of {name} there by hand")
     return server
 
 

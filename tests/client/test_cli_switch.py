@@ -33,7 +33,8 @@ def test_a_file_comes_to_say_it_and_is_as_it_was_when_that_is_taken_back(house: 
     assert file.read_text() == FILE.replace('{ "command": "x" }', '{ "command": "x", "disabled": true }')
     assert house.run("disable", "a", "--save").stdout == f"a is disabled in {file} already\n"
     done = house.run("enable", "a", "--save", "--json")
-    assert json.loads(done.stdout) == {
+    [facts] = json.loads(done.stdout)
+    assert facts == {
         "server": "a",
         "session": "",
         "enabled": True,
@@ -45,6 +46,19 @@ def test_a_file_comes_to_say_it_and_is_as_it_was_when_that_is_taken_back(house: 
         "running": False,
     }
     assert file.read_text() == FILE
+
+
+@behaviour("switch:saved")
+def test_several_are_written_together_or_none_of_them(house: House) -> None:
+    file = written(house, FILE)
+    done = house.run("disable", "a", "bb", "--save")
+    assert (done.returncode, file.read_text()) == (1, FILE)
+    assert "did you mean b?" in done.stderr
+    done = house.run("disable", "a", "b", "a", "--save")
+    assert (done.returncode, done.stdout) == (
+        0,
+        f"a is disabled in {file}\nb is disabled in {file} already\n",
+    )
 
 
 def test_what_was_switched_until_carpool_stops_is_over_once_the_file_says_it(house: House) -> None:

@@ -91,7 +91,9 @@ async def test_a_server_that_its_file_disables_is_enabled_for_a_while(shared: Da
             assert fault["code"] == "disabled"
             code, _, said = await shared.carpool("call", "off__echo", "--dry-run")
             assert (code, "carpool enable off" in said, "lists that are known" in said) == (1, True, False)
-            assert f"disabled in {shared.config}" in await switched(shared, "enable", "off")
+            told = (await switched(shared, "enable", "good", "off")).splitlines()
+            assert told[0] == "good is enabled"
+            assert f"disabled in {shared.config}" in told[1]
             await agent.until_listed(lists("off"), "it is there")
             assert await agent.text("off__echo", {"text": "on"}) == "on"
             assert "off: enabled (until carpool stops)" in await switched(shared, "status")
@@ -129,9 +131,11 @@ async def test_a_server_is_disabled_for_one_session_and_others_notice_nothing(sh
         for words, why in (
             (("disable", "good", "--session", mine), "no session of this id"),
             (("disable", "goood"), "Did you mean good?"),
+            (("disable", "good", "goood"), "Did you mean good?"),
         ):
             code, _, said = await shared.carpool(*words)
             assert (code, why in said) == (1, True), said
+        assert (await shared.status())["servers"]["good"]["switched"] == "", "all are checked first"
 
 
 @behaviour("switch:saved")

@@ -115,9 +115,7 @@ async def goes_on(scene: Scene, victim: str, phase: str) -> None:
         if owed == ENDED:
             await hears_no_more(scene, each, mark)
             continue
-        # With all of carpool goes the knowledge of who held what: nobody is told that it is lost.
-        second = 1 if who.ends_all else 2
-        held = second if phase == "leased" and owed == ANSWERED else 0
+        held = 2 if phase == "leased" and owed == ANSWERED else 0
         await each.fares(await each.run(scene.server, mark), mark, owed, scene.ledger, count=held)
         if owed != ANSWERED:
             mark = f"{each.name}-fresh"

@@ -97,7 +97,7 @@ VICTIMS: Final = {
         _launcher,
         {"*": {SOCKET: ENDED, HTTP: f"{STOPPED}|{ENDED}", SHIM: STOPPED}},
         afterwards={SOCKET: ENDED, HTTP: ENDED},
-        held={SOCKET: ENDED, HTTP: ENDED},
+        held={SOCKET: ENDED, HTTP: ENDED, SHIM: "state_lost"},
         greeters={SOCKET: ENDED, HTTP: ENDED},
         ends_all=True,
     ),

@@ -375,4 +375,8 @@ if __name__ == "__main__":
     # Under its importable name, so that there is one copy of this module.
     from carpool.launcher import main as run
 
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # The lock is given up: whoever waited for that is to find nobody here, not an interpreter that tidies up.
+    os._exit(code)

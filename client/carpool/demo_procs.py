@@ -50,8 +50,8 @@ def marked(directory: str) -> list[tuple[int, str]]:
     ]
 
 
-def kill_marked(pid: int, directory: str) -> bool:
-    """SIGKILL `pid` if it carries the mark. Whether it was killed. Raises nothing for one that is gone."""
+def kill_marked(pid: int, directory: str, number: signal.Signals = signal.SIGKILL) -> bool:
+    """Send `pid` this signal if it carries the mark. Whether it was sent: not to one that is gone."""
     fd = -1
     try:
         if hasattr(os, "pidfd_open"):
@@ -59,9 +59,9 @@ def kill_marked(pid: int, directory: str) -> bool:
         if pid not in [each for each, _ in marked(directory)]:
             return False
         if fd >= 0:
-            signal.pidfd_send_signal(fd, signal.SIGKILL)
+            signal.pidfd_send_signal(fd, number)
         else:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
     except OSError:
         return False
     finally:

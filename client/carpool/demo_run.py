@@ -6,6 +6,7 @@ Knows nothing of: layout, exit codes, the end (`demo_house`).
 """
 
 import contextlib
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -26,6 +27,8 @@ LAP_S = 1.0
 WORK_S = 5.0
 BEFORE_S, AFTER_S = 1.0, 1.5
 """How long the agents work before the kill, and after each has had an answer of the new process."""
+_LOOKS = 10
+"""So often at most it is asked whether a call waits at the process that is to be killed."""
 ATTACH_S = 45.0
 BACK_S = 30.0
 
@@ -171,12 +174,19 @@ class Run:
         }
 
     def _kill(self) -> tuple[int, float]:
-        """kill -9 of the one instance of the victim: its pid, and when it was dead."""
+        """kill -9 of the one instance of the victim: its pid, and when it was dead.
+
+        It is frozen first, until a call waits at it: else, with few agents, the kill may meet none.
+        """
         instances = self._house.status()["servers"][VICTIM]["instances"]
         serving = [each for each in instances if each["state"] == "serving"]
         if not serving:
             raise DemoError(f"the server {VICTIM} does not serve; there is nothing to kill")
         pid = int(serving[0]["pid"])
+        if demo_procs.kill_marked(pid, self._house.directory, signal.SIGSTOP):
+            for _ in range(_LOOKS):
+                if any(each["in_flight"] for each in self._house.status()["servers"][VICTIM]["instances"]):
+                    break
         if not demo_procs.kill_marked(pid, self._house.directory):
             raise DemoError(f"process {pid} of the server {VICTIM} could not be killed")
         killed_s = time.monotonic()

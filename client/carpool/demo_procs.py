@@ -10,6 +10,7 @@ Ends only what carries that mark. Knows nothing of: what the processes are for.
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterable
 
 from carpool_protocol import paths
@@ -50,24 +51,25 @@ def marked(directory: str) -> list[tuple[int, str]]:
     ]
 
 
-def kill_marked(pid: int, directory: str, number: signal.Signals = signal.SIGKILL) -> bool:
-    """Send `pid` this signal if it carries the mark. Whether it was sent: not to one that is gone."""
+def kill_marked(pid: int, directory: str, number: signal.Signals = signal.SIGKILL) -> float | None:
+    """Send `pid` this signal if it carries the mark. When that was (monotonic); None: it was not sent."""
     fd = -1
     try:
         if hasattr(os, "pidfd_open"):
             fd = os.pidfd_open(pid)  # pins the process before its mark is read: a reused pid is never hit
         if pid not in [each for each, _ in marked(directory)]:
-            return False
+            return None
+        now_s = time.monotonic()  # before: what a death makes others do may be quicker than we are
         if fd >= 0:
             signal.pidfd_send_signal(fd, number)
         else:
             os.kill(pid, number)
     except OSError:
-        return False
+        return None
     finally:
         if fd >= 0:
             os.close(fd)
-    return True
+    return now_s
 
 
 def _is_ours(environ: list[str], directory: str) -> bool:

@@ -183,13 +183,13 @@ class Run:
         if not serving:
             raise DemoError(f"the server {VICTIM} does not serve; there is nothing to kill")
         pid = int(serving[0]["pid"])
-        if demo_procs.kill_marked(pid, self._house.directory, signal.SIGSTOP):
+        if demo_procs.kill_marked(pid, self._house.directory, signal.SIGSTOP) is not None:
             for _ in range(_LOOKS):
                 if any(each["in_flight"] for each in self._house.status()["servers"][VICTIM]["instances"]):
                     break
-        if not demo_procs.kill_marked(pid, self._house.directory):
+        killed_s = demo_procs.kill_marked(pid, self._house.directory)
+        if killed_s is None:
             raise DemoError(f"process {pid} of the server {VICTIM} could not be killed")
-        killed_s = time.monotonic()
         self._show.step(f"   kill -9 of process {pid}, the {VICTIM} server, while the agents call it")
         return pid, killed_s
 

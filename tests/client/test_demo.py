@@ -303,8 +303,8 @@ def test_only_processes_of_the_house_are_seen_and_killed(house: House) -> None:
     ours, stranger = sleeper(house.environ), sleeper(dict(os.environ))
     try:
         assert [pid for pid, _ in demo_procs.marked(house.directory)] == [ours.pid]
-        assert not demo_procs.kill_marked(stranger.pid, house.directory)
-        assert demo_procs.kill_marked(ours.pid, house.directory)
+        assert demo_procs.kill_marked(stranger.pid, house.directory) is None
+        assert demo_procs.kill_marked(ours.pid, house.directory) is not None
         assert ours.wait(10) == -9
         assert stranger.poll() is None
     finally:

@@ -24,7 +24,7 @@ def server(command: str, **more: Any) -> dict[str, Any]:
 def shop(tmp_path: Path, **more: Any) -> House:
     """A home with servers `a` and `b` for everybody, and a workspace with an `a` of its own."""
     user = {"a": server("mine"), "b": server("mine")}
-    root = str(tmp_path / "work" / "shop")
+    root = str(tmp_path / "code" / "shop")
     workspaces = {"shop": {"root": root, "mcpServers": {"a": server("shops")}}, **more}
     return House(tmp_path, user, workspaces=workspaces)
 
@@ -32,11 +32,11 @@ def shop(tmp_path: Path, **more: Any) -> House:
 @behaviour("workspaces:named", "workspaces:override")
 def test_who_works_below_a_root_is_in_that_workspace_and_nobody_else(tmp_path: Path) -> None:
     house = shop(tmp_path)
-    inside, outside = house.come(ONE, "work/shop/src"), house.come(TWO, "work/other")
-    assert runs(inside) == {"a": ("shops", f"{tmp_path}/work/shop"), "b": ("mine", str(tmp_path))}
+    inside, outside = house.come(ONE, "code/shop/src"), house.come(TWO, "code/other")
+    assert runs(inside) == {"a": ("shops", f"{tmp_path}/code/shop"), "b": ("mine", str(tmp_path))}
     assert outside.source == DAEMON
-    assert house.configuration.whereabouts(ONE) == {"name": "shop", "root": f"{tmp_path}/work/shop"}
-    assert house.configuration.whereabouts(TWO) == {"name": "", "root": f"{tmp_path}/work/other"}
+    assert house.configuration.whereabouts(ONE) == {"name": "shop", "root": f"{tmp_path}/code/shop"}
+    assert house.configuration.whereabouts(TWO) == {"name": "", "root": f"{tmp_path}/code/other"}
     (place,) = house.configuration.layers.places()
     assert (place["name"], place["trust"], place["servers"]) == ("shop", "own", ["a"])
     assert "takes the place of your server" in str(place["warnings"])
@@ -45,14 +45,14 @@ def test_who_works_below_a_root_is_in_that_workspace_and_nobody_else(tmp_path: P
 @behaviour("workspaces:named", "trust:no-takeover")
 def test_a_project_within_lies_over_the_named_workspace_once_it_is_trusted(tmp_path: Path) -> None:
     house = shop(tmp_path)
-    file = house.project("work/shop/pkg", {"a": server("its"), "c": server("its")})
-    before = house.come(ONE, "work/shop/pkg/src")
-    assert runs(before)["a"] == ("shops", f"{tmp_path}/work/shop")
+    file = house.project("code/shop/pkg", {"a": server("its"), "c": server("its")})
+    before = house.come(ONE, "code/shop/pkg/src")
+    assert runs(before)["a"] == ("shops", f"{tmp_path}/code/shop")
     assert before.untrusted == {"c"}
     house.trust(file)
     house.look()
     now = runs(house.seen(ONE))
-    assert now["a"] == ("its", f"{tmp_path}/work/shop/pkg")
+    assert now["a"] == ("its", f"{tmp_path}/code/shop/pkg")
     assert now["b"] == ("mine", str(tmp_path))
 
 
@@ -73,9 +73,9 @@ def test_the_workspaces_own_servers_run_at_its_root_and_not_in_a_project_within(
 def test_a_session_is_where_it_says_whatever_its_directory(tmp_path: Path) -> None:
     house = shop(tmp_path, tools={"mcpServers": {"t": server("x"), "p": server("${workspace}")}})
     named = house.come(ONE, "elsewhere", "shop")
-    assert runs(named)["a"] == ("shops", f"{tmp_path}/work/shop")
+    assert runs(named)["a"] == ("shops", f"{tmp_path}/code/shop")
     assert house.configuration.whereabouts(ONE)["name"] == "shop"
-    rootless = house.come(TWO, "work/shop", "tools")
+    rootless = house.come(TWO, "code/shop", "tools")
     assert runs(rootless) == {
         "a": ("mine", str(tmp_path)),
         "b": ("mine", str(tmp_path)),
@@ -84,8 +84,8 @@ def test_a_session_is_where_it_says_whatever_its_directory(tmp_path: Path) -> No
     assert "a workspace without `root`" in rootless.misconfigured[ServerName("p")]
     assert house.configuration.whereabouts(TWO) == {"name": "tools", "root": ""}
     house.configuration.leave(ONE)
-    by_directory = house.come(ONE, "elsewhere", f"{tmp_path}/work/shop/deep")
-    assert runs(by_directory)["a"] == ("shops", f"{tmp_path}/work/shop")
+    by_directory = house.come(ONE, "elsewhere", f"{tmp_path}/code/shop/deep")
+    assert runs(by_directory)["a"] == ("shops", f"{tmp_path}/code/shop")
 
 
 @behaviour("workspaces:one-instance")
@@ -110,7 +110,7 @@ def test_named_workspaces_share_what_launches_alike_and_nothing_else(tmp_path: P
 @behaviour("workspaces:named")
 def test_a_workspace_that_is_named_moved_or_gone_takes_its_sessions_along(tmp_path: Path) -> None:
     house = shop(tmp_path)
-    house.come(ONE, "work/shop")
+    house.come(ONE, "code/shop")
     house.come(TWO, "x", "shop")
     house.file.write_text('{"mcpServers": {}}', encoding="utf-8")
     events = house.configuration.reload()

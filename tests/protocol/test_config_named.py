@@ -38,14 +38,14 @@ def test_a_named_workspace_has_a_root_and_servers_with_their_own_lines() -> None
         """{
         "mcpServers": { "a": { "command": "x" } },
         "workspaces": {
-          "shop": { "root": "~/work/shop", "mcpServers": {
+          "shop": { "root": "~/code/shop", "mcpServers": {
             "a": { "command": "y", "timeout_s": "${T}", "env": { "K": "${V}" } },
             "b": { "disabled": true } } },
           "bare": { "mcpServers": { "b": { "command": "z" } } } } }"""
     )
     shop, bare = config.workspaces.values()
-    assert (shop.name, shop.root, shop.line) == ("shop", "~/work/shop", 4)
-    assert roots_of(config, "/h") == {"shop": "/h/work/shop"}
+    assert (shop.name, shop.root, shop.line) == ("shop", "~/code/shop", 4)
+    assert roots_of(config, "/h") == {"shop": "/h/code/shop"}
     own = shop.servers[A]
     assert (own.under, own.lines["timeout_s",]) == (("workspaces", "shop", "mcpServers", "a"), 5)
     assert own.late == {("timeout_s",): "${T}"}
@@ -54,7 +54,7 @@ def test_a_named_workspace_has_a_root_and_servers_with_their_own_lines() -> None
     assert variables(config) == frozenset()
     assert variables(merge(config, shop)) == {"T", "V"}
     rows = {row.setting: (row.value, row.origin) for row in describe(config)}
-    assert rows["workspaces.shop.root"] == ('"~/work/shop"', "f:4")
+    assert rows["workspaces.shop.root"] == ('"~/code/shop"', "f:4")
     assert rows["workspaces.bare.root"] == ("—", "default")
     assert rows["workspaces.shop.mcpServers.a.command"] == ('"y"', "f:5")
     assert rows["workspaces.shop.mcpServers.a.env.K"] == ("…", "f:5")
@@ -77,7 +77,7 @@ def test_its_servers_lie_over_those_of_everybody_and_it_is_said() -> None:
     ("written", "said"),
     [
         ([], ": must be an object of names and workspaces, found a list"),
-        ({"w": 1}, '.w: must be an object like { "root": "~/work/shop" }, found a number'),
+        ({"w": 1}, '.w: must be an object like { "root": "~/code/shop" }, found a number'),
         ({"w": {"rot": "/x"}}, ".w.rot: unknown key; did you mean `root`?"),
         ({"w": {"mcpServer": {}}}, ".w.mcpServer: unknown key; did you mean `mcpServers`?"),
         ({"w": {"root": "x"}}, ".w.root: must be an absolute directory, or one below"),
@@ -119,32 +119,32 @@ def test_only_the_users_own_file_names_workspaces(tmp_path: Path, file: str) -> 
 
 @behaviour("workspaces:named")
 def test_a_directory_is_in_the_workspace_with_the_nearest_root(tmp_path: Path) -> None:
-    deep = tmp_path / "work" / "shop" / "src"
+    deep = tmp_path / "code" / "shop" / "src"
     deep.mkdir(parents=True)
-    (tmp_path / "link").symlink_to(tmp_path / "work" / "shop")
-    work, shop = str(tmp_path / "work"), str(tmp_path / "work" / "shop")
-    assert named_at(str(deep), {"work": work, "shop": shop}) == "shop"
-    assert named_at(shop, {"work": work, "shop": shop}) == "shop"
-    assert named_at(str(tmp_path / "work" / "other"), {"work": work, "shop": shop}) == "work"
+    (tmp_path / "link").symlink_to(tmp_path / "code" / "shop")
+    work, shop = str(tmp_path / "code"), str(tmp_path / "code" / "shop")
+    assert named_at(str(deep), {"code": work, "shop": shop}) == "shop"
+    assert named_at(shop, {"code": work, "shop": shop}) == "shop"
+    assert named_at(str(tmp_path / "code" / "other"), {"code": work, "shop": shop}) == "code"
     assert named_at(str(deep), {"shop": str(tmp_path / "link")}) == "shop", "however it is reached"
-    assert named_at(str(tmp_path), {"work": work}) == ""
-    assert named_at(f"{work}-2", {"work": work}) == ""
-    assert named_at("", {"work": work}) == ""
+    assert named_at(str(tmp_path), {"code": work}) == ""
+    assert named_at(f"{work}-2", {"code": work}) == ""
+    assert named_at("", {"code": work}) == ""
 
 
 @behaviour("workspaces:named")
 def test_the_search_for_a_project_ends_at_the_root(tmp_path: Path) -> None:
-    shop = tmp_path / "work" / "shop"
+    shop = tmp_path / "code" / "shop"
     inside = shop / "a" / "b"
     inside.mkdir(parents=True)
-    (tmp_path / "work" / ".mcp.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "code" / ".mcp.json").write_text("{}", encoding="utf-8")
     (shop / "a" / ".git").mkdir()
 
     def found(within: str) -> tuple[str, str]:
         workspace = find_workspace(str(inside), str(tmp_path), within)
         return workspace.root, workspace.file
 
-    assert found("")[0] == str(tmp_path / "work")
+    assert found("")[0] == str(tmp_path / "code")
     assert found(str(shop)) == (str(shop), ""), "what is above is another workspace's, and git says nothing"
     own = shop / "a" / ".mcp.json"
     own.write_text("{}", encoding="utf-8")

@@ -1,10 +1,12 @@
-"""A server is a command or a Python module, and has the keys of one of them."""
+"""A server is a command, a Python module or a URL, and has the keys of one of them."""
 
 import json
 from typing import Any
 
 import pytest
 
+from carpool_protocol.config.refused import FILE_LATER, SERVER_LATER
+from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS
 from carpool_protocol.config.shape import read_config
 
 
@@ -96,3 +98,15 @@ def test_the_keys_of_one_kind_go_together(server: dict[str, Any]) -> None:
 )
 def test_the_keys_of_two_kinds_do_not(server: dict[str, Any], said: str) -> None:
     assert problems(server) == [said]
+
+
+def test_a_list_of_tools_is_nothing_to_run() -> None:
+    assert problems({"tools_file": "x.json"}) == [
+        ': has no command: write "command": "…", the program to run'
+    ]
+    assert problems({"tools_file": "x.json", "command": "x", "url": "https://x"})
+
+
+def test_what_is_refused_for_now_is_no_setting() -> None:
+    assert not SERVER_LATER.keys() & {each.key for each in SERVER_SETTINGS}
+    assert not FILE_LATER.keys() & {each.key for each in FILE_SETTINGS}

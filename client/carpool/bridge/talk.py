@@ -29,7 +29,6 @@ from mcp_types import PROTOCOL_VERSION_META_KEY
 from mcp_types.jsonrpc import (
     JSONRPCError,
     JSONRPCMessage,
-    JSONRPCNotification,
     JSONRPCRequest,
     JSONRPCResponse,
     RequestId,
@@ -150,8 +149,3 @@ def _version_of(params: dict[str, Any] | None) -> str | None:
     meta = (params or {}).get("_meta")
     version = meta.get(PROTOCOL_VERSION_META_KEY) if isinstance(meta, dict) else None
     return version if isinstance(version, str) else None
-
-
-def is_lone(message: JSONRPCMessage) -> bool:
-    """It is a notification: nobody waits for an answer."""
-    return isinstance(message, JSONRPCNotification)

@@ -81,7 +81,7 @@ def read_workspaces(
             reading.problem(path, why)
         elif not isinstance(inner, dict):
             kind = kind_of(inner)
-            reading.problem(path, f'must be an object like {{ "root": "~/work/shop" }}, found {kind}')
+            reading.problem(path, f'must be an object like {{ "root": "~/code/shop" }}, found {kind}')
         else:
             rest = {key: each for key, each in inner.items() if key != holder}
             root: str | None = reading.section(path, rest, _KEYS, {}, others=(holder,)).get("root")

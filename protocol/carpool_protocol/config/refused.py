@@ -21,7 +21,6 @@ FILE_LATER: Final[dict[str, str]] = {
 SERVER_LATER: Final[dict[str, str]] = {
     "serverUrl": _URL,
     "httpUrl": _URL,
-    "tools_file": "offline tool lists are not there yet in this version; take it out",
     "environment": "the key is called `env` here",
     "enabled": "the key is called `disabled` here, with the opposite value",
     "timeout": "the key is called `timeout_s` here, in seconds",

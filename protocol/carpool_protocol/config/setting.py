@@ -86,7 +86,7 @@ def check_root(root: str) -> str | None:
     symbolic link it is not what it looks like.
     """
     if not (root == "~" or root.startswith(("/", "~/"))) or "\0" in root or ".." in root.split("/"):
-        return "must be an absolute directory, or one below the home directory like ~/work/shop"
+        return "must be an absolute directory, or one below the home directory like ~/code/shop"
     return None
 
 

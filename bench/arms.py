@@ -5,7 +5,6 @@ same driver and the same `carpool connect` stand in front of them.
 Knows nothing of: calls, figures.
 """
 
-import os
 import shutil
 import subprocess
 import sys
@@ -31,7 +30,8 @@ class Relay(ThroughSocket):
     def start(self) -> None:
         argv = [sys.executable, str(RELAY), self.socket_path, *ECHO_ARGV]
         self._relay = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
-        until(lambda: os.path.exists(self.socket_path), 10.0, "the relay's socket")
+        # The file alone does not say it: a socket is bound before anybody listens.
+        until(self.reachable, 10.0, "the relay's socket")
 
     def roles(self) -> dict[str, list[int]]:
         assert self._relay is not None

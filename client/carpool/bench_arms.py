@@ -113,6 +113,14 @@ class ThroughSocket:
         self.shims = shims
         self._shims: list[subprocess.Popen[bytes]] = []
 
+    def reachable(self) -> bool:
+        """Somebody listens at the socket."""
+        try:
+            connect(self.socket_path).close()
+        except OSError:
+            return False
+        return True
+
     @property
     def socket_path(self) -> str:
         """Where agents connect."""
@@ -219,14 +227,6 @@ class Running(ThroughSocket):
 
     def start(self) -> None:
         """It runs already."""
-
-    def reachable(self) -> bool:
-        """Somebody listens at the socket."""
-        try:
-            connect(self.socket_path).close()
-        except OSError:
-            return False
-        return True
 
     def roles(self) -> dict[str, list[int]]:
         env = {**os.environ, "CARPOOL_RUNTIME_DIR": self.runtime_dir}

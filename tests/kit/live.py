@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,14 @@ def kit(name: str, *args: str, **settings: Any) -> Json:
 def observer(*args: str, **settings: Any) -> Json:
     """The configuration of `tests/live/observer.py`: a good server that tells what it has seen."""
     return {"command": sys.executable, "args": ["-S", "-E", str(LIVE / "observer.py"), *args], **settings}
+
+
+def texts_below(directory: Path) -> Iterator[tuple[Path, str]]:
+    """Each file below it and what it says; a part file that became the whole meanwhile is passed over."""
+    for path in sorted(directory.rglob("*")):
+        with suppress(FileNotFoundError):
+            if path.is_file():
+                yield path, path.read_text(errors="replace")
 
 
 class Daemon:
@@ -181,8 +189,7 @@ class Daemon:
 
     def log_text(self) -> str:
         """All that was written into the state directory."""
-        files = [path for path in sorted(self.directory.rglob("*")) if path.is_file()]
-        return "\n".join(path.read_text(errors="replace") for path in files)
+        return "\n".join(text for _, text in texts_below(self.directory))
 
     def log(self, name: str) -> str:
         path = self.logs / f"{name}.log"

@@ -11,7 +11,7 @@ import trio
 from tests.behaviours import behaviour
 from tests.kit.far import Far, far
 from tests.kit.line_agent import LIMIT_S, fault_of, settled
-from tests.kit.live import Daemon, Make
+from tests.kit.live import Daemon, Make, texts_below
 from tests.kit.waits import until
 
 ONE, TWO, QUERY = "canary-5b1f0c77", "canary-2e9d4a10", "canary-77aa01bd"
@@ -25,9 +25,7 @@ def its() -> Iterator[Far]:
 
 def told(one: Daemon) -> Iterator[str]:
     """Every file that carpool has written, and every command line that there is."""
-    for path in one.base.rglob("*"):
-        if path.is_file() and path != one.config:
-            yield path.read_text(errors="replace")
+    yield from (text for path, text in texts_below(one.base) if path != one.config)
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             yield Path(f"/proc/{pid}/cmdline").read_text(errors="replace")

@@ -17,7 +17,7 @@ from carpool.door import DoorError
 from carpool.http.gate import hash_of
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Agent, Json, fault_of
-from tests.kit.live import DAEMON_WORDS, Daemon, Make, kit, observer
+from tests.kit.live import DAEMON_WORDS, Daemon, Make, kit, observer, texts_below
 from tests.kit.waits import until
 from tests.live.test_live_http import ask, door, request, session
 
@@ -47,12 +47,10 @@ class Secrets:
         return [place for place, secret in self.by_place.items() if secret in text]
 
 
-def files(one: Daemon) -> Iterator[Path]:
+def files(one: Daemon) -> Iterator[tuple[str, str]]:
     """Everything that carpool has written, in its directories and on the stderr of its shims."""
     own = (one.config, one.base / "secrets.env")
-    for path in sorted(one.base.rglob("*")):
-        if path.is_file() and path not in own:
-            yield path
+    return ((str(path), text) for path, text in texts_below(one.base) if path not in own)
 
 
 def processes(one: Daemon) -> Iterator[tuple[str, str]]:
@@ -77,7 +75,7 @@ async def reports(one: Daemon) -> list[tuple[str, str]]:
 
 def leaks(one: Daemon, hidden: Secrets, said: Iterable[tuple[str, str]] = ()) -> list[str]:
     """Where a secret is to be seen: in what was said, in files and in processes."""
-    places = [*said, *((str(path), path.read_text(errors="replace")) for path in files(one)), *processes(one)]
+    places = [*said, *files(one), *processes(one)]
     assert len(places) > 12
     return [f"{hidden.found_in(text)} in {place}" for place, text in places if hidden.found_in(text)]
 

@@ -12,10 +12,17 @@ from typing import Any
 
 from msgspec import Struct
 
-from carpool_protocol.config.model import Config, NamedWorkspace, ServerConfig
+from carpool_protocol.config.model import Config, NamedWorkspace, ProfileConfig, ServerConfig
 from carpool_protocol.config.named import WORKSPACES
 from carpool_protocol.config.problems import KeyPath, render_path
-from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, WORKSPACE_SETTINGS, Setting
+from carpool_protocol.config.profiles import PROFILES
+from carpool_protocol.config.settings import (
+    FILE_SETTINGS,
+    PROFILE_SETTINGS,
+    SERVER_SETTINGS,
+    WORKSPACE_SETTINGS,
+    Setting,
+)
 from carpool_protocol.config.shape import SERVERS
 
 MASK = "…"
@@ -38,7 +45,7 @@ class Row(Struct, frozen=True):
 
 
 def describe(config: Config) -> list[Row]:
-    """Every setting of the file, of each server and of each named workspace, in the order of the table."""
+    """Every setting of the file, of each server, named workspace and profile, in the order of the table."""
     rows = [_row(config, config.lines, (), setting, config.file) for setting in FILE_SETTINGS]
     rows += _of_servers((), config.servers.values())
     for workspace in config.workspaces.values():
@@ -46,6 +53,10 @@ def describe(config: Config) -> list[Row]:
         below = {path[2:]: line for path, line in config.lines.items() if path[:2] == at}
         rows += [_row(workspace, below, at, setting, config.file) for setting in WORKSPACE_SETTINGS]
         rows += _of_servers(at, workspace.servers.values())
+    for profile in config.profiles.values():
+        at = (PROFILES, profile.name)
+        below = {path[2:]: line for path, line in config.lines.items() if path[:2] == at}
+        rows += [_row(profile, below, at, setting, config.file) for setting in PROFILE_SETTINGS]
     return rows
 
 
@@ -61,7 +72,7 @@ def _of_servers(under: KeyPath, servers: Iterable[ServerConfig]) -> list[Row]:
     return rows
 
 
-def value_of(owner: Config | NamedWorkspace | ServerConfig, setting: Setting) -> Any:
+def value_of(owner: Config | NamedWorkspace | ProfileConfig | ServerConfig, setting: Setting) -> Any:
     """The value a setting has, in the form `model` holds it."""
     value: Any = owner
     for name in setting.field.split("."):
@@ -80,7 +91,7 @@ def shown_url(template: str) -> str:
 
 
 def _row(
-    owner: Config | NamedWorkspace | ServerConfig,
+    owner: Config | NamedWorkspace | ProfileConfig | ServerConfig,
     lines: dict[KeyPath, int],
     path: KeyPath,
     setting: Setting,

@@ -92,6 +92,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     """`None`: the server's name."""
     description_prefix: bool | None
     """`None`: that of the file."""
+    max_tools: int | None
     tags: tuple[str, ...]
     tools_file: str | None
     """As written; `tools_file.path_of` says where it is."""
@@ -135,6 +136,22 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
         ]
 
 
+class ProfileConfig(Struct, frozen=True, kw_only=True):
+    """What agents that have this profile may see and call, and how much (docs/profiles.md)."""
+
+    name: str
+    allow: tuple[str, ...]
+    """Capabilities (`carpool_protocol.capability`). Empty: nothing."""
+    deny: tuple[str, ...]
+    """Stronger than `allow`."""
+    max_in_flight: int | None
+    calls_per_minute: int | None
+    max_servers: int | None
+    max_tools: int | None
+    show: Literal["all", "search"]
+    resource_tools: bool
+
+
 class NamedWorkspace(Struct, frozen=True, kw_only=True):
     """A workspace that the user's file names: servers for the sessions in it, over those for everybody."""
 
@@ -161,6 +178,7 @@ class Config(Struct, frozen=True, kw_only=True):
     """Patterns of files whose servers belong to this file, too; relative to it."""
     separator: str
     description_prefix: bool
+    max_tools: int | None
     env_file: str | None
     """As written; `load.env_file_path` says where it is."""
     max_instances: int
@@ -172,6 +190,8 @@ class Config(Struct, frozen=True, kw_only=True):
     session: SessionBounds
     http: HttpConfig
     workspaces: dict[str, NamedWorkspace]
+    """In the order of the file."""
+    profiles: dict[str, ProfileConfig]
     """In the order of the file."""
     lines: dict[KeyPath, int]
     """Lines of the settings outside `mcpServers`."""

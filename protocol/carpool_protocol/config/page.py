@@ -8,6 +8,7 @@ from msgspec import UNSET
 from carpool_protocol.config.environment import KEPT, VOLATILE
 from carpool_protocol.config.settings import (
     FILE_SETTINGS,
+    PROFILE_SETTINGS,
     SERVER_SETTINGS,
     WORKSPACE_SETTINGS,
     MiB,
@@ -64,6 +65,15 @@ those of the file, and one may be just `{ "disabled": true }` ([workspaces.md](w
 
 """
 
+_PROFILE = """\
+## A profile
+
+Under `"profiles": { NAME: { … } }`, in the user's own file only; NAME is like that of a server
+([profiles.md](profiles.md)). The bounds hold for one session; for all sessions of a bearer token together
+where they came with one.
+
+"""
+
 _TEMPLATES = """\
 ## `${VAR}`
 
@@ -98,10 +108,12 @@ def page() -> str:
     kept = "\n".join(f"- {why}: {_names(patterns)}" for why, patterns in KEPT)
     parts = [
         _HEAD,
-        "## The file as a whole\n\nBeside `mcpServers` and `workspaces`:\n\n" + _table(FILE_SETTINGS),
+        "## The file as a whole\n\nBeside `mcpServers`, `workspaces` and `profiles`:\n\n"
+        + _table(FILE_SETTINGS),
         _WORKSPACE + _table(WORKSPACE_SETTINGS),
         '## One server\n\nUnder `"mcpServers": { NAME: { … } }`. NAME is letters, digits, hyphens and single '
         "underscores.\n\n" + _table(SERVER_SETTINGS),
+        _PROFILE + _table(PROFILE_SETTINGS),
         _TEMPLATES,
         _ENVIRONMENT + "\n" + kept + "\n",
         _VOLATILE + "\n" + _names(VOLATILE) + ".\n",

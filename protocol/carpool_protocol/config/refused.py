@@ -12,7 +12,6 @@ _OTHER_SHAPE: Final = "a file holds its servers in one place: move these under `
 _URL: Final = "the key is called `url` here"
 
 FILE_LATER: Final[dict[str, str]] = {
-    "profiles": "profiles are not there yet in this version; take them out",
     "servers": _OTHER_SHAPE,
     "mcp": _OTHER_SHAPE,
 }

@@ -11,7 +11,13 @@ from typing import Any
 
 from msgspec import UNSET
 
-from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, WORKSPACE_SETTINGS, Setting
+from carpool_protocol.config.settings import (
+    FILE_SETTINGS,
+    PROFILE_SETTINGS,
+    SERVER_SETTINGS,
+    WORKSPACE_SETTINGS,
+    Setting,
+)
 from carpool_protocol.config.ways import WAYS
 
 Schema = dict[str, Any]
@@ -45,13 +51,19 @@ def schema() -> Schema:
             "patternProperties": {_NAME: {"$ref": "#/$defs/workspace"}},
             "additionalProperties": False,
         },
+        "profiles": {
+            "type": "object",
+            "description": "What agents that have one may see and call, and how much, by name.",
+            "patternProperties": {_NAME: {"$ref": "#/$defs/profile"}},
+            "additionalProperties": False,
+        },
         **whole["properties"],
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "carpool.json",
         **whole,
-        "$defs": {"server": server, "workspace": workspace},
+        "$defs": {"server": server, "workspace": workspace, "profile": _object(PROFILE_SETTINGS, late=False)},
     }
 
 

@@ -3,10 +3,10 @@
 Knows nothing of: which settings there are.
 """
 
-from collections.abc import Callable
-from typing import Final, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
 
-from msgspec import Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 MiB: Final = 1024 * 1024
 _MAGIC: Final = frozenset("*?[")
@@ -79,6 +79,17 @@ def count(
 def size(key: str, field: str, default: int, text: str) -> Setting:
     """At least 64 KiB: below that ordinary calls would already not fit."""
     return count(key, field, default, "bytes", text, low=64 * 1024, high=1024 * 1024 * MiB)
+
+
+def with_defaults(settings: tuple[Setting, ...], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Every field of a section. What is required is present here: its absence is a problem already."""
+    fields: dict[str, Any] = {}
+    for setting in settings:
+        if setting.field in found:
+            fields[setting.field] = found[setting.field]
+        elif setting.default is not UNSET:
+            fields[setting.field] = {} if setting.kind.endswith("map") else setting.default
+    return fields
 
 
 def check_root(root: str) -> str | None:

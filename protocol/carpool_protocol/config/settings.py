@@ -2,7 +2,7 @@
 
 From it come validation and "did you mean" (`shape`), the values and defaults of `model`, the page
 `docs/settings.md` (`page`) and the rows of `carpool check` (`describe`). A setting that is not here, in
-`settings_server` or in `settings_http` does not exist.
+`settings_server`, `settings_profile` or in `settings_http` does not exist.
 
 Knows nothing of: files, text, servers by name.
 """
@@ -21,10 +21,20 @@ from carpool_protocol.config.setting import (
     size,
 )
 from carpool_protocol.config.settings_http import HTTP_SETTINGS
+from carpool_protocol.config.settings_profile import PROFILE_SETTINGS
 from carpool_protocol.config.settings_server import SERVER_SETTINGS
 from carpool_protocol.names import SEPARATOR, check_separator
 
-__all__ = ["FILE_SETTINGS", "SERVER_SETTINGS", "WORKSPACE_SETTINGS", "Default", "Kind", "MiB", "Setting"]
+__all__ = [
+    "FILE_SETTINGS",
+    "PROFILE_SETTINGS",
+    "SERVER_SETTINGS",
+    "WORKSPACE_SETTINGS",
+    "Default",
+    "Kind",
+    "MiB",
+    "Setting",
+]
 
 FILE_SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
@@ -41,6 +51,15 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         kind="switch",
         default=False,
         text="Put `[server] ` before each tool's description.",
+    ),
+    Setting(
+        key="max_tools",
+        field="max_tools",
+        kind="count",
+        unit="tools",
+        high=1_000_000,
+        text="Tools in one agent's list; those that come after are left out of it and can still be called. A "
+        "profile may say fewer.",
     ),
     Setting(
         key="env_file",

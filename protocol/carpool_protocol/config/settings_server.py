@@ -365,11 +365,20 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         text="`description_prefix` for this server alone.",
     ),
     Setting(
+        key="max_tools",
+        field="max_tools",
+        kind="count",
+        unit="tools",
+        high=1_000_000,
+        text="Its tools in one agent's list; those that come after are left out of it and can still be "
+        "called.",
+    ),
+    Setting(
         key="tags",
         field="tags",
         kind="texts",
         default=(),
-        text="Words to find servers by; shown, not interpreted.",
+        text="Words to find servers by. Profiles may grant and deny by them (`tag:WORD`).",
     ),
 )
 """Settings of one server: the object under `mcpServers` → NAME."""

@@ -11,7 +11,7 @@ Knows nothing of: where the text came from, environments, how other shapes becom
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from carpool_protocol.config.expand import BadTemplate, read_template
 from carpool_protocol.config.foreign import MCP_SERVERS, Program, program_of, shape_of
@@ -21,7 +21,9 @@ from carpool_protocol.config.merge import least_instances
 from carpool_protocol.config.model import Config, HttpConfig, ServerConfig, SessionBounds
 from carpool_protocol.config.named import WORKSPACES, read_workspaces
 from carpool_protocol.config.problems import ConfigProblem, KeyPath, did_you_mean, render_path
+from carpool_protocol.config.profiles import PROFILES, read_profiles
 from carpool_protocol.config.refused import FILE_LATER, IGNORED_KEYS, SERVER_LATER
+from carpool_protocol.config.setting import with_defaults
 from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, Setting
 from carpool_protocol.config.translate import SERVERS, Translated, translate
 from carpool_protocol.config.ways import way_problems
@@ -37,7 +39,9 @@ _FILE_KEYS: Final = {spelling: each for each in FILE_SETTINGS for spelling in (e
 _SERVER_KEYS: Final = {spelling: each for each in SERVER_SETTINGS for spelling in (each.key, *each.also)}
 _PROJECT_KEYS: Final = frozenset({"env_file", "include"})
 """What a project's file may set beside its servers: the rest concerns all projects."""
-_USERS_OWN: Final = frozenset({WORKSPACES, *(key.split(".")[0] for key in _FILE_KEYS)}) - _PROJECT_KEYS
+_USERS_OWN: Final = (
+    frozenset({WORKSPACES, PROFILES, *(key.split(".")[0] for key in _FILE_KEYS)}) - _PROJECT_KEYS
+)
 _OURS: Final = frozenset({key.split(".")[0] for key in (*_SERVER_KEYS, *SERVER_LATER)})
 _LATE: Final = frozenset({"switch", "count", "seconds"})
 _CHECKED_AT_ONCE: Final = frozenset({"pool.min"})
@@ -149,16 +153,19 @@ class _Reading:
         if not isinstance(value, dict):
             self.problem((), f'must be an object like {{ "{SERVERS}": {{ … }} }}, found {kind_of(value)}')
             return None
-        apart = {SERVERS, *IGNORED_KEYS} if self.project else {SERVERS, WORKSPACES, *IGNORED_KEYS}
+        apart = {SERVERS, *IGNORED_KEYS}
+        if not self.project:
+            apart |= {WORKSPACES, PROFILES}
         rest = {key: inner for key, inner in value.items() if key not in apart}
         known = {key: each for key, each in _FILE_KEYS.items() if not self.project or key in _PROJECT_KEYS}
-        found = self.section((), rest, known, FILE_LATER, others=(SERVERS, WORKSPACES))
+        found = self.section((), rest, known, FILE_LATER, others=(SERVERS, WORKSPACES, PROFILES))
         servers = self.servers(value.get(SERVERS, {}), (SERVERS,))
-        fields = _with_defaults(FILE_SETTINGS, found)
+        fields = with_defaults(FILE_SETTINGS, found)
         cap = fields["max_instances"]
         self.check_cap(cap, servers)
         written = {} if self.project else value.get(WORKSPACES, {})
         workspaces = read_workspaces(self, written, servers, cap, SERVERS)
+        profiles = read_profiles(self, {} if self.project else value.get(PROFILES, {}))
         if self.problems:
             return None
         lines = {path: line for path, line in self.lines.items() if path[:1] != (SERVERS,)}
@@ -171,6 +178,7 @@ class _Reading:
             session=bounds,
             http=http,
             workspaces=workspaces,
+            profiles=profiles,
             lines=lines,
             **_under("", fields),
         )
@@ -223,7 +231,7 @@ class _Reading:
                 self.problem((*path, *key), why)
         if len(self.problems) > before:
             return None
-        fields = _with_defaults(SERVER_SETTINGS, found)
+        fields = with_defaults(SERVER_SETTINGS, found)
         if (self.project or root) and "cwd" not in found:
             fields["cwd"] = "${workspace}"
         self.check_server(path, fields)
@@ -344,17 +352,6 @@ _ORDERED: Final = (
     ("restart.first_delay_s", "restart.max_delay_s"),
 )
 """Pairs of settings of which the first must not be above the second."""
-
-
-def _with_defaults(settings: tuple[Setting, ...], found: Mapping[str, Any]) -> dict[str, Any]:
-    """Every field of a section. What is required is present here: its absence is a problem already."""
-    fields: dict[str, Any] = {}
-    for setting in settings:
-        if setting.field in found:
-            fields[setting.field] = found[setting.field]
-        elif setting.default is not UNSET:
-            fields[setting.field] = {} if setting.kind.endswith("map") else setting.default
-    return fields
 
 
 def _under(group: str, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,39 @@
+"""Profiles that the user's file names: the object under `profiles`.
+
+Owns its structure. Only the user's own file has any: what an agent may do is not for a project to say.
+
+Knows nothing of: sessions, tokens, which servers there are.
+"""
+
+from typing import Final
+
+from carpool_protocol.config.jsonc import JsonValue
+from carpool_protocol.config.kinds import kind_of
+from carpool_protocol.config.model import ProfileConfig
+from carpool_protocol.config.named import Reading
+from carpool_protocol.config.problems import KeyPath
+from carpool_protocol.config.setting import with_defaults
+from carpool_protocol.config.settings_profile import PROFILE_SETTINGS
+from carpool_protocol.names import check_server_name
+
+PROFILES: Final = "profiles"
+_KEYS: Final = {each.key: each for each in PROFILE_SETTINGS}
+
+
+def read_profiles(reading: Reading, value: JsonValue) -> dict[str, ProfileConfig]:
+    """All of them, in the order of the file."""
+    if not isinstance(value, dict):
+        reading.problem((PROFILES,), f"must be an object of names and profiles, found {kind_of(value)}")
+        return {}
+    found: dict[str, ProfileConfig] = {}
+    for name, inner in value.items():
+        path: KeyPath = (PROFILES, name)
+        if (why := check_server_name(name, "profile")) is not None:
+            reading.problem(path, why)
+        elif not isinstance(inner, dict):
+            kind = kind_of(inner)
+            reading.problem(path, f'must be an object like {{ "allow": ["mcp:time:*"] }}, found {kind}')
+        else:
+            fields = with_defaults(PROFILE_SETTINGS, reading.section(path, inner, _KEYS, {}))
+            found[name] = ProfileConfig(name=name, **fields)
+    return found

@@ -1,0 +1,69 @@
+"""Profiles that the user's file names: how they are written, and that nobody else writes any."""
+
+import json
+from typing import Any
+
+import pytest
+
+from carpool_protocol.config.describe import describe
+from carpool_protocol.config.model import ProfileConfig
+from carpool_protocol.config.shape import read_config
+from tests.behaviours import behaviour
+
+
+def problems(profiles: Any, **how: bool) -> list[str]:
+    loaded = read_config(json.dumps({"profiles": profiles}), "f", **how)
+    return [problem.render().removeprefix("f:1: profiles") for problem in loaded.problems]
+
+
+@behaviour("profiles:written")
+def test_a_profile_has_rights_bounds_and_what_it_shows_each_with_its_line() -> None:
+    loaded = read_config(
+        """{ "profiles": {
+          "reader": { "allow": ["mcp:github:*", "tag:code"], "deny": ["mcp:github:delete_*"],
+                      "max_in_flight": 8, "show": "search" },
+          "any": {} } }""",
+        "f",
+    )
+    assert loaded.config is not None
+    reader, anything = loaded.config.profiles.values()
+    assert reader == ProfileConfig(
+        name="reader",
+        allow=("mcp:github:*", "tag:code"),
+        deny=("mcp:github:delete_*",),
+        max_in_flight=8,
+        calls_per_minute=None,
+        max_servers=None,
+        max_tools=None,
+        show="search",
+        resource_tools=False,
+    )
+    assert (anything.allow, anything.deny, anything.show) == (("*",), (), "all")
+    rows = {row.setting: (row.value, row.origin) for row in describe(loaded.config)}
+    assert rows["profiles.reader.max_in_flight"] == ("8", "f:3")
+    assert rows["profiles.reader.allow"] == ('["mcp:github:*", "tag:code"]', "f:2")
+    assert rows["profiles.any.max_tools"] == ("—", "default")
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ([], ": must be an object of names and profiles, found a list"),
+        ({"p": 1}, '.p: must be an object like { "allow": ["mcp:time:*"] }, found a number'),
+        ({"p": {"alow": []}}, ".p.alow: unknown key; did you mean `allow`?"),
+        ({"p": {"allow": "mcp:a"}}, ".p.allow: must be a list of texts, found text (write it in [ ])"),
+        ({"p": {"allow": ["mcp:a:"]}}, ".p.allow[0]: has nothing after the second colon"),
+        ({"p": {"max_in_flight": 0}}, ".p.max_in_flight: must be from 1 to 1000000 calls"),
+        ({"p": {"show": "some"}}, '.p.show: must be "all" or "search"'),
+        ({"": {}}, '."": A profile needs a name.'),
+    ],
+)
+def test_what_is_wrong_with_a_profile_is_said_at_its_place(written: Any, said: str) -> None:
+    (found,) = problems(written)
+    assert found.startswith(said), found
+
+
+@behaviour("profiles:written")
+def test_a_project_defines_no_profiles() -> None:
+    (found,) = problems({"reader": {}}, project=True)
+    assert found == ": concerns every project: it belongs into the user's own file"

@@ -28,6 +28,27 @@ def behaviour(*ids: str) -> Callable[[T], T]:
     return lambda test: test
 
 
+_PROFILES: Final = {
+    "profiles:written": Behaviour("issue 7", "Only the user's own file says what a profile is."),
+    "profiles:patterns": Behaviour("issue 7", "A profile permits what it allows and does not deny."),
+    "profiles:lists": Behaviour(
+        "issue 7", "A list holds what its agent's profile permits, and nothing else."
+    ),
+    "profiles:call": Behaviour(
+        "issue 7", "A call is judged by what its name or URI leads to, however that is spelled."
+    ),
+    "profiles:leak": Behaviour("issue 7", "Nothing that a profile keeps back is listed or suggested."),
+    "profiles:servers": Behaviour(
+        "issue 7", "A server of which a profile permits nothing is neither started for it nor named to it."
+    ),
+    "profiles:reload": Behaviour(
+        "issue 7", "A profile that changes counts at once, and one that is gone grants nothing."
+    ),
+    "profiles:chosen": Behaviour(
+        "issue 7", "A profile is chosen by flag, URL or token; an unknown one is refused."
+    ),
+}
+
 _REMOTE: Final = {
     "remote:handshake": Behaviour(
         "issue 6", "A server over Streamable HTTP or HTTP+SSE is used like one that is a command."
@@ -917,6 +938,7 @@ _PYTHON: Final = {
 
 BEHAVIOURS: Final[dict[str, Behaviour]] = (
     _CONFIG
+    | _PROFILES
     | _REMOTE
     | _RUNS
     | _CALLS

@@ -31,6 +31,7 @@ class Basis:
         project: str = "",
         server: str = "",
         own: Own = (),
+        profile: str = "",
     ) -> None:
         self.environment = environment
         self.workspace = workspace
@@ -45,6 +46,8 @@ class Basis:
         """The only one that is seen; empty: all are."""
         self.own = own
         """What is switched for its sessions alone."""
+        self.profile = profile
+        """Whose rights its sessions have, and what they are shown; empty: all of it."""
         self.sessions = 0
         """How many use the source."""
 
@@ -60,6 +63,7 @@ class Basis:
             or self.project
             or self.server
             or self.own
+            or self.profile
             or self.roots is not None
         )
 
@@ -78,6 +82,7 @@ class Basis:
                 self.project,
                 self.server,
                 self.own,
+                self.profile,
             ]
         )
         return SourceId(hashlib.blake2b(what, key=secret, digest_size=8).hexdigest())

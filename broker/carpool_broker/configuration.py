@@ -21,13 +21,14 @@ from msgspec.structs import replace
 from carpool_broker.basis import Basis
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.events import SessionMoved, SourceDropped, SourceId, SourceRead
+from carpool_broker.core.profiles import frame_of, limits_of, narrowed
 from carpool_broker.core.scopes import Resolution, only, resolve, resolve_run
 from carpool_broker.core.switches import Own
 from carpool_broker.guest import Guest
 from carpool_broker.layers import Layers
 from carpool_broker.readings import Find, reading
 from carpool_broker.switchboard import Switchboard
-from carpool_broker.whereabouts import Spot, objection, spot_of
+from carpool_broker.whereabouts import Spot, objection, spot_of, unknown_profile
 from carpool_protocol import paths
 from carpool_protocol.attach import Attach, Moved
 from carpool_protocol.config.environment import scrub
@@ -141,6 +142,7 @@ class Configuration:
             unread_budget_bytes=self.config.unread_budget_bytes,
             park_s=session.park_s,
             return_s=session.return_s,
+            profiles=limits_of(self.config),
         )
 
     def wanted_variables(self, attach: Attach) -> list[str]:
@@ -153,11 +155,9 @@ class Configuration:
 
     def objection(self, attach: Attach) -> Refused | None:
         """Why a session that is to see only a part of the configuration cannot be; None: it can."""
-        if attach.profile:
-            return Refused(
-                "this version of carpool has no profiles yet: leave the profile out", "unknown_profile"
-            )
-        resumes = attach.resume is not None  # its workspace may have left the file meanwhile
+        resumes = attach.resume is not None  # its workspace or profile may have left the file meanwhile
+        if attach.profile and attach.profile not in self.config.profiles and not resumes:
+            return Refused(unknown_profile(self.config, attach.profile), "unknown_profile")
         if attach.workspace and not resumes and (why := self.objection_to(attach, attach.workspace)):
             return Refused(why, "unknown_workspace")
         if not attach.server:
@@ -256,7 +256,9 @@ class Configuration:
     def _source_of(self, guest: Guest, own: Own) -> tuple[SourceId, Basis]:
         attach = guest.attach
         if attach.run is not None:  # what it brings itself is all that counts
-            basis = Basis(guest.environment, "", "", run=attach.run, server=attach.server)
+            basis = Basis(
+                guest.environment, "", "", run=attach.run, server=attach.server, profile=attach.profile
+            )
         else:
             spot = guest.spot = self.spot_of(guest, guest.moved)
             project = self.layers.project_at(spot)
@@ -276,6 +278,7 @@ class Configuration:
                 project=project.workspace.file if project is not None else "",
                 server=attach.server,
                 own=own,
+                profile=attach.profile,
             )
         return DAEMON if basis.is_empty else basis.source_id(self._secret), basis
 
@@ -346,6 +349,8 @@ class Configuration:
         return {"name": guest.spot.name, "root": self.layers.root_of(guest.spot)}
 
     def _reading(self, source: SourceId, basis: Basis, config: Config, found: Resolution) -> SourceRead:
+        frame = frame_of(config, basis.profile)
+        found = narrowed(found, config, frame.rights)
         if basis.server:
             found = only(found, ServerName(basis.server))
         whys = {
@@ -353,4 +358,4 @@ class Configuration:
             for name in found.disabled
             if name in config.servers
         }
-        return reading(source, config, found, whys, self._kept)
+        return reading(source, config, found, whys, find=self._kept, frame=frame)

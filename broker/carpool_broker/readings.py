@@ -23,16 +23,22 @@ Find = Callable[[PoolKey], Kept | None]
 
 
 def reading(
-    source: SourceId, config: Config, found: Resolution, whys: Mapping[ServerName, str], find: Find
+    source: SourceId,
+    config: Config,
+    found: Resolution,
+    whys: Mapping[ServerName, str],
+    *,
+    find: Find,
+    frame: Scope,
 ) -> SourceRead:
-    """`whys`: of the servers that are disabled, as sentences."""
+    """`whys`: of the servers that are disabled, as sentences. `frame`: what is seen beside the servers."""
     kept: dict[PoolKey, Catalog] = {}
     for spec in found.specs:
         others = (found.twins.get(spec.key), found.stateless.get(spec.key))
         kept |= _kept_of([spec.key, *(other.key for other in others if other is not None)], find)
     return SourceRead(
         source=source,
-        scope=Scope(tuple(found.entries), config.separator),
+        scope=replace(frame, servers=tuple(found.entries)),
         specs=tuple(found.specs),
         misconfigured=dict(found.misconfigured),
         stop_first=frozenset(

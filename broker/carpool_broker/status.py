@@ -80,7 +80,7 @@ def page(facts: Facts) -> dict[str, Any]:
                 "agent": session.agent,
                 "pid": session.pid,
                 "era": "handshake" if session.greeted else "stateless" if session.stateless else "",
-                "profile": "",
+                "profile": session.profile,
                 "in_flight": len(session.owed),
                 "calls": session.calls,
                 "version": session.version,

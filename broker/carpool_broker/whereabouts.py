@@ -8,6 +8,7 @@ Knows nothing of: sessions, project files, what runs there.
 """
 
 import os
+from collections.abc import Collection
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
@@ -51,6 +52,11 @@ def spot_of(config: Config, home: str, attach: Attach, moved: Moved | None) -> S
     return Spot(name, roots.get(name, ""), cwd)
 
 
+def unknown_profile(config: Config, profile: str) -> str:
+    """Why a session cannot have this profile, as a sentence."""
+    return _unknown("profile", profile, config.profiles)
+
+
 def objection(config: Config, workspace: str, *, by_name_only: bool) -> str:
     """Why a session cannot be in this workspace, as a sentence; empty: it can. `by_name_only`: whoever asks
     is not to make us read directories of their choice.
@@ -58,15 +64,19 @@ def objection(config: Config, workspace: str, *, by_name_only: bool) -> str:
     if workspace in config.workspaces:
         return ""
     if not workspace.startswith("/"):
-        meant = did_you_mean(workspace, config.workspaces)
-        names = list(config.workspaces)
-        known = ", ".join(names[:NOWHERE_NAMES]) + (" …" if len(names) > NOWHERE_NAMES else "")
-        hint = f"; did you mean {meant}?" if meant else ""
-        there = f" (there are: {known})" if names else ": it names none"
-        return f"the configuration has no workspace of that name{there}{hint}"
+        return _unknown("workspace", workspace, config.workspaces)
     if by_name_only:
         return "over HTTP a workspace is named as the configuration names it; a directory is not taken"
     return "" if os.path.isdir(workspace) else "there is no such directory"
+
+
+def _unknown(what: str, name: str, known: Collection[str]) -> str:
+    meant = did_you_mean(name, known)
+    names = list(known)
+    listed = ", ".join(names[:NOWHERE_NAMES]) + (" …" if len(names) > NOWHERE_NAMES else "")
+    hint = f"; did you mean {meant}?" if meant else ""
+    there = f" (there are: {listed})" if names else ": it names none"
+    return f"the configuration has no {what} of that name{there}{hint}"
 
 
 def spelled(workspace: str) -> str:

@@ -50,7 +50,7 @@ SECRET: Final = b"of the tests"
 class Rig(Clocked):
     """Servers `a` (tool `x`, resource `file:///a`) and `b` (tool `y`), a supervisor, a clock."""
 
-    def __init__(self, *, told: bool = True, park_s: float = 300.0, **bounds: int) -> None:
+    def __init__(self, *, told: bool = True, park_s: float = 300.0, **bounds: Any) -> None:
         self.core = BrokerCore(
             Registry(mark="m"), Bounds(park_s=park_s, **bounds), list_wait_s=10.0, secret=SECRET
         )

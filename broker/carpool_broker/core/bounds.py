@@ -1,6 +1,18 @@
 """What sessions may have open, waiting and unread (rule 3), and how long they wait (rule 14)."""
 
+from collections.abc import Mapping
+
 from msgspec import Struct
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What a profile bounds beside the rights. They hold for one session, or for all of one bearer token."""
+
+    max_in_flight: int | None = None
+    """Calls that are at servers; more wait in line."""
+    calls_per_minute: int | None = None
+    max_servers: int | None = None
+    """Different servers that may be called."""
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
@@ -13,6 +25,8 @@ class Bounds(Struct, frozen=True, kw_only=True):
     """Of the open calls of all sessions (`budgets`)."""
     unread_budget_bytes: int = 256 * 1024 * 1024
     """Of all sessions: answers that their agents leave unread (`budgets`)."""
+    profiles: Mapping[str, Limits] = {}
+    """By the name of the profile; only those that bound anything."""
     wait_s: float = 30.0
     park_s: float = 300.0
     """How long a call waits for a retry with what it wants of its agent (rule 14)."""

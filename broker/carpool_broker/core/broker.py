@@ -246,6 +246,7 @@ class BrokerCore:
                 came.keeps, came.fleeting = event.keeps, event.fleeting
                 came.wanders = event.wanders
                 came.anonymous, came.max_open_calls = event.anonymous, event.max_open_calls
+                came.profile, came.principal = event.profile, event.principal
                 self.sessions[event.session] = came
                 self.outlook.enter(came)
                 if event.shared and self.sources.enter(event.source, asking=came.asking, stateless=True):

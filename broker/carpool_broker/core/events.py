@@ -117,6 +117,10 @@ class AgentCame(Event, frozen=True, kw_only=True):
     """A shared one of nobody in particular: it can hold no lease (rule 9)."""
     max_open_calls: int = 0
     """Instead of the bound of all sessions; 0: that one."""
+    profile: str = ""
+    """What it may see and call, by name (`Bounds.profiles`, `Scope.rights`); empty: all."""
+    principal: str = ""
+    """The name of the bearer token that it came with; empty: none."""
 
 
 class SessionMoved(Event, frozen=True):

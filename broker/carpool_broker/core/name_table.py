@@ -1,8 +1,9 @@
 """What each spelling of a name means within one scope: of its tools, or of its prompts.
 
-Owns the three answers that a table gives: the one that is meant, one that the configuration keeps back,
-none. Names are given over all servers of a scope, away or not, so that nothing changes its name or meaning
-because a server went away. Immutable to its users; the tables for rare spellings are built on first use.
+Owns the three answers that a table gives: the one that is meant, one that the configuration or the profile
+keeps back, none. What is kept back has no say in the names of the rest. Names are given over all servers of a
+scope, away or not, so that nothing changes its name or meaning because a server went away. Immutable to its
+users; the tables for rare spellings are built on first use.
 
 Knows nothing of: what is behind a name, who is away, how names are formed (`names`).
 """
@@ -14,28 +15,42 @@ from msgspec import Struct
 
 from carpool_broker.core.scope import Scope
 from carpool_protocol.ids import ServerName
-from carpool_protocol.names import Ambiguous, Resolved, Resolver, Tool, Unknown, qualify_all
+from carpool_protocol.names import Ambiguous, Resolved, Resolver, Tool, Unknown, may_be_of, qualify_all
 
 T = TypeVar("T")
 
 
 class Denied(Struct, frozen=True):
-    """The tool exists, but its server's configuration does not let it through (fault `not_permitted`)."""
+    """It exists, or may, and is kept back by its server's configuration or by the profile (fault
+    `not_permitted`).
+    """
 
     server: ServerName
-    tool: str
+    name: str
+    """The server's own name for it, or its URI; empty where the server as a whole is kept back."""
+    profile: str = ""
+    """Whose rights keep it back; empty: the server's configuration does."""
 
 
 class NameTable(Generic[T]):
     """One name space of a scope."""
 
-    __slots__ = ("_denied", "_denied_resolver", "_names", "_resolver", "_scope", "by_name")
+    __slots__ = ("_denied", "_denied_resolver", "_names", "_resolver", "_scope", "_tools", "by_name")
 
     def __init__(
-        self, scope: Scope, allowed: Sequence[Tool], denied: Sequence[Tool], make: Callable[[Tool, str], T]
+        self,
+        scope: Scope,
+        allowed: Sequence[Tool],
+        denied: Sequence[Tool],
+        make: Callable[[Tool, str], T],
+        *,
+        tools: bool,
     ) -> None:
-        """`allowed` and `denied` in the order of lists; `make` gives what (server, own name) is shown as."""
+        """`allowed` and `denied` in the order of lists; `make` gives what (server, own name) is shown as;
+        `tools`: else they are prompts.
+        """
         self._scope = scope
+        self._tools = tools
         self._names = qualify_all(allowed, prefixes_of(scope), scope.separator)
         self._denied = tuple(denied)
         self._resolver: Resolver | None = None
@@ -66,12 +81,26 @@ class NameTable(Generic[T]):
 
     def _denial(self, spelling: str) -> Denied | None:
         if not self._denied:
-            return None
+            return self._barred(spelling)
         if self._denied_resolver is None:
             names = qualify_all(self._denied, prefixes_of(self._scope), self._scope.separator)
             self._denied_resolver = Resolver(names)
         denied = self._denied_resolver.resolve(spelling)
-        return Denied(denied.server, denied.tool) if isinstance(denied, Resolved) else None
+        if not isinstance(denied, Resolved):
+            return self._barred(spelling)
+        return self._why(denied.server, denied.tool)
+
+    def _why(self, server: ServerName, name: str) -> Denied:
+        entry = self._scope.entry_of(server)
+        by_file = self._tools and entry is not None and not entry.allows(name)
+        return Denied(server, name, "" if by_file else self._scope.profile)
+
+    def _barred(self, spelling: str) -> Denied | None:
+        """With `tools_prefix` `""` any name could be meant: then it is just unknown."""
+        for server, prefix in self._scope.barred:
+            if prefix != "" and may_be_of(spelling, server, self._scope.separator, prefix):
+                return Denied(server, "", self._scope.profile)
+        return None
 
 
 def prefixes_of(scope: Scope) -> Mapping[ServerName, str | None]:

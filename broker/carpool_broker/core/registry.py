@@ -131,9 +131,19 @@ class Registry:
         return None if shelf is None else shelf.catalog
 
     def own_tools(self, scope: Scope) -> Mapping[PoolKey, Mapping[str, RawJson]]:
-        """Of every pool in a retained scope: the tools that are shown, by their own names and unchanged."""
+        """Of every pool in a retained scope: the tools that are let through, by their own names and
+        unchanged.
+        """
         shelves = self._stock(scope).shelves
-        return {it.key: shelves[it.key].offers["tools"] for it in scope.servers if it.key in shelves}
+        return {
+            it.key: {
+                name: definition
+                for name, definition in shelves[it.key].offers["tools"].items()
+                if scope.permits("tool", it, name)
+            }
+            for it in scope.servers
+            if it.key in shelves
+        }
 
     # --- who looks ---------------------------------------------------------------------------------------
 

@@ -43,6 +43,8 @@ class Listed(Struct, frozen=True):
     templates: tuple[str, ...]
     serves: bool
     """Whether it serves resources at all: a server may list none and read many."""
+    denied: tuple[str, ...] = ()
+    """URIs and templates that it lists too and that are kept back: nobody else answers for them."""
 
 
 class Route(Struct, frozen=True):
@@ -68,6 +70,7 @@ class UriTable:
     """The URIs of one scope. Immutable; costs one dictionary entry for each listed URI."""
 
     __slots__ = (
+        "_denied",
         "_named",
         "_rewriting",
         "_serving",
@@ -83,6 +86,7 @@ class UriTable:
         """`listed`: all servers of a scope by name, away or not, also those that told nothing yet."""
         self._named = {encode(it.server): it for it in listed}
         self._serving = tuple(it for it in listed if it.serves)
+        self._denied = {uri: it.server for it in reversed(listed) for uri in it.denied}
         self._uris: dict[str, Route] = {}
         self._templates: dict[str, Route] = {}
         """Both by the outward spelling."""
@@ -127,6 +131,10 @@ class UriTable:
         """The server that `uri`, as an agent writes it, belongs to."""
         found = self._uris.get(uri)
         return found if found is not None else self._route_unlisted(uri)
+
+    def kept_back(self, uri: str) -> ServerName | None:
+        """Whose this URI or template is, where it is listed and kept back and nobody else lists it."""
+        return None if uri in self._uris or uri in self._templates else self._denied.get(uri)
 
     def route_template(self, template: str) -> Route | Unroutable:
         """The same for what may be a listed template, as in a completion's reference."""

@@ -76,7 +76,7 @@ def _named(
         case Ambiguous():
             return NoTarget(fault=fault, detail=_which(found))
         case Denied():
-            return NoTarget(fault="not_permitted", server=found.server, subject=found.tool)
+            return _denied(found)
         case Unknown():
             suspects = view.suspects(subject, "tools" if method == TOOLS_CALL else "prompts")
             return NoTarget(fault=fault, detail=_perhaps(found), suspects=suspects)
@@ -89,21 +89,25 @@ def _stays(view: View, subject: str, found: ViewTool | ViewPrompt) -> bool:
     return found.qualified == subject or not view.unknown
 
 
-def _located(view: View, uri: str, found: Route | Unroutable) -> Target | NoTarget:
+def _located(view: View, uri: str, found: Route | Unroutable | Denied) -> Target | NoTarget:
     if isinstance(found, Route):
         return Target(found.server, found.key, found.uri, final=found.by in ("listed", "named"))
+    if isinstance(found, Denied):
+        return _denied(found)
     servers = ", ".join(found.candidates)
     detail = f"Several servers might have it, and none lists it: {servers}." if servers else ""
     return NoTarget(fault="unknown_resource", detail=detail, suspects=tuple(sorted(view.unknown)))
 
 
 def _completed(
-    view: View, ref: RawJson, found: CompletionTarget | Ambiguous | Unknown | Unroutable | BadRef
+    view: View, ref: RawJson, found: CompletionTarget | Ambiguous | Denied | Unknown | Unroutable | BadRef
 ) -> Target | NoTarget:
     suspects = tuple(sorted(view.unknown))
     match found:
         case CompletionTarget():
             return Target(found.server, found.key, found.ref.decode(), final=_is_final(view, ref))
+        case Denied():
+            return _denied(found)
         case BadRef():
             return NoTarget(fault="bad_params", detail=f"{found.text.capitalize()}.")
         case Ambiguous():
@@ -118,8 +122,22 @@ def _is_final(view: View, ref: RawJson) -> bool:
     """Whether the reference is to something listed: only that stays true whatever others turn out to list."""
     if text_of(ref, "type") != "ref/resource":
         return True
-    route = view.uris.route_template(text_of(ref, "uri") or "")
+    route = view.route_template(text_of(ref, "uri") or "")
     return isinstance(route, Route) and route.by in ("listed", "named")
+
+
+def _denied(found: Denied) -> NoTarget:
+    return NoTarget(
+        fault="not_permitted",
+        detail=kept_back(found),
+        server=found.server,
+        subject=found.name,
+    )
+
+
+def kept_back(found: Denied) -> str:
+    """Whose word that is; nothing where it is the server's own configuration."""
+    return f"The profile {found.profile} keeps it back." if found.profile else ""
 
 
 def _which(found: Ambiguous) -> str:

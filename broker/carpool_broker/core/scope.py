@@ -1,13 +1,17 @@
 """Which servers a session sees, and how: the value that sessions with equal rights share.
 
-Owns the value and its rule about which tools of a server it lets through. Invariant: a server is in a
-scope once. Knows nothing of: catalogs, sessions, where the configuration came from.
+Owns the value and its rule about what of a server it lets through: the server's own configuration and the
+profile both must. Invariant: a server is in a scope once.
+
+Knows nothing of: catalogs, sessions, where the configuration came from.
 """
 
 from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
+from carpool_broker.core.rights import ALL_RIGHTS, Rights
+from carpool_protocol.capability import Kind
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.messages import ToolOffer
 from carpool_protocol.names import SEPARATOR
@@ -26,6 +30,8 @@ class ScopeEntry(Struct, frozen=True, kw_only=True, cache_hash=True):
     """Shell patterns over the server's own tool names; a tool must match one. Empty lets nothing through."""
     tools_deny: tuple[str, ...] = ()
     """Shell patterns; stronger than `tools_allow`."""
+    max_tools: int | None = None
+    """So many of its tools are listed; the others can be called. None: all are."""
     tags: tuple[str, ...] = ()
     offline: tuple[ToolOffer, ...] | None = None
     """What its `tools_file` lists, shown while the server has not told by itself, or is away."""
@@ -50,7 +56,29 @@ class Scope(Struct, frozen=True, cache_hash=True):
     """What a session sees. Compared by value: equal scopes share one view."""
 
     servers: tuple[ScopeEntry, ...]
+    """Without those of which the rights permit nothing."""
     separator: str = SEPARATOR
+    profile: str = ""
+    """Whose rights these are; empty where they are all, and nothing else is seen otherwise."""
+    rights: Rights = ALL_RIGHTS
+    barred: tuple[tuple[ServerName, str | None], ...] = ()
+    """Servers that are configured and kept back as a whole by the rights, and their `prefix`."""
+    max_tools: int | None = None
+    """So many tools are listed; the others can be called. None: all are."""
+    search: bool = False
+    """Tools that find, describe and call tools are shown instead of those tools."""
+    resource_tools: bool = False
+    """Tools that list and read resources and prompts are shown."""
+
+    def permits(self, kind: Kind, entry: ScopeEntry, name: str) -> bool:
+        """Whether what the server offers under this name of its own, or URI, may be seen and called."""
+        if kind == "tool" and not entry.allows(name):
+            return False
+        return self.rights.are_all or self.rights.permit(kind, entry.server, entry.tags, name)
+
+    def entry_of(self, server: ServerName) -> ScopeEntry | None:
+        """A server of this name; None: it is not seen."""
+        return next((entry for entry in self.servers if entry.server == server), None)
 
     def offline_of(self, key: PoolKey) -> tuple[ToolOffer, ...] | None:
         """What the `tools_file` of this pool's server lists here; None: it has none."""

@@ -11,7 +11,7 @@ twice (`stop_first`: it holds a port or a lock) has one, greeted for agents that
 Pure. Knows nothing of: files, sockets, catalogs, where environments come from.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -158,21 +158,24 @@ def resolve_run(run: RunCommand, *, secret: bytes, policy: Policy | None = None)
 
 def only(found: Resolution, server: ServerName) -> Resolution:
     """One server of these, its names untouched as in `resolve_run`. The pools stay those that all share."""
-    entries = [
-        replace(entry, prefix="", description_prefix=False)
-        for entry in found.entries
-        if entry.server == server
-    ]
+    just = kept(found, lambda name: name == server)
+    return replace(
+        just, entries=[replace(entry, prefix="", description_prefix=False) for entry in just.entries]
+    )
+
+
+def kept(found: Resolution, keep: Callable[[ServerName], bool]) -> Resolution:
+    """Only those of these servers that `keep` is true of. The pools stay those that all share."""
     return replace(
         found,
-        specs=[spec for spec in found.specs if spec.server == server],
-        entries=entries,
-        misconfigured={name: why for name, why in found.misconfigured.items() if name == server},
-        disabled=[name for name in found.disabled if name == server],
-        twins={key: twin for key, twin in found.twins.items() if twin.server == server},
-        stateless={key: spec for key, spec in found.stateless.items() if spec.server == server},
-        own_roots=found.own_roots & {server},
-        untrusted=found.untrusted & {server},
+        specs=[spec for spec in found.specs if keep(spec.server)],
+        entries=[entry for entry in found.entries if keep(entry.server)],
+        misconfigured={name: why for name, why in found.misconfigured.items() if keep(name)},
+        disabled=[name for name in found.disabled if keep(name)],
+        twins={key: twin for key, twin in found.twins.items() if keep(twin.server)},
+        stateless={key: spec for key, spec in found.stateless.items() if keep(spec.server)},
+        own_roots=frozenset(filter(keep, found.own_roots)),
+        untrusted=frozenset(filter(keep, found.untrusted)),
     )
 
 
@@ -186,6 +189,7 @@ def _entry(config: Config, server: ServerConfig, key: PoolKey) -> ScopeEntry:
         else server.description_prefix,
         tools_allow=server.tools_allow,
         tools_deny=server.tools_deny,
+        max_tools=server.max_tools,
         tags=server.tags,
         offline=server.offline,
     )

@@ -105,8 +105,9 @@ class Session:
     __slots__ = (
         "agent", "anonymous", "argument_bytes", "asking", "bereft", "called", "calls", "capabilities",
         "carrier", "control", "fleeting", "greeted", "id", "keeps", "late", "left_out", "listed", "listens",
-        "lists", "marked", "max_open_calls", "owed", "pid", "rooting", "scope", "sent", "shared", "source",
-        "stateful", "stateless", "unread_bytes", "used", "version", "waiting", "waiting_bytes", "wanders",
+        "lists", "marked", "max_open_calls", "owed", "pid", "principal", "profile", "rooting",
+        "scope", "sent", "shared", "source", "stateful", "stateless", "unread_bytes", "used", "version",
+        "waiting", "waiting_bytes", "wanders",
     )  # fmt: skip
 
     def __init__(self, session: SessionId, source: SourceId, agent: str, pid: int, carrier: str) -> None:
@@ -130,6 +131,10 @@ class Session:
         """See `AgentCame`."""
         self.anonymous = False
         self.max_open_calls = 0
+        """See `AgentCame`."""
+        self.profile = ""
+        """See `AgentCame`."""
+        self.principal = ""
         """See `AgentCame`."""
         self.version = ""
         self.capabilities = Capabilities()

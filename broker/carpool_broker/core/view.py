@@ -158,11 +158,9 @@ class View:
         tool = self._by_name.get(spelling)
         return tool if tool is not None else self.tool_names.resolve(spelling)
 
-    def resolve_prompt(self, spelling: str) -> ViewPrompt | Ambiguous | Unknown:
+    def resolve_prompt(self, spelling: str) -> ViewPrompt | Ambiguous | Denied | Unknown:
         """The prompt that `spelling` means."""
-        found = self.prompt_names.resolve(spelling)
-        assert not isinstance(found, Denied)  # no setting keeps prompts back
-        return found
+        return self.prompt_names.resolve(spelling)
 
     def suspects(self, spelling: str, family: Literal["tools", "prompts"] = "tools") -> tuple[PoolKey, ...]:
         """Pools without a told catalog that `spelling` can belong to, by the server's name at its head.
@@ -185,12 +183,31 @@ class View:
 
     # --- URIs ----------------------------------------------------------------------------------------------
 
-    def route(self, uri: str) -> Route | Unroutable:
+    def route(self, uri: str) -> Route | Unroutable | Denied:
         """The server that `uri` belongs to.
 
         While `unknown` is not empty, only a route by `listed` or `named` is final.
         """
-        return self.uris.route(uri)
+        return self._let_through(uri, self.uris.route(uri))
+
+    def route_template(self, template: str) -> Route | Unroutable | Denied:
+        """The same for what may be a listed template, as in a completion's reference."""
+        return self._let_through(template, self.uris.route_template(template))
+
+    def _let_through(self, uri: str, found: Route | Unroutable) -> Route | Unroutable | Denied:
+        """A right is looked up for what the URI leads to, in the server's own spelling."""
+        scope = self.scope
+        if scope.rights.are_all:
+            return found
+        listed = isinstance(found, Route) and found.by == "listed"
+        if not listed and (owner := self.uris.kept_back(uri)) is not None:
+            return Denied(owner, uri, scope.profile)
+        if isinstance(found, Unroutable):
+            return found
+        entry = scope.entry_of(found.server)
+        if entry is None or not scope.permits("resource", entry, found.uri):
+            return Denied(found.server, found.uri, scope.profile)
+        return found
 
     def outward_uri(self, key: PoolKey, uri: str) -> str:
         """`uri`, as a server of this pool says it, as the agents of this scope are to read it."""
@@ -200,7 +217,9 @@ class View:
         """Whether what a server of this pool says must pass through `content.rewrite_uris`."""
         return self.uris.rewrites(key)
 
-    def completion_target(self, ref: RawJson) -> CompletionTarget | Ambiguous | Unknown | Unroutable | BadRef:
+    def completion_target(
+        self, ref: RawJson
+    ) -> CompletionTarget | Ambiguous | Denied | Unknown | Unroutable | BadRef:
         """Where the `ref` of a `completion/complete` leads (MCP 2025-11-25, server/utilities/completion)."""
         match text_of(ref, "type"):
             case "ref/prompt":
@@ -217,8 +236,8 @@ class View:
                 uri = text_of(ref, "uri")
                 if uri is None:
                     return BadRef("a ref/resource has a uri")
-                route = self.uris.route_template(uri)
-                if isinstance(route, Unroutable):
+                route = self.route_template(uri)
+                if not isinstance(route, Route):
                     return route
                 ref = ref if route.uri == uri else RawJson(at(ref, {"uri": lambda _: quote(route.uri)}))
                 return CompletionTarget(route.key, route.server, ref)

@@ -26,6 +26,7 @@ from carpool_protocol.ids import PoolKey, RawJson
 from carpool_protocol.messages import Feature
 from carpool_protocol.names import Tool
 
+_URI_FAMILIES: Final[tuple[Family, ...]] = ("resources", "templates")
 ALL: Final = frozenset(FAMILIES)
 
 _LIST_CHANGED: Final[dict[Feature, Feature]] = {
@@ -104,10 +105,10 @@ def make_view(
     if former is None or touched & {"resources", "templates"}:
         uris = uri_table(scope, shelves)
         resources = listed(
-            "resources", None if former is None else former.lists[2], resources_of(known, uris)
+            "resources", None if former is None else former.lists[2], resources_of(scope, known, uris)
         )
         templates = listed(
-            "templates", None if former is None else former.lists[3], templates_of(known, uris)
+            "templates", None if former is None else former.lists[3], templates_of(scope, known, uris)
         )
     else:
         uris, resources, templates = former.uris, former.lists[2], former.lists[3]
@@ -138,38 +139,47 @@ def tool_table(scope: Scope, known: Known) -> NameTable[ViewTool]:
     denied: list[Tool] = []
     for entry, shelf in known:
         for name in sorted(shelf.offers["tools"]):
-            (allowed if entry.allows(name) else denied).append((entry.server, name))
+            (allowed if scope.permits("tool", entry, name) else denied).append((entry.server, name))
     by_server = {entry.server: (entry, shelf) for entry, shelf in known}
 
     def make(tool: Tool, qualified: str) -> ViewTool:
         entry, shelf = by_server[tool[0]]
         return shelf.tool(entry, tool[1], qualified)
 
-    return NameTable(scope, allowed, denied, make)
+    return NameTable(scope, allowed, denied, make, tools=True)
 
 
 def prompt_table(scope: Scope, known: Known) -> NameTable[ViewPrompt]:
-    """The names of all prompts: formed as those of tools, in a name space of their own."""
-    names = [(entry.server, name) for entry, shelf in known for name in sorted(shelf.offers["prompts"])]
+    """The names of all prompts let through: formed as those of tools, in a name space of their own."""
+    allowed: list[Tool] = []
+    denied: list[Tool] = []
+    for entry, shelf in known:
+        for name in sorted(shelf.offers["prompts"]):
+            (allowed if scope.permits("prompt", entry, name) else denied).append((entry.server, name))
     by_server = {entry.server: (entry, shelf) for entry, shelf in known}
 
     def make(prompt: Tool, qualified: str) -> ViewPrompt:
         entry, shelf = by_server[prompt[0]]
         return shelf.prompt(entry, prompt[1], qualified)
 
-    return NameTable(scope, names, (), make)
+    return NameTable(scope, allowed, denied, make, tools=False)
 
 
 def uri_table(scope: Scope, shelves: Mapping[PoolKey, Shelf]) -> UriTable:
-    """Who has which URI."""
+    """Who has which URI, of what the scope lets through."""
     return UriTable(
         [
             Listed(
                 entry.server,
                 entry.key,
-                tuple(sorted(shelf.offers["resources"])) if shelf else (),
-                tuple(sorted(shelf.offers["templates"])) if shelf else (),
-                serves=shelf is not None and shelf.serves_resources,
+                _uris(scope, entry, shelf, "resources"),
+                _uris(scope, entry, shelf, "templates"),
+                serves=shelf is not None
+                and shelf.serves_resources
+                and scope.rights.reach("resource", entry.server, entry.tags),
+                denied=tuple(
+                    uri for it in _URI_FAMILIES for uri in _uris(scope, entry, shelf, it, denied=True)
+                ),
             )
             for entry in sorted(scope.servers, key=lambda entry: entry.server)
             for shelf in (shelves.get(entry.key),)
@@ -177,24 +187,36 @@ def uri_table(scope: Scope, shelves: Mapping[PoolKey, Shelf]) -> UriTable:
     )
 
 
-def resources_of(known: Known, uris: UriTable) -> list[ViewResource]:
-    """All resources, as they are shown."""
+def resources_of(scope: Scope, known: Known, uris: UriTable) -> list[ViewResource]:
+    """All resources that the scope lets through, as they are shown."""
     shown = uris.outward_uris
     return [
         shelf.resource("resources", it, uri, shown.get((it.server, uri), uri))
         for it, shelf in known
-        for uri in sorted(shelf.offers["resources"])
+        for uri in _uris(scope, it, shelf, "resources")
     ]
 
 
-def templates_of(known: Known, uris: UriTable) -> list[ViewResource]:
-    """All resource templates, as they are shown."""
+def templates_of(scope: Scope, known: Known, uris: UriTable) -> list[ViewResource]:
+    """All resource templates that the scope lets through, as they are shown."""
     shown = uris.outward_templates
     return [
         shelf.resource("templates", it, template, shown.get((it.server, template), template))
         for it, shelf in known
-        for template in sorted(shelf.offers["templates"])
+        for template in _uris(scope, it, shelf, "templates")
     ]
+
+
+def _uris(
+    scope: Scope, entry: ScopeEntry, shelf: Shelf | None, family: Family, *, denied: bool = False
+) -> tuple[str, ...]:
+    """What the server lists and the scope lets through, or keeps back; in the order of lists."""
+    if shelf is None or (denied and scope.rights.are_all):
+        return ()
+    offered = sorted(shelf.offers[family])
+    if scope.rights.are_all:
+        return tuple(offered)
+    return tuple(uri for uri in offered if scope.permits("resource", entry, uri) is not denied)
 
 
 def features_of_scope(scope: Scope, stock: Stock) -> frozenset[Feature]:

@@ -17,8 +17,9 @@ from carpool_broker.core.interests import LEVELS, MAX_WATCHED, Interests
 from carpool_broker.core.outlook import Outlook
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.replies import refusal
+from carpool_broker.core.routing import kept_back
 from carpool_broker.core.session import Session
-from carpool_broker.core.view import Route
+from carpool_broker.core.view import Denied, Route
 from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson, SessionId
 
@@ -103,6 +104,8 @@ class Watching:
             final = False
         if patient and not final and self._outlook.unsettled(session, view):
             return None
+        if isinstance(route, Denied):
+            return NoPlace("not_permitted", kept_back(route))
         if not isinstance(route, Route):
             return NoPlace("unknown_resource")
         catalog = self._registry.catalog(route.key)

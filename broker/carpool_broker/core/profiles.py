@@ -1,0 +1,69 @@
+"""What a profile makes of a configuration: the rights, the bounds, the servers that are left.
+
+Owns the step from a profile as it is written to the values that decide. Invariants: a server of which nothing
+is permitted is in no part of what is left, so that it is never started for these agents and no text names it
+to them; a profile that has left the file grants nothing.
+
+Pure. Knows nothing of: sessions, who has which profile, files.
+"""
+
+from collections.abc import Mapping
+
+from carpool_broker.core.bounds import Limits
+from carpool_broker.core.rights import ALL_RIGHTS, NO_RIGHTS, Rights
+from carpool_broker.core.scope import Scope
+from carpool_broker.core.scopes import Resolution, kept
+from carpool_protocol.capability import capability
+from carpool_protocol.config.model import Config
+
+
+def rights_of(config: Config, profile: str) -> Rights:
+    """Of the profile of this name; empty: nobody's, so all."""
+    if not profile:
+        return ALL_RIGHTS
+    written = config.profiles.get(profile)
+    if written is None:
+        return NO_RIGHTS
+    return Rights(tuple(map(capability, written.allow)), tuple(map(capability, written.deny)))
+
+
+def limits_of(config: Config) -> Mapping[str, Limits]:
+    """By the name of the profile; only those that bound anything."""
+    found = {
+        name: Limits(
+            max_in_flight=each.max_in_flight,
+            calls_per_minute=each.calls_per_minute,
+            max_servers=each.max_servers,
+        )
+        for name, each in config.profiles.items()
+    }
+    return {name: limits for name, limits in found.items() if limits != Limits()}
+
+
+def frame_of(config: Config, profile: str) -> Scope:
+    """What agents with this profile see, still without servers."""
+    rights = rights_of(config, profile)
+    written = config.profiles.get(profile)
+    least = [config.max_tools, None if written is None else written.max_tools]
+    return Scope(
+        (),
+        config.separator,
+        profile="" if rights.are_all else profile,
+        rights=rights,
+        barred=tuple(
+            (server.name, server.tools_prefix)
+            for server in config.servers.values()
+            if not server.disabled and not rights.see(server.name, server.tags)
+        ),
+        max_tools=min((most for most in least if most is not None), default=None),
+        search=written is not None and written.show == "search",
+        resource_tools=written is not None and written.resource_tools,
+    )
+
+
+def narrowed(found: Resolution, config: Config, rights: Rights) -> Resolution:
+    """Only those of these servers of which the rights permit anything."""
+    if rights.are_all:
+        return found
+    tags = {name: server.tags for name, server in config.servers.items()}
+    return kept(found, lambda server: rights.see(server, tags.get(server, ())))

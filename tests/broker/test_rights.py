@@ -1,0 +1,69 @@
+"""Rights: what is allowed and not denied, and which servers are there at all."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carpool_broker.core.rights import ALL_RIGHTS, NO_RIGHTS, Rights
+from carpool_protocol.capability import KINDS, capability
+from tests.behaviours import behaviour
+
+PARTS = ("*", "a", "b", "a*", "?")
+PATTERNS = st.one_of(
+    st.just("*"),
+    st.sampled_from(PARTS).map("mcp:{}".format),
+    st.sampled_from(PARTS).map("tag:{}".format),
+    st.builds(
+        "{}:{}:{}".format, st.sampled_from(("mcp", "prompt", "resource")), *[st.sampled_from(PARTS)] * 2
+    ),
+)
+RIGHTS = st.builds(
+    Rights,
+    st.lists(PATTERNS.map(capability), max_size=3).map(tuple),
+    st.lists(PATTERNS.map(capability), max_size=3).map(tuple),
+)
+
+
+def rights(allow: list[str], deny: list[str] | None = None) -> Rights:
+    return Rights(tuple(map(capability, allow)), tuple(map(capability, deny or [])))
+
+
+@behaviour("profiles:patterns")
+def test_deny_is_stronger_and_what_nobody_allows_is_not_permitted() -> None:
+    found = rights(["mcp:git:*", "prompt:git:a"], ["mcp:git:push*"])
+    assert found.permit("tool", "git", (), "log")
+    assert not found.permit("tool", "git", (), "push_all")
+    assert not found.permit("tool", "hub", (), "log")
+    assert found.permit("prompt", "git", (), "a")
+    assert not found.permit("prompt", "git", (), "b")
+    assert not found.permit("resource", "git", (), "a")
+
+
+@pytest.mark.parametrize(
+    ("found", "seen"),
+    [
+        (ALL_RIGHTS, True),
+        (NO_RIGHTS, False),
+        (rights(["mcp:git:log"]), True),
+        (rights(["mcp:hub"]), False),
+        (rights(["mcp:git:*"], ["mcp:git:*"]), False),
+        (rights(["*"], ["mcp:git:*"]), True),  # its prompts are left
+        (rights(["*"], ["mcp:git"]), False),
+        (rights(["tag:code"]), True),
+        (rights(["*"], ["tag:code"]), False),
+    ],
+)
+def test_a_server_of_which_nothing_can_be_permitted_is_not_there(found: Rights, seen: bool) -> None:
+    assert found.see("git", ("code",)) is seen
+
+
+@given(RIGHTS, st.sampled_from(("a", "b", "ab")), st.sampled_from(((), ("a",))), st.sampled_from(("a", "b")))
+def test_a_server_is_there_where_anything_of_it_is_permitted(
+    found: Rights, server: str, tags: tuple[str, ...], name: str
+) -> None:
+    for kind in KINDS:
+        if found.permit(kind, server, tags, name):
+            assert found.reach(kind, server, tags)
+            assert found.see(server, tags)
+    if found.are_all:
+        assert all(found.permit(kind, server, tags, name) for kind in KINDS)

@@ -915,6 +915,12 @@ _PYTHON: Final = {
     "python:side-by-side": Behaviour("issue 6", "A slow function of a module holds up no other call."),
 }
 
+_ADAPTERS: Final = {
+    "adapters:flat": Behaviour(
+        "issue 7", "Any result, sound or not, is one text a model reads, with sizes and URIs for bytes."
+    ),
+}
+
 BEHAVIOURS: Final[dict[str, Behaviour]] = (
     _CONFIG
     | _REMOTE
@@ -930,4 +936,5 @@ BEHAVIOURS: Final[dict[str, Behaviour]] = (
     | _INPUT
     | _FAULTS
     | _PYTHON
+    | _ADAPTERS
 )

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from carpool.adapters import as_success, flatten
@@ -167,7 +167,6 @@ VALUES = st.recursive(
 
 @behaviour("adapters:flat")
 @given(VALUES)
-@settings(deadline=None)
 def test_whatever_comes_as_a_result_is_a_text_that_can_be_sent(value: Any) -> None:
     for broken in (value, {"content": value}, {"content": [value]}, {"structuredContent": value}):
         said = flatten(broken)

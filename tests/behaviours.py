@@ -936,6 +936,19 @@ _PYTHON: Final = {
     "python:side-by-side": Behaviour("issue 6", "A slow function of a module holds up no other call."),
 }
 
+_ADAPTERS: Final = {
+    "adapters:flat": Behaviour(
+        "issue 7", "Any result, sound or not, is one text a model reads, with sizes and URIs for bytes."
+    ),
+    "adapters:schemas": Behaviour(
+        "issue 7", "Every schema becomes one that model APIs take, and says what of it they cannot be told."
+    ),
+    "adapters:strict": Behaviour(
+        "issue 7",
+        "What a model writes in the strict form fits the tool's own schema; a schema without one says why.",
+    ),
+}
+
 BEHAVIOURS: Final[dict[str, Behaviour]] = (
     _CONFIG
     | _PROFILES
@@ -952,4 +965,5 @@ BEHAVIOURS: Final[dict[str, Behaviour]] = (
     | _INPUT
     | _FAULTS
     | _PYTHON
+    | _ADAPTERS
 )

@@ -1,0 +1,147 @@
+"""Results as models read them: one text.
+
+Owns what stands in that text for each kind of content (MCP 2025-11-25, schema: `CallToolResult`,
+`ContentBlock`, `ReadResourceResult`). Invariants: whatever is put in, a text comes out, and it can be encoded
+as UTF-8; a block of bytes is named with its size, its bytes never appear.
+
+Knows nothing of: calls, model APIs, terminals.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+MAX_LABEL_CHARS: Final = 1000
+"""Of a kind or a URI within brackets: a `data:` URI can hold a whole file."""
+SILENT_FAILURE: Final = "the tool failed and said nothing"
+
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
+_BLANKS = re.compile(r"\s+")
+_WITH_BYTES: Final = frozenset({"image", "audio"})
+
+
+def flatten(result: Mapping[str, Any]) -> str:
+    """The result of a tool (or of `resources/read`) as one text; its parts are joined by a line end.
+
+    | content | text |
+    |---|---|
+    | text | itself |
+    | image, audio | `[image: image/png, 1234 bytes]`: the size once decoded |
+    | embedded resource | its text, or `[resource: URI]` |
+    | link to a resource | `[resource: URI]` |
+    | of another kind | `[KIND]`, with its type and size where it says them |
+    | none, but `structuredContent` | that as JSON |
+    | none at all | `""`; for an error `SILENT_FAILURE` |
+
+    An error reads as any other result: `isError` is `as_success`'s to say. Where there is content,
+    `structuredContent` repeats it (2025-11-25, server/tools: Structured Content) and is left out. What breaks
+    the protocol is said as well as it can be; nothing raises.
+    """
+    try:
+        text = _encodable(_text(result))
+    except RecursionError:  # a result that was made in this process may hold itself
+        text = _bracket("result", "nested too deep")
+    return text or (SILENT_FAILURE if _is_error(result) else "")
+
+
+def as_success(result: Mapping[str, Any]) -> dict[str, Any]:
+    """`{"success": bool, "output": str}`: whether the tool says that it worked, and its text."""
+    return {"success": not _is_error(result), "output": flatten(result)}
+
+
+def parts(content: object) -> list[str]:
+    """The text of each block of a `content` array, in its order; may hold what UTF-8 cannot encode."""
+    if isinstance(content, list | tuple):
+        return [_block(block) for block in content]
+    return [_block(content)]
+
+
+def bytes_in(data: object) -> int | None:
+    """The size in bytes of what a base64 text holds; None for what is no base64.
+
+    Padding may be missing and the alphabet may be that of URLs, as some servers have it; nothing is decoded.
+    """
+    if not isinstance(data, str):
+        return None
+    bare = _BLANKS.sub("", data)
+    if _BASE64.fullmatch(bare) is None:
+        return None
+    chars = len(bare.rstrip("="))
+    return None if chars % 4 == 1 else chars * 3 // 4
+
+
+def _text(result: object) -> str:
+    if not isinstance(result, Mapping):
+        return result if isinstance(result, str) else _json(result)
+    for key in ("content", "contents"):
+        content = result.get(key)
+        if content not in (None, [], ()):
+            return "\n".join(parts(content) if key == "content" else map(_resource, _listed(content)))
+    for key in ("structuredContent", "toolResult"):  # the second is what 2024-10-07 said
+        if result.get(key) is not None:
+            return result[key] if isinstance(result[key], str) else _json(result[key])
+    return ""
+
+
+def _block(block: object) -> str:
+    if not isinstance(block, Mapping):
+        return block if isinstance(block, str) else _json(block)
+    kind = block.get("type")
+    if kind == "resource":
+        return _resource(block.get("resource"))
+    if kind == "resource_link":
+        return _bracket("resource", block.get("uri"))
+    if kind in (None, "text") and isinstance(block.get("text"), str):
+        return str(block["text"])
+    name = kind if isinstance(kind, str) and kind else "content"
+    if kind == "text":
+        return _bracket(name, "unreadable")
+    size_bytes = bytes_in(block.get("data"))
+    if size_bytes is not None:
+        said = f"{size_bytes} bytes"
+    else:
+        said = "unreadable" if "data" in block or name in _WITH_BYTES else ""
+    return _bracket(name, block.get("mimeType"), said)
+
+
+def _resource(contents: object) -> str:
+    if not isinstance(contents, Mapping):
+        return _bracket("resource")
+    text = contents.get("text")
+    return text if isinstance(text, str) else _bracket("resource", contents.get("uri"))
+
+
+def _bracket(kind: str, *said: object) -> str:
+    """`[kind: a, b]` with what is text and not empty of `said`, on one line; `[kind]` with nothing."""
+    words = ", ".join(_label(each) for each in said if isinstance(each, str) and each)
+    return f"[{_label(kind)}: {words}]" if words else f"[{_label(kind)}]"
+
+
+def _label(text: str) -> str:
+    shown = _BLANKS.sub(" ", text[: MAX_LABEL_CHARS + 1])
+    return shown if len(shown) <= MAX_LABEL_CHARS else shown[: MAX_LABEL_CHARS - 1] + "…"
+
+
+def _json(value: object) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):  # no JSON, a circle, or a number with more digits than Python writes
+        return _bracket("result", "unreadable")
+
+
+def _listed(value: object) -> list[object]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _is_error(result: object) -> bool:
+    return isinstance(result, Mapping) and result.get("isError") is True
+
+
+def _encodable(text: str) -> str:
+    """Half a surrogate pair (rule 16), which no model API takes, as U+FFFD; two halves as their character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text

@@ -28,7 +28,7 @@ import msgspec
 import trio
 
 from bench import soak_report
-from carpool.bench_procs import pss_bytes
+from carpool.bench_procs import own_bytes, pss_bytes
 from carpool.bench_spawn import carpool_argv
 from carpool.private_house import HouseError, PrivateHouse
 
@@ -257,11 +257,14 @@ async def watch(house: Carpool, began: float, rows: list[dict[str, Any]], stop: 
     """Memory of its processes, every `SAMPLE_S`."""
     while not stop.is_set():
         for row in await house.processes():
-            size = None if row["role"] in {"instance", "shim"} else pss_bytes(row["pid"])
-            if size is not None:
+            if row["role"] in {"instance", "shim"}:
+                continue
+            sizes = {"pss_bytes": pss_bytes(row["pid"]), "own_bytes": own_bytes(row["pid"])}
+            if None not in sizes.values():
                 at_s = round(time.monotonic() - began, 1)
-                own = {"role": row["role"], "pid": row["pid"], "pss_bytes": size}
-                rows.append({"at_s": at_s, "carpool": house.name, **own})
+                rows.append(
+                    {"at_s": at_s, "carpool": house.name, "role": row["role"], "pid": row["pid"], **sizes}
+                )
         with trio.move_on_after(SAMPLE_S):
             await stop.wait()
 

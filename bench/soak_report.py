@@ -1,7 +1,8 @@
 """What a soak has measured, as a table, a file and a picture.
 
-Rows: seconds since the start, which carpool, role, pid, PSS in bytes. The picture needs matplotlib (`pip
-install --group plot`). Knows nothing of: how rows come about.
+Rows: seconds since the start, which carpool, role, pid, PSS in bytes, and how much of that is the process's
+own (`bench_procs.own_bytes`): growth is judged by that. The picture needs matplotlib (`pip install --group
+plot`). Knows nothing of: how rows come about.
 """
 
 import csv
@@ -18,13 +19,13 @@ def write(rows: list[Row], file: Path) -> None:
     """All rows as CSV."""
     file.parent.mkdir(exist_ok=True)
     with file.open("w", newline="") as out:
-        writer = csv.DictWriter(out, ["at_s", "carpool", "role", "pid", "pss_bytes"])
+        writer = csv.DictWriter(out, ["at_s", "carpool", "role", "pid", "pss_bytes", "own_bytes"])
         writer.writeheader()
         writer.writerows(rows)
 
 
 def growth(rows: list[Row]) -> str:
-    """Memory of the calm carpool's processes at its beginning and its end, as a Markdown table."""
+    """Own memory of the calm carpool's processes at its beginning and its end, as a Markdown table."""
     lines = ["| calm carpool | first tenth | last tenth | growth per hour |", "|---|---|---|---|"]
     for role in sorted({row["role"] for row in rows if row["carpool"] == "calm"}):
         line = [row for row in rows if row["carpool"] == "calm" and row["role"] == role]
@@ -37,7 +38,7 @@ def growth(rows: list[Row]) -> str:
 
 
 def _mean_mb(rows: list[Row]) -> float:
-    return float(sum(row["pss_bytes"] for row in rows)) / len(rows) / 1e6
+    return float(sum(row["own_bytes"] for row in rows)) / len(rows) / 1e6
 
 
 def draw(rows: list[Row], file: Path) -> None:
@@ -53,9 +54,11 @@ def draw(rows: list[Row], file: Path) -> None:
     for axis, (name, title) in zip(axes, titles.items(), strict=True):
         for role in sorted({row["role"] for row in rows}):
             line = [row for row in rows if row["carpool"] == name and row["role"] == role]
-            axis.plot([r["at_s"] / 60 for r in line], [r["pss_bytes"] / 1e6 for r in line], label=role, lw=1)
-        axis.set(ylabel="PSS, MB", title=title, ylim=(0, None))
+            minutes = [r["at_s"] / 60 for r in line]
+            [drawn] = axis.plot(minutes, [r["own_bytes"] / 1e6 for r in line], label=role, lw=1.2)
+            axis.plot(minutes, [r["pss_bytes"] / 1e6 for r in line], color=drawn.get_color(), lw=0.7, ls=":")
+        axis.set(ylabel="MB", title=title, ylim=(0, None))
         axis.grid(alpha=0.3)
     axes[0].legend(loc="upper right", ncols=4, fontsize="small")
-    axes[1].set(xlabel="minutes")
+    axes[1].set(xlabel="minutes (solid: memory of its own, dotted: PSS)")
     figure.savefig(file, metadata={"Date": None})

@@ -29,6 +29,11 @@ _BATCH_BYTES = 256 * 1024
 _STEP_BYTES = 1024 * 1024
 """With every step more or less that is unread, `on_unread` is told."""
 
+_room = memoryview(bytearray(READ_BYTES))
+"""What was read of any socket, until it is lines. `recv` asks for 64 KiB each time and gives back what it did
+not need: so the heap grew by 3.5 MB in 40 minutes, full of holes that are too small for the next read.
+"""
+
 
 class AgentIo:
     """One agent's socket on the ready set. `on_closed` is called once, not after `close`; `on_unfinished`
@@ -181,15 +186,15 @@ class AgentIo:
     def _readable(self) -> None:
         try:
             crowded = self._ready.crowded and self._buffer.pending_bytes <= READ_BYTES
-            data = self._sock.recv(CROWD_READ_BYTES if crowded else READ_BYTES)
+            size = self._sock.recv_into(_room, CROWD_READ_BYTES if crowded else READ_BYTES)
         except BlockingIOError:
             return
         except OSError:
-            data = b""
-        if not data:
+            size = 0
+        if not size:
             self._gone()
             return
-        lines = self._buffer.feed(data)
+        lines = self._buffer.feed(_room[:size].tobytes())
         if not lines:
             self._unfinished = True
             self._on_unfinished()

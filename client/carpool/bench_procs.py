@@ -50,10 +50,19 @@ def cpu_of(pids: Iterable[int]) -> dict[int, float]:
 
 def pss_bytes(pid: int) -> int | None:
     """Proportional set size of a process."""
+    return _rolled_up(pid, b"Pss:")
+
+
+def own_bytes(pid: int) -> int | None:
+    """What of that is no file's: not moved by other processes of the same programs that come and go."""
+    return _rolled_up(pid, b"Pss_Anon:")
+
+
+def _rolled_up(pid: int, what: bytes) -> int | None:
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             for line in file:
-                if line.startswith(b"Pss:"):
+                if line.startswith(what):
                     return int(line.split()[1]) * 1024
     except (OSError, ValueError):
         return None

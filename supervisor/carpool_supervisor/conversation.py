@@ -148,8 +148,9 @@ class Conversation:
         return tuple(wire for wire in lines if wire), words
 
     def close(self) -> None:
-        """Let go of the pipes."""
+        """Let go of the pipes, and of what was said through them."""
         self.io.close()
+        self._adapter.close()
         self._intake.forget(self.io)
         self._log.forget(self.instance)
 

@@ -2,6 +2,7 @@
 
 import gc
 import socket
+import tracemalloc
 import weakref
 from collections.abc import Iterator
 
@@ -171,3 +172,20 @@ def test_what_a_connection_leads_to_is_freed_with_it() -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_a_read_asks_for_no_more_memory_than_what_has_come() -> None:
+    """Else the heap of a daemon fills with holes."""
+    one = Ends()
+    one.agent.send(b"x" * 100 + b"\n")
+    tracemalloc.start()
+    try:
+        one.ready._round()
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert one.taken == [[b"x" * 100]]
+    assert most < READ_BYTES // 4
+    one.io.close()
+    one.agent.close()
+    one.ready.close()

@@ -11,7 +11,7 @@ import pytest
 from carpool_broker.core import events as ev
 from carpool_broker.core import parked
 from carpool_broker.core.declared import Asker, Capabilities
-from carpool_broker.core.effects import Input, ReplyStateless, ReportProgress, RequireInput
+from carpool_broker.core.effects import Input, LetGo, ReplyStateless, ReportProgress, RequireInput
 from carpool_broker.core.tokens import Tokens
 from carpool_protocol.ids import EMPTY_OBJECT, AskId, CallId, RawJson, SessionId
 from carpool_protocol.messages import (
@@ -476,8 +476,8 @@ def urls_first(call: CallId, urls: tuple[RawJson, ...]) -> Answered:
 def test_a_server_that_sends_its_user_to_urls_is_called_again_when_the_user_was_there() -> None:
     rig = Rig()
     call = rig.call("1")
-    (written, said) = rig.feed(urls_first(call.call, URLS))
-    assert written == Written([call.call]), "the retry says all that is needed"
+    (said, let_go) = rig.feed(urls_first(call.call, URLS))
+    assert let_go == LetGo(ONE, call.call), "once it has been read the retry says all that is needed"
     assert [(each.method, each.params) for each in said.inputs] == [(ELICITATION, url) for url in URLS]
     keys = [each.key for each in said.inputs]
     (again,) = rig.request("2", state=said.state, given={keys[0]: SAID})
@@ -492,7 +492,7 @@ def test_a_server_that_sends_its_user_to_urls_is_called_again_when_the_user_was_
 
 def test_a_user_who_does_not_agree_ends_the_call() -> None:
     rig = Rig()
-    (_, said) = rig.feed(urls_first(rig.call("1").call, URLS))
+    (said, _) = rig.feed(urls_first(rig.call("1").call, URLS))
     (reply,) = rig.request("2", state=said.state, given={said.inputs[0].key: SAID}, declined=True)
     assert b"url_declined" in reply.body
 
@@ -508,7 +508,7 @@ def test_a_server_that_always_sends_its_user_away_ends_with_an_error() -> None:
     rig = Rig()
     call = rig.call("1").call
     for number in range(2, 12):
-        (_, said) = rig.feed(urls_first(call, URLS[:1]))
+        (said, _) = rig.feed(urls_first(call, URLS[:1]))
         (sent,) = rig.request(str(number), state=said.state, given={said.inputs[0].key: SAID})
         call = sent.call
     (reply,) = rig.feed(urls_first(call, URLS))

@@ -5,9 +5,11 @@ Source: rules 4 and 14, docs/decisions/0015 and 0019; MCP 2026-07-28, basic/util
 
 from typing import Any
 
+import pytest
+
 from carpool_broker.core import events as ev
 from carpool_broker.core.asked_before import AGAIN_S, MAX_EARLY
-from carpool_broker.core.effects import ReplyStateless, RequireInput, SendAsk, WithdrawAsk
+from carpool_broker.core.effects import LetGo, ReplyStateless, RequireInput, SendAsk, WithdrawAsk
 from carpool_protocol.ids import EMPTY_OBJECT, AskId, CallId, RawJson, call_of
 from carpool_protocol.messages import (
     AnswerAsk,
@@ -17,7 +19,6 @@ from carpool_protocol.messages import (
     CancelCall,
     RecordedCall,
     Resume,
-    Written,
 )
 from tests.behaviours import behaviour
 from tests.broker.recovery_rig import ONE, OTHER, RESULT, TWO, A, Rig, called, only, recorded, says
@@ -253,21 +254,25 @@ def test_a_retry_whose_call_went_with_another_supervisor_is_lost() -> None:
     assert b"link_broken" in reply.body
 
 
-def test_a_call_whose_user_was_sent_to_urls_is_said_again_by_the_next_broker() -> None:
+@pytest.mark.parametrize("remembered", [False, True])
+def test_a_call_whose_user_was_sent_to_urls_is_said_again_by_the_next_broker(remembered: bool) -> None:
+    """Whether or not the record had heard that the agent knows."""
     rig = Rig(life=0)
     rig.link()
     rig.come(greets=False)
     (call,) = only(rig.feed(says()), Call)
     url = RawJson(b'{"mode":"url"}')
     effects = rig.feed(Answered(call.call, is_error=True, body=EMPTY_OBJECT, urls_first=True, urls=(url,)))
-    assert only(effects, Written) == [Written([call.call])], "nothing of it need be remembered"
-    (said,) = only(effects, RequireInput)
-    after = Rig()
-    after.link()
+    (said, let_go) = effects
+    assert let_go == LetGo(ONE, call.call), "nothing of it need be remembered once its agent knows"
+    retry = says("2", state=said.state, given={said.inputs[0].key: MORE})
+    after, open_before = Rig(), Rig()
+    for rig in (after, open_before):
+        rig.link(*[recorded(call.call, ended=True)] * remembered)
     after.resume(greets=False)
-    (again,) = after.feed(says("2", state=said.state, given={said.inputs[0].key: MORE}))
-    assert (again.target, again.key) == (call.target, A)
-    assert again.call != call.call
+    for (again,) in (after.feed(retry), only(open_before.resume(retry, greets=False), Call)):
+        assert (again.target, again.key) == (call.target, A)
+        assert again.call != call.call
 
 
 def test_calls_of_earlier_brokers_have_their_number_in_tokens_made_here() -> None:

@@ -23,7 +23,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from carpool_broker.core.aftermath import Outcome
-from carpool_broker.core.effects import AnyEffect, Input, RequireInput
+from carpool_broker.core.effects import AnyEffect, Input, LetGo, RequireInput
 from carpool_broker.core.events import AgentCalled
 from carpool_broker.core.ledger import Ledger
 from carpool_broker.core.replies import refusal
@@ -167,15 +167,18 @@ class Parked:
             self.gathering.disarm(owed.call)
             self._ledger.park(owed)
         self._ledger.close(owed)  # takes the questions of the call along
-        self._out(Written([owed.call]))  # the retry says all that it needs
         found = self._round(owed)
         found.again = True
         for url in urls[:MAX_INPUTS]:
             found.number += 1
             key = f"url-{owed.rounds + 1}-{found.number}"
             found.inputs[key] = Wanted(Input(key, "elicitation/create", url), None)
+        # The retry says all that is needed: nothing of the call need be remembered once its agent can say it.
         if waits:
             self._require(found, now)
+            self._out(LetGo(owed.session.id, owed.call))
+        else:
+            self._out(Written([owed.call]))
         return True
 
     # --- agents ----------------------------------------------------------------------------------------

@@ -249,6 +249,8 @@ class Recovery:
         for owed in self._returning(session):
             asked = owed.asked
             token = self._parked.tokens.read(asked) if asked.state else None
+            if token is not None and token.marks == ENDED:
+                token = None  # it is said again, as a new call
             call = by_request.get(asked.id)
             rounds = None if token is None else self.record.get(session.id, token.call)
             if rounds is not None and (call is None or call.call <= rounds.call):

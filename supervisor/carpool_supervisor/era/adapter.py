@@ -79,3 +79,8 @@ class Adapter(Protocol):
 
     def caused(self) -> Sequence[OwnEvent]:
         """What commands since the last time have ended without the server's word."""
+
+    def close(self) -> None:
+        """The conversation is over: nothing is asked of the adapter any more. Its parts let go of each other,
+        because what stands in no circle is freed at once, and all else only when the collector comes.
+        """

@@ -74,5 +74,6 @@ class Detection:
     def _turn(self) -> bytes:
         self._turns += 1
         self._era = "handshake" if self._era == "stateless" else "stateless"
+        self.spoken.close()
         self.spoken = self._make(self._era)
         return self.spoken.greet()

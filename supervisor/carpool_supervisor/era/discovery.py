@@ -71,6 +71,10 @@ class Discovery:
         """The line that begins to read all of them again."""
         return self._lists.relist()
 
+    def close(self) -> None:
+        """See `adapter.Adapter`."""
+        self._lists.close()
+
     def answered(self, message: Result | ErrorAnswer) -> bool:
         """An answer with an id that is no number. Whether it was for a request from here."""
         if not self._request or message.id != self._request:

@@ -165,6 +165,10 @@ class Handshake:
         """Nothing: what ends here the server has ended."""
         return ()
 
+    def close(self) -> None:
+        """See `adapter.Adapter`."""
+        self._introduction.close()
+
     def _next_id(self, what: str) -> RawJson:
         self._own += 1
         return RawJson(b'"carpool-%s-%d"' % (what.encode(), self._own))

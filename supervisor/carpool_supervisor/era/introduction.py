@@ -113,6 +113,10 @@ class Introduction:
         """The line that begins to read all of them again."""
         return self._lists.relist()
 
+    def close(self) -> None:
+        """See `adapter.Adapter`."""
+        self._lists.close()
+
     def _greeting_answered(self, message: Result | ErrorAnswer) -> None:
         if isinstance(message, ErrorAnswer):
             error = read_error(message.error)

@@ -107,6 +107,10 @@ class Lists:
         self._go_on(page)
         return True
 
+    def close(self) -> None:
+        """Let go of whoever words the requests: see `adapter.Adapter`."""
+        del self._ask_server, self._catalog
+
     def _go_on(self, page: Page | None) -> None:
         if page is not None:
             self._ask(page)

@@ -181,6 +181,10 @@ class Rounds:
         turns.base = turns.latest
         return self._say(_request(wire, turns.number), wire, turns.call, more)
 
+    def close(self) -> None:
+        """Let go of whoever words the calls: see `adapter.Adapter`."""
+        del self._say
+
     def progressed(self, wire: WireId, params: RawJson) -> RawJson:
         """The progress of the whole call, from that of the request which is out."""
         turns = self._calls.get(wire)

@@ -157,6 +157,11 @@ class Stateless:
         events, self._taken.events = self._taken.events, []
         return events
 
+    def close(self) -> None:
+        """See `adapter.Adapter`."""
+        self._discovery.close()
+        self._rounds.close()
+
     # --- in --------------------------------------------------------------------------------------------
 
     def take(self, lines: Sequence[bytes | OverlongLine]) -> tuple[list[OwnEvent], list[bytes]]:

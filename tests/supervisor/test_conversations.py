@@ -1,0 +1,102 @@
+"""Conversations with instances, with real pipes: what of one is left when it is over."""
+
+import gc
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from carpool_protocol.ids import InstanceId, PoolKey, ServerName
+from carpool_protocol.messages import Era, EraWish, Policy, PoolSpec
+from carpool_protocol.runtime.ready import ReadySet
+from carpool_supervisor.conversations import Conversations
+from carpool_supervisor.core import effects, events
+from carpool_supervisor.spawn_request import Pipes
+from tests.supervisor.test_detection import both, old_server
+
+ME = InstanceId(1)
+
+
+def spec(era: EraWish) -> PoolSpec:
+    return PoolSpec(
+        key=PoolKey("s:1"), server=ServerName("s"), argv=["x"], env={}, cwd="/", policy=Policy(), era=era
+    )
+
+
+class House:
+    """One instance's conversation, and the far ends of its pipes."""
+
+    def __init__(self, logs: Path) -> None:
+        self.ready = ReadySet()
+        self.fed: list[events.OwnEvent] = []
+        self.conversations = Conversations(self.ready, logs, "1.0", b"life", self.fed.extend)
+        pairs = [os.pipe() for _ in range(3)]
+        for pair in pairs:
+            for fd in pair:
+                os.set_blocking(fd, False)
+        (self.stdin, near_in), (near_out, self.stdout), (near_err, self.stderr) = pairs
+        self.pipes = Pipes(near_in, near_out, near_err)
+
+    def talk(self, server: Any, era: Era, wish: EraWish) -> None:
+        """Open the conversation and have this server answer until it has nothing more to say."""
+        self.conversations.open(ME, spec(wish), era, self.pipes)
+        self.conversations.greet(ME)
+        self.conversations.flush()
+        while lines := self.heard():
+            for line in lines:
+                request = json.loads(line)
+                answer = server(request)
+                if answer is not None and "id" in request:
+                    message = {"jsonrpc": "2.0", "id": request["id"], **answer}
+                    os.write(self.stdout, json.dumps(message).encode() + b"\n")
+            self.ready._round()
+            self.conversations.flush()
+
+    def heard(self) -> list[bytes]:
+        try:
+            return os.read(self.stdin, 65536).splitlines()
+        except BlockingIOError:
+            return []
+
+    def close(self) -> None:
+        self.conversations.close()
+        self.ready.close()
+        for fd in (self.stdin, self.stdout, self.stderr):
+            os.close(fd)
+
+
+@contextmanager
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("server", "first", "wish"),
+    [
+        (old_server, "handshake", "handshake"),
+        (both, "stateless", "stateless"),
+        (old_server, "stateless", "auto"),
+    ],
+)
+def test_a_conversation_that_is_over_leaves_nothing_to_the_collector(
+    server: Any, first: Era, wish: EraWish, tmp_path: Path
+) -> None:
+    """In a daemon that comes after hundreds of instances."""
+    house = House(tmp_path)
+    with no_collector():
+        house.talk(server, first, wish)
+        assert any(isinstance(each, events.InstanceGreeted) for each in house.fed)
+        house.conversations.exited(ME)
+        house.fed.clear()
+        house.conversations.ways[effects.Forget](effects.Forget(ME))
+        assert gc.collect() == 0
+    house.close()

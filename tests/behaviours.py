@@ -44,6 +44,16 @@ _PROFILES: Final = {
     "profiles:reload": Behaviour(
         "issue 7", "A profile that changes counts at once, and one that is gone grants nothing."
     ),
+    "profiles:tokens": Behaviour(
+        "issue 7", "A token's profile counts whatever the URL says, from the moment it is written."
+    ),
+    "profiles:bounds": Behaviour(
+        "issue 7",
+        "What a profile bounds is bounded for a session, and for all sessions of one token together.",
+    ),
+    "profiles:max-tools": Behaviour(
+        "issue 7", "Tools past max_tools leave the list, can be called, and are counted where people look."
+    ),
     "profiles:chosen": Behaviour(
         "issue 7", "A profile is chosen by flag, URL or token; an unknown one is refused."
     ),

@@ -7,6 +7,7 @@ import pytest
 from carpool.http.effects import Rules
 from carpool.http.gate import Gate, hash_of
 from carpool_protocol.streams import Opened
+from tests.behaviours import behaviour
 from tests.client.http_desk import Desk, modern, modern_headers, notification, request
 
 
@@ -32,6 +33,20 @@ def test_a_token_that_is_taken_back_ends_what_it_has_open_and_nobody_elses() -> 
     assert others in desk.streams
     assert waiting not in desk.answers
     assert desk.core.sessions == 1
+
+
+@behaviour("profiles:tokens")
+def test_a_token_that_gets_another_profile_ends_what_it_has_open() -> None:
+    tokens = {"ann": hash_of("a")}
+    desk = Desk(gate=Gate(tokens=tokens))
+    ann = {"authorization": "Bearer a"}
+    sid, _ = desk.initialized(session="ann", **ann)
+    listening = desk.get(sid, **ann)
+    desk.take(desk.core.let_in_by(Gate(tokens=tokens), desk.now))
+    assert desk.ended == []
+    desk.take(desk.core.let_in_by(Gate(tokens=tokens, profiles={"ann": "reader"}), desk.now))
+    assert desk.ended == [listening]
+    assert desk.status(desk.post(request(2, "ping"), mcp_session_id="ann", **ann)) == 404
 
 
 @pytest.mark.parametrize("headers", [{"mcp_session_id": "sid-1, sid-1"}, {"mcp_session_id": "SID-1"}])

@@ -79,6 +79,31 @@ def test_a_token_makes_its_name_the_principal() -> None:
         desk.told.clear()
 
 
+@behaviour("profiles:tokens", "profiles:chosen")
+def test_a_token_with_a_profile_has_it_whatever_the_url_says() -> None:
+    gate = Gate(tokens={"ann": hash_of("a"), "bob": hash_of("b")}, profiles={"ann": "reader"})
+    desk = Desk(gate=gate)
+    ann, bob = {"authorization": "Bearer a"}, {"authorization": "Bearer b"}
+    for who, path, profile in (
+        (ann, "/mcp", "reader"),
+        (ann, "/mcp/s/git", "reader"),
+        (bob, "/mcp", ""),
+        (bob, "/mcp/p/writer", "writer"),
+    ):
+        desk.post(LIST, path=path, **modern_headers("tools/list"), **who)
+        _, word = desk.word()
+        assert isinstance(word, Open)
+        assert word.profile == profile, path
+        desk.told.clear()
+    desk.post(LIST, path="/mcp/p/reader", **modern_headers("tools/list"), **ann)
+    assert len(desk.told) == 1, "the stream of /mcp serves it: no other is opened"
+    desk.told.clear()
+    refused = desk.post(LIST, path="/mcp/p/writer", **modern_headers("tools/list"), **ann)
+    assert desk.status(refused) == 403
+    assert "has the profile reader, and no other" in desk.body(refused)["error"]["message"]
+    assert not desk.told
+
+
 # --- how a request must be written ---
 
 

@@ -63,6 +63,39 @@ def test_what_is_wrong_with_a_profile_is_said_at_its_place(written: Any, said: s
     assert found.startswith(said), found
 
 
+HASH = "sha256:" + 64 * "0"
+
+
+@pytest.mark.parametrize(
+    ("token", "said"),
+    [
+        (HASH, ""),
+        ({"hash": HASH, "profile": "reader"}, ""),
+        (
+            {"hash": HASH, "profile": "raeder"},
+            ".profile: there is no profile of that name; did you mean reader?",
+        ),
+        ({"hash": HASH, "profile": ""}, ".profile: must be the name of a profile"),
+        ({"hash": "x"}, ".hash: must be `sha256:` and 64 hex digits"),
+        ({"profile": "reader"}, ": must be `sha256:` and 64 hex digits"),
+        ({"hash": HASH, "profil": "reader"}, ".profil: unknown key; did you mean `profile`?"),
+    ],
+)
+@behaviour("profiles:tokens")
+def test_a_token_may_have_a_profile_that_there_is(token: Any, said: str) -> None:
+    text = json.dumps({"http": {"tokens": {"ann": token}}, "profiles": {"reader": {}}})
+    loaded = read_config(text, "f")
+    if not said:
+        assert loaded.config is not None
+        found = loaded.config.http.tokens["ann"]
+        assert (found.hash, found.profile) == (HASH, "" if token == HASH else "reader")
+        (row,) = [row for row in describe(loaded.config) if row.setting == "http.tokens"]
+        assert json.loads(row.value)["ann"]["hash"] == HASH
+    else:
+        (problem,) = loaded.problems
+        assert problem.render().startswith(f"f:1: http.tokens.ann{said}"), problem.render()
+
+
 @behaviour("profiles:written")
 def test_a_project_defines_no_profiles() -> None:
     (found,) = problems({"reader": {}}, project=True)

@@ -120,9 +120,10 @@ def valid(setting: Setting) -> st.SearchStrategy[Any]:  # noqa: C901 - one arm f
             return st.dictionaries(st.from_regex(r"[A-Z_]{1,8}", fullmatch=True), TEXT, max_size=3)
         case "seconds map":
             return st.dictionaries(TEXT, SECONDS, max_size=3)
-        case "hash map":
+        case "token map":
             hashes = st.binary(min_size=32, max_size=32).map(lambda each: f"sha256:{each.hex()}")
-            return st.dictionaries(WORD, hashes, max_size=3)
+            tokens = st.one_of(hashes, hashes.map(lambda each: {"hash": each}))
+            return st.dictionaries(WORD, tokens, max_size=3)
 
 
 def section(table: tuple[Setting, ...]) -> st.SearchStrategy[dict[str, Any]]:
@@ -177,6 +178,9 @@ def assert_kept(owner: Config | ServerConfig, table: tuple[Setting, ...], writte
         default: Any = {} if setting.kind.endswith("map") else setting.default
         expected = written.get(setting.key, default)
         kept = value_of(owner, setting)
+        if setting.kind == "token map":
+            expected = {n: each if isinstance(each, str) else each["hash"] for n, each in expected.items()}
+            kept = {name: token.hash for name, token in kept.items()}
         assert kept == (tuple(expected) if isinstance(expected, list) else expected), setting.key
 
 

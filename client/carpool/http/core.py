@@ -172,22 +172,27 @@ class Core:
         principal = self._who(x, path, request.headers)
         if isinstance(principal, Respond):
             return principal
-        if path == HEALTH:
-            return self._pages.health(x, request, now, known=principal != STRANGER, linked=self._linked)
+        own = self.gate.profile_of(principal)
+        if path == HEALTH:  # which names every server: not for whoever may see only some
+            known = principal != STRANGER and not own
+            return self._pages.health(x, request, now, known=known, linked=self._linked)
         workspace = parse_qs(request.query).get("workspace", [""])[0] if request.query else ""
         if path == self.rules.path:
-            return self._endpoint(x, request, (principal, "", "", workspace), now)
+            return self._endpoint(x, request, (principal, "", own, workspace), now)
         if path == f"{self.rules.path}/tools":
-            return self._pages.tools(x, request, (principal, "", "", workspace), now, linked=self._linked)
+            return self._pages.tools(x, request, (principal, "", own, workspace), now, linked=self._linked)
         if path == "/sse" and request.method == "GET":
-            return self._old.stream(x, (principal, "", "", workspace), now, linked=self._linked)
+            return self._old.stream(x, (principal, "", own, workspace), now, linked=self._linked)
         if path == "/messages" and request.method == "POST":
             return self._old.post(x, request, principal, now)
         inner = path.removeprefix(self.rules.path + "/").split("/")
         if path.startswith(self.rules.path + "/") and len(inner) == 2 and inner[0] in {"s", "p"}:
             name = unquote(inner[1])
             if name and check_server_name(name) is None:
-                server, profile = (name, "") if inner[0] == "s" else ("", name)
+                server, profile = (name, own) if inner[0] == "s" else ("", name)
+                if own and profile != own:
+                    text = f"the token of this request has the profile {own}, and no other"
+                    return refusal(x, 403, INVALID_REQUEST, text)
                 return self._endpoint(x, request, (principal, server, profile, workspace), now)
         return refusal(x, 404, INVALID_REQUEST, f"nothing is here; MCP is at {self.rules.path}")
 

@@ -26,17 +26,22 @@ class Gate:
     """The rules of one door. `hosts` and `origins`: allowed beside those of loopback.
 
     `tokens`: the name of a principal → `sha256:` and 64 hex digits. Without tokens everybody is
-    nobody in particular: the principal is empty.
+    nobody in particular: the principal is empty. `profiles`: of principals that have one, whatever the URL.
     """
 
     def __init__(
-        self, hosts: Iterable[str] = (), origins: Iterable[str] = (), tokens: Mapping[str, str] | None = None
+        self,
+        hosts: Iterable[str] = (),
+        origins: Iterable[str] = (),
+        tokens: Mapping[str, str] | None = None,
+        profiles: Mapping[str, str] | None = None,
     ) -> None:
         self._hosts = {each.lower() for each in hosts}
         self._origins = {each.lower().rstrip("/") for each in origins}
         self._tokens = {
             name: bytes.fromhex(each[len(HASH_PREFIX) :]) for name, each in (tokens or {}).items()
         }
+        self._profiles = dict(profiles or {})
         self._good_hosts: set[str] = set()
         """Values seen and found right: agents repeat themselves."""
 
@@ -79,8 +84,15 @@ class Gate:
         return found
 
     def key_of(self, principal: str) -> bytes | None:
-        """What lets this principal in; None: nothing."""
-        return self._tokens.get(principal) if self._tokens else b"" if not principal else None
+        """What lets this principal in, and to what; None: nothing."""
+        if not self._tokens:
+            return None if principal else b""
+        key = self._tokens.get(principal)
+        return None if key is None else key + self.profile_of(principal).encode()
+
+    def profile_of(self, principal: str) -> str:
+        """The profile that this principal has in any case; empty: the URL may say one."""
+        return self._profiles.get(principal, "")
 
 
 def host_name(value: str) -> str:

@@ -244,7 +244,9 @@ def _rules(settings: HttpConfig) -> Rules:
 
 def _gate(settings: HttpConfig) -> Gate:
     hosts = settings.hosts if is_loopback(host_name_of(settings.host)) else (*settings.hosts, settings.host)
-    return Gate(hosts, settings.origins, settings.tokens)
+    tokens = settings.tokens.items()
+    profiles = {name: token.profile for name, token in tokens if token.profile}
+    return Gate(hosts, settings.origins, {name: token.hash for name, token in tokens}, profiles)
 
 
 def _fixed(settings: HttpConfig) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from carpool_protocol.config.model import Config, NamedWorkspace, ProfileConfig, ServerConfig
 from carpool_protocol.config.named import WORKSPACES
@@ -105,7 +105,7 @@ def _row(
         value = value if _TELLS_NOTHING.fullmatch(value) else MASK
     elif setting.kind == "url" and value is not None:
         value = shown_url(value)
-    shown = "—" if value is None else json.dumps(value, ensure_ascii=False)
+    shown = "—" if value is None else json.dumps(to_builtins(value), ensure_ascii=False)
     spellings = (setting.key, *setting.also)
     found = (lines.get(tuple(key.split("."))) for key in spellings)
     line = next((each for each in found if each is not None), None)

@@ -14,12 +14,14 @@ from msgspec import Struct
 
 from carpool_protocol.config.expand import BadTemplate, read_template
 from carpool_protocol.config.jsonc import JsonValue
+from carpool_protocol.config.model import Token
 from carpool_protocol.config.problems import KeyPath, did_you_mean
 from carpool_protocol.config.settings import Setting
 from carpool_protocol.remote import check_header_name, check_url
 
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST_NAME: Final = 64
+_TOKEN_KEYS: Final = frozenset({"hash", "profile"})
 _VARIABLE = re.compile(r"[^=\0]+")
 
 
@@ -49,8 +51,8 @@ def read_value(setting: Setting, value: JsonValue, refuse: Callable[[Refusal], N
             return _seconds_map(setting, value, refuse)
         case "header map":
             return _header_map(setting, value, refuse)
-        case "hash map":
-            return _hash_map(value, refuse)
+        case "token map":
+            return _token_map(value, refuse)
 
 
 def _switch(value: JsonValue, refuse: Callable[[Refusal], None]) -> bool:
@@ -149,16 +151,27 @@ def _seconds_map(setting: Setting, value: JsonValue, refuse: Callable[[Refusal],
     return {name: _seconds(setting, item, (name,), refuse) for name, item in value.items()}
 
 
-def _hash_map(value: JsonValue, refuse: Callable[[Refusal], None]) -> dict[str, str]:
+def _token_map(value: JsonValue, refuse: Callable[[Refusal], None]) -> dict[str, Token]:
     if not isinstance(value, dict):
         refuse(Refusal((), f"must be an object of names and hashes, found {kind_of(value)}"))
         return {}
+    found: dict[str, Token] = {}
     for name, item in value.items():
         if not name or len(name) > _LONGEST_NAME or not name.isprintable():
             refuse(Refusal((name,), f"must be a name of 1 to {_LONGEST_NAME} printable characters"))
-        elif not isinstance(item, str) or not _HASH.fullmatch(item):
-            refuse(Refusal((name,), "must be `sha256:` and 64 hex digits; `carpool token NAME` prints one"))
-    return {name: item for name, item in value.items() if isinstance(item, str)}
+        written = item if isinstance(item, dict) else {"hash": item}
+        for key in written.keys() - _TOKEN_KEYS:
+            meant = did_you_mean(key, _TOKEN_KEYS)
+            refuse(Refusal((name, key), "unknown key" + (f"; did you mean `{meant}`?" if meant else "")))
+        digest, profile = written.get("hash"), written.get("profile", "")
+        if not isinstance(digest, str) or not _HASH.fullmatch(digest):
+            at = (name, "hash") if "hash" in written and written is item else (name,)
+            refuse(Refusal(at, "must be `sha256:` and 64 hex digits; `carpool token NAME` prints one"))
+        elif not isinstance(profile, str) or ("profile" in written and not profile):
+            refuse(Refusal((name, "profile"), "must be the name of a profile"))
+        else:
+            found[name] = Token(digest, profile)
+    return found
 
 
 def kind_of(value: JsonValue) -> str:

@@ -32,6 +32,15 @@ class SessionBounds(Struct, frozen=True, kw_only=True):
     slow_reader_s: float
 
 
+class Token(Struct, frozen=True):
+    """Who may come in over HTTP, under the name that it has in the file."""
+
+    hash: str
+    """`sha256:` and 64 hex digits."""
+    profile: str = ""
+    """What whoever brings it may see and call; empty: everything."""
+
+
 class HttpConfig(Struct, frozen=True, kw_only=True):
     """The HTTP door. There is one where the file has `http` (see `Config.http_wanted`)."""
 
@@ -40,8 +49,8 @@ class HttpConfig(Struct, frozen=True, kw_only=True):
     path: str
     stateless: bool
     json_response: bool
-    tokens: dict[str, str]
-    """The name of a principal → `sha256:` and 64 hex digits."""
+    tokens: dict[str, Token]
+    """By the name of the principal."""
     hosts: tuple[str, ...]
     origins: tuple[str, ...]
     max_body_bytes: int

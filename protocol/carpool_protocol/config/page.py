@@ -25,7 +25,7 @@ _KINDS = {
     "templates": "list of texts with `${VAR}`",
     "template map": "object of texts with `${VAR}`",
     "seconds map": "object of seconds",
-    "hash map": "object of hashes",
+    "token map": "object of hashes, or of `{hash, profile}`",
     "url": "URL with `${VAR}`",
     "secret": "text with `${VAR}`",
     "header map": "object of texts with `${VAR}`",

@@ -5,19 +5,29 @@ Owns its structure. Only the user's own file has any: what an agent may do is no
 Knows nothing of: sessions, tokens, which servers there are.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 from carpool_protocol.config.jsonc import JsonValue
 from carpool_protocol.config.kinds import kind_of
-from carpool_protocol.config.model import ProfileConfig
+from carpool_protocol.config.model import HttpConfig, ProfileConfig
 from carpool_protocol.config.named import Reading
-from carpool_protocol.config.problems import KeyPath
+from carpool_protocol.config.problems import KeyPath, did_you_mean
 from carpool_protocol.config.setting import with_defaults
 from carpool_protocol.config.settings_profile import PROFILE_SETTINGS
 from carpool_protocol.names import check_server_name
 
 PROFILES: Final = "profiles"
 _KEYS: Final = {each.key: each for each in PROFILE_SETTINGS}
+
+
+def check_tokens(reading: Reading, http: HttpConfig, profiles: Mapping[str, ProfileConfig]) -> None:
+    """A token has a profile that there is: else whoever brings it would find every door shut."""
+    for name, token in http.tokens.items():
+        if token.profile and token.profile not in profiles:
+            meant = did_you_mean(token.profile, profiles)
+            why = "there is no profile of that name" + (f"; did you mean {meant}?" if meant else "")
+            reading.problem(("http", "tokens", name, "profile"), why)
 
 
 def read_profiles(reading: Reading, value: JsonValue) -> dict[str, ProfileConfig]:

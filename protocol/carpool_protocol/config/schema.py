@@ -122,10 +122,13 @@ def _kind(setting: Setting) -> Schema:
             return {"type": "array", "items": {"type": "string"}}
         case "template map" | "header map":
             return {"type": "object", "additionalProperties": {"type": "string"}}
-        case "hash map":
+        case "token map":
+            digest = {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"}
+            both = {"hash": digest, "profile": {"type": "string", "minLength": 1}}
+            token = {"type": "object", "properties": both, "required": ["hash"]}
             return {
                 "type": "object",
-                "additionalProperties": {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"},
+                "additionalProperties": {"anyOf": [digest, {**token, "additionalProperties": False}]},
             }
         case "seconds map":
             return {"type": "object", "additionalProperties": _seconds(setting)}

@@ -22,14 +22,14 @@ Kind = Literal[
     "templates",
     "template map",
     "seconds map",
-    "hash map",
+    "token map",
     "url",
     "secret",
     "header map",
 ]
 """`template`: text in which `${VAR}` is expanded. `count`: a whole number. `seconds`: a positive number.
-`hash map`: names and `sha256:` with 64 hex digits. `url`, `secret` and the values of a `header map` are
-templates, too, of which nothing secret is shown.
+`token map`: names, each with `sha256:` and 64 hex digits, or an object of that and a profile. `url`, `secret`
+and the values of a `header map` are templates, too, of which nothing secret is shown.
 """
 
 Default = None | bool | int | float | str | tuple[str, ...]

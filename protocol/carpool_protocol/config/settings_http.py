@@ -52,9 +52,10 @@ HTTP_SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         key="http.tokens",
         field="http.tokens",
-        kind="hash map",
-        text="Who may come in: a name and the hash of its bearer token, both from `carpool token NAME`. "
-        "With one of them, nobody comes in without.",
+        kind="token map",
+        text="Who may come in: a name and the hash of its bearer token, both from `carpool token NAME`. In "
+        'place of the hash, `{"hash": …, "profile": NAME}`: whoever brings that token has that profile. With '
+        "one of them, nobody comes in without.",
     ),
     Setting(
         key="http.hosts",

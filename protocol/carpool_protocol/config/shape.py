@@ -21,7 +21,7 @@ from carpool_protocol.config.merge import least_instances
 from carpool_protocol.config.model import Config, HttpConfig, ServerConfig, SessionBounds
 from carpool_protocol.config.named import WORKSPACES, read_workspaces
 from carpool_protocol.config.problems import ConfigProblem, KeyPath, did_you_mean, render_path
-from carpool_protocol.config.profiles import PROFILES, read_profiles
+from carpool_protocol.config.profiles import PROFILES, check_tokens, read_profiles
 from carpool_protocol.config.refused import FILE_LATER, IGNORED_KEYS, SERVER_LATER
 from carpool_protocol.config.setting import with_defaults
 from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, Setting
@@ -166,11 +166,12 @@ class _Reading:
         written = {} if self.project else value.get(WORKSPACES, {})
         workspaces = read_workspaces(self, written, servers, cap, SERVERS)
         profiles = read_profiles(self, {} if self.project else value.get(PROFILES, {}))
+        http = HttpConfig(**_under("http", fields))
+        check_tokens(self, http, profiles)
         if self.problems:
             return None
         lines = {path: line for path, line in self.lines.items() if path[:1] != (SERVERS,)}
         bounds = SessionBounds(**_under("session", fields))
-        http = HttpConfig(**_under("http", fields))
         return Config(
             file=self.file,
             servers=servers,

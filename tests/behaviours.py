@@ -915,6 +915,12 @@ _PYTHON: Final = {
     "python:side-by-side": Behaviour("issue 6", "A slow function of a module holds up no other call."),
 }
 
+_CLIENT: Final = {
+    "client:looks": Behaviour(
+        "issue 7", "A session is told which servers and tools it sees, and what any spelling of a name means."
+    ),
+}
+
 _ADAPTERS: Final = {
     "adapters:flat": Behaviour(
         "issue 7", "Any result, sound or not, is one text a model reads, with sizes and URIs for bytes."
@@ -936,5 +942,6 @@ BEHAVIOURS: Final[dict[str, Behaviour]] = (
     | _INPUT
     | _FAULTS
     | _PYTHON
+    | _CLIENT
     | _ADAPTERS
 )

@@ -9,6 +9,7 @@ Refuses to know what lines mean.
 
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 import anyio
 
@@ -69,6 +70,9 @@ class Carrier:
 
     def close(self) -> None:
         """Leave: the broker cancels what is open."""
+        if self._socket is not None and self._attachment.out:
+            with suppress(OSError):  # what can be said without waiting: a cancel, an answer
+                self._socket.send(self._attachment.out)
         self._end(NotRunning("This session was closed.", kind="not_running", whose="caller"))
 
     async def carry(self) -> None:

@@ -37,7 +37,8 @@ class Carpool:
 
     `on_sampling(params)` and `on_elicitation(params)` answer servers' questions with the result that MCP
     wants; None says no. `roots`: directories that this agent names. `on_tools_changed()` and `on_log(params)`
-    are told what happens; `log_level` is from where on. Each may be a coroutine function.
+    are told what happens, of tools once `tools` was asked for; `log_level` is from where on. Each may be a
+    coroutine function.
 
     When the broker dies the session goes on with the next one. Raises `NotRunning` where none can be reached,
     `BadCall` for what the broker refuses at the door.
@@ -191,6 +192,9 @@ class Carpool:
         self, *, tags: Iterable[str] | str | None = None, server: str | None = None
     ) -> list[Tool]:
         """What this session may call; only of servers that have one of `tags`, only of `server`."""
+        if self._callbacks.on_tools_changed is not None:
+            # Changes are told to who has asked for this list. Before the other one: none is missed.
+            await self._session().request("tools/list", {})
         found = [tool_of(each) for each in (await self._ask("carpool/tools", {}))["tools"]]
         if tags is not None:
             wanted = {tags} if isinstance(tags, str) else set(tags)

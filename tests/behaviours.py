@@ -946,6 +946,50 @@ _PYTHON: Final = {
     "python:side-by-side": Behaviour("issue 6", "A slow function of a module holds up no other call."),
 }
 
+_CLIENT: Final = {
+    "client:concurrent": Behaviour(
+        "issue 7", "A Python program has any number of calls open, and each answer reaches its own caller."
+    ),
+    "client:cancel": Behaviour(
+        "issue 7", "A call whose cancel scope ends is cancelled at the server; nothing of it comes later."
+    ),
+    "client:timeout": Behaviour(
+        "issue 7", "A call of a Python program that takes too long is cancelled and raises a TimeoutError."
+    ),
+    "client:errors": Behaviour(
+        "issue 7",
+        "Each way to fail raises its own exception: what may not be is a PermissionError. It says whose "
+        "doing it is and whether a server has seen the call.",
+    ),
+    "client:results": Behaviour(
+        "issue 7",
+        "A result is kept whole; that a tool says it failed is no exception unless one asks for it.",
+    ),
+    "client:asks": Behaviour(
+        "issue 7", "What servers ask a Python program its callbacks answer, or an error."
+    ),
+    "client:progress": Behaviour("issue 7", "Progress of a call is told to its caller, in order."),
+    "client:news": Behaviour(
+        "issue 7", "Log messages and changed lists are told to the program's callbacks."
+    ),
+    "client:no-daemon": Behaviour(
+        "issue 7", "A Python program starts carpool, or hears as a ConnectionError that none is there."
+    ),
+    "client:reattach": Behaviour(
+        "rule 4",
+        "To a Python program the death of a broker is a pause: calls run once and are answered once.",
+    ),
+    "client:names": Behaviour(
+        "design 9", "A tool is called by any spelling, and by (server, tool) whatever its name came out as."
+    ),
+    "client:operates": Behaviour(
+        "issue 7", "A Python program starts, stops and switches servers, for all or for itself alone."
+    ),
+    "client:looks": Behaviour(
+        "issue 7", "A session is told which servers and tools it sees, and what any spelling of a name means."
+    ),
+}
+
 _ADAPTERS: Final = {
     "adapters:flat": Behaviour(
         "issue 7", "Any result, sound or not, is one text a model reads, with sizes and URIs for bytes."
@@ -975,5 +1019,6 @@ BEHAVIOURS: Final[dict[str, Behaviour]] = (
     | _INPUT
     | _FAULTS
     | _PYTHON
+    | _CLIENT
     | _ADAPTERS
 )

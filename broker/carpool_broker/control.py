@@ -1,19 +1,21 @@
 """What the command line may ask of a running broker: the `carpool/…` methods.
 
-Owns these methods and the questions to the supervisor that they need. Control sessions only: an
-agent that sends one gets "method not found" like for any unknown method.
+Owns these methods and the questions to the supervisor that they need. Control sessions only, but for what a
+session may ask about its own view (`hosting.LOOKS`): an agent that sends another one gets "method not found"
+like for any unknown method.
 
 Knows nothing of: sockets, how answers are shown to people.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 import msgspec
 import trio
 from msgspec import Struct
 
+from carpool_broker import own_view
 from carpool_broker.configuration import Configuration, Followed
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.view import View, ViewTool
@@ -60,6 +62,10 @@ class _ToolsParams(Struct):
     name: str | None = None
     offline: bool = False
     """Only what is known: nothing is started or waited for."""
+
+
+class _ResolveParams(Struct):
+    name: str
 
 
 class _OperateParams(Struct):
@@ -128,6 +134,11 @@ class Control:
                 result: object = await self._status()
             case "carpool/tools":
                 result = await self._tools(session, _decode(params, _ToolsParams))
+            case "carpool/resolve":
+                result = await self._resolve(session, _decode(params, _ResolveParams))
+            case "carpool/servers":
+                mine, view = self._core.sessions[session], self._core.view_of(session)
+                result = {"servers": own_view.servers(self._core.outlook, mine, view)}
             case "carpool/operate":
                 result = await self._operate(_decode(params, _OperateParams))
             case "carpool/why":
@@ -215,10 +226,10 @@ class Control:
         view = self._known_view(session, params) if params.offline else await self._settled_view(session)
         own = self._core.registry.own_tools(view.scope)
         if params.name is None:
-            return {"tools": [_describe(view, tool, own[tool.key]) for tool in view.tools]}
+            return {"tools": [own_view.described(view, tool, own[tool.key]) for tool in view.tools]}
         found = view.resolve(params.name)
         if isinstance(found, ViewTool):
-            return {"tools": [_describe(view, found, own[found.key])]}
+            return {"tools": [own_view.described(view, found, own[found.key])]}
         if isinstance(found, Ambiguous):
             names = ", ".join(found.candidates)
             raise ControlError("unknown_tool", f"More than one server has it; say which: {names}.")
@@ -226,6 +237,15 @@ class Control:
             raise ControlError("disabled", off[1], off[0])
         suggestions = getattr(found, "suggestions", ())
         raise ControlError("unknown_tool", f"Did you mean {', '.join(suggestions)}?" if suggestions else "")
+
+    async def _resolve(self, session: SessionId, params: _ResolveParams) -> dict[str, Any]:
+        view = self._core.view_of(session)
+        if own_view.is_unknown(view, params.name):  # perhaps of a server that has not told its tools
+            view = await self._settled_view(session)
+        found = own_view.meaning(self._core.outlook, self._core.sessions[session], view, params.name)
+        if isinstance(found, own_view.Refusal):
+            raise ControlError(*found)
+        return found
 
     def _known_view(self, session: SessionId, params: _ToolsParams) -> View:
         """What is known now; that of other agents where a name is known there only (rule 12)."""
@@ -364,27 +384,6 @@ class Control:
         if server is not None and server.disabled:
             return f"disabled: {switches.why_off(server)} `carpool enable {name}` switches it on"
         return "no such server in the configuration"
-
-
-def _describe(view: View, tool: ViewTool, own: Mapping[str, RawJson]) -> dict[str, Any]:
-    definition: dict[str, Any] | None = None
-    try:
-        description = msgspec.json.decode(tool.definition, type=_Described).description
-        definition = msgspec.json.decode(own[tool.tool], type=dict[str, Any])
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        description = ""
-    return {
-        "name": tool.qualified,
-        "server": tool.server,
-        "tool": tool.tool,
-        "description": description,
-        "aliases": view.resolver.aliases(tool.server, tool.tool),
-        "definition": definition,
-    }
-
-
-class _Described(Struct):
-    description: str = ""
 
 
 def _decode(params: RawJson, kind: type[P]) -> P:

@@ -36,6 +36,10 @@ USE_WORKSPACE = "carpool/use_workspace"
 """`{"workspace": NAME | DIRECTORY}`, answered with `{"name", "root"}` once the session is there. An operator
 may add `"session"`.
 """
+LOOKS = frozenset({"carpool/tools", "carpool/resolve", "carpool/servers"})
+"""What any agent on the socket may ask of its own view: it can list and call all of that anyway."""
+MAX_LOOKS = 64
+"""So many of them may a session have open."""
 
 
 class _UseWorkspace(msgspec.Struct):
@@ -78,8 +82,10 @@ class Hosting(Host):
         self._pump = pump
         self._digest_key = digest_key
         self.moving = Moving(configuration, pump.feed_all)
-        self._operators: dict[SessionId, set[trio.CancelScope]] = {}
-        """Sessions of operators, with the requests they have open."""
+        self._operators: set[SessionId] = set()
+        """Sessions of operators."""
+        self._asides: dict[SessionId, set[trio.CancelScope]] = {}
+        """`carpool/…` requests that are open."""
 
     def operators(self) -> set[SessionId]:
         """Sessions that may use the `carpool/…` methods."""
@@ -100,7 +106,7 @@ class Hosting(Host):
         source, followed = self._configuration.enter(session, attach, environment)
         self._pump.feed_all(followed)
         if attach.control:
-            self._operators[session] = set()
+            self._operators.add(session)
         self._pump.feed(
             events.AgentCame(
                 session=session,
@@ -262,11 +268,20 @@ class Hosting(Host):
                 self.write(session, meaning.refusal)
         elif meaning.method == USE_WORKSPACE:
             self._use_workspace(session, meaning)
-        elif session in self._operators:
+        elif session in self._operators or self._may_look(session, meaning.method):
+            open_ = self._asides.setdefault(session, set())
+            if session not in self._operators and len(open_) >= MAX_LOOKS:
+                self._pump.feed(events.AgentErred(session, meaning.id, "too_many_calls", ""))
+                return
+            open_.add(scope := trio.CancelScope())
             assert self.nursery is not None
-            self.nursery.start_soon(self._answer_control, session, meaning)
+            self.nursery.start_soon(self._answer_control, session, meaning, scope)
         else:
             self._pump.feed(events.AgentErred(session, meaning.id, "unknown_method", ""))
+
+    def _may_look(self, session: SessionId, method: str) -> bool:
+        mine = self._core.sessions.get(session)
+        return mine is not None and mine.carrier != "http" and method in LOOKS
 
     def _use_workspace(self, session: SessionId, asked: handshake.ControlAsked) -> None:
         """Any agent's request about its own session, and an operator's about each."""
@@ -302,12 +317,12 @@ class Hosting(Host):
         """See `host.Host`."""
         self.moving.heard(session, question, environment)
 
-    async def _answer_control(self, session: SessionId, asked: handshake.ControlAsked) -> None:
-        scopes = self._operators.get(session)
-        if scopes is None:
-            return  # it left before we came to its request
-        with trio.CancelScope() as scope:
-            scopes.add(scope)
+    async def _answer_control(
+        self, session: SessionId, asked: handshake.ControlAsked, scope: trio.CancelScope
+    ) -> None:
+        with scope:
+            if scope.cancel_called:
+                return  # it left before we came to its request
             try:
                 line = result_line(asked.id, await self.answer(session, asked.method, asked.params))
             except ControlError as error:
@@ -315,7 +330,7 @@ class Hosting(Host):
                 line = error_body_line(asked.id, body)
             self.write(session, line, asked.id, answers=True)
             self.settle()
-        scopes.discard(scope)
+        self._asides.get(session, set()).discard(scope)
 
     def unread(self, session: SessionId, unread_bytes: int) -> None:
         """See `host.Host`."""
@@ -323,7 +338,8 @@ class Hosting(Host):
 
     def farewell(self, session: SessionId) -> None:
         """See `host.Host`."""
-        for scope in self._operators.pop(session, ()):
+        self._operators.discard(session)
+        for scope in self._asides.pop(session, ()):
             scope.cancel()
         self.moving.forget(session)
         self._pump.feed(events.AgentLeft(session))

@@ -32,6 +32,7 @@ RETURN_S = 25.0
 ALONE_S = 1.0
 """So long nobody may hold the lock of the runtime directory: then it is for us to start carpool."""
 _FIRST_PAUSE_S, _PAUSE_S = 0.02, 0.2
+STOPPED = "carpool was stopped; connect the agent again to start it"
 _MOST_ASKS = 1000
 
 # Numbers stay as they were written: 1 and 1.0 are two ids, and Python reads no integer of 5000 digits.
@@ -173,6 +174,36 @@ def _parts(batch: bytes) -> list[bytes]:
         at = end
 
 
+class Search:
+    """How long to look for the next broker, and when to start carpool. `again`: somebody is about to.
+    Knows no clock: `now` comes in, in seconds of a monotonic one.
+    """
+
+    def __init__(self, now: float, *, again: bool) -> None:
+        self._begun = now
+        self._alone_since: float | None = None
+        # Not all at once: there may be hundreds of us.
+        self._alone_s = RETURN_S if again else ALONE_S + os.getpid() % 16 / 16
+        self._pause_s = _FIRST_PAUSE_S
+
+    def failed(self, now: float, *, led: bool) -> float | None:
+        """Nobody listens. `led`: someone holds the lock of the runtime directory. So long to wait before the
+        next try; None: it is for us to start carpool.
+        """
+        self._alone_since = None if led else (self._alone_since or now)
+        alone = self._alone_since is not None and now - self._alone_since > self._alone_s
+        if alone or now - self._begun > RETURN_S:
+            self._alone_since = None
+            return None
+        pause_s = self._pause_s
+        self._pause_s = min(pause_s * 1.5, _PAUSE_S)
+        return pause_s
+
+    def is_over(self, now: float) -> bool:
+        """Carpool was started, and still nobody listens: it is time to give up."""
+        return now - self._begun > 2 * RETURN_S
+
+
 def reach(
     directory: str, start: "Callable[[], int]", *, again: bool, stdin: int = 0, stdout: int = 1
 ) -> "tuple[socket | None, int]":
@@ -183,11 +214,7 @@ def reach(
     watch = poll()
     for fd in (stdin, stdout):
         watch.register(fd, 0)  # a hang-up only: what the agent says stays where it is
-    begun = time.monotonic()
-    alone_since: float | None = None
-    # Not all at once: there may be hundreds of us.
-    alone_s = RETURN_S if again else ALONE_S + os.getpid() % 16 / 16
-    pause_s = _FIRST_PAUSE_S
+    search = Search(time.monotonic(), again=again)
     while True:
         sock = socket(AF_UNIX, SOCK_STREAM)
         try:
@@ -202,19 +229,16 @@ def reach(
             sys.stderr.write(f"carpool: nothing was said to {path}: {credentials.NOT_OURS}\n")
             return None, EXIT_NO_BROKER
         now = time.monotonic()
-        alone_since = (alone_since or now) if lock.holder(directory) is None else None
-        if now - begun > RETURN_S or (alone_since is not None and now - alone_since > alone_s):
+        pause_s = search.failed(now, led=lock.holder(directory) is not None)
+        if pause_s is None:
             if os.path.exists(paths.down_file(directory)):
-                sys.stderr.write("carpool: carpool was stopped; connect the agent again to start it\n")
+                sys.stderr.write(f"carpool: {STOPPED}\n")
                 return None, EXIT_NO_BROKER
             code = start()
             if code:
                 return None, code
-            if now - begun > 2 * RETURN_S:
+            if search.is_over(now):
                 sys.stderr.write(f"carpool: cannot connect to {path}: {problem}\n")
                 return None, EXIT_NO_BROKER
-            alone_since = None
-            continue
-        if watch.poll(pause_s * 1000):
+        elif watch.poll(pause_s * 1000):
             return None, 0
-        pause_s = min(pause_s * 1.5, _PAUSE_S)

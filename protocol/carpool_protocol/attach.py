@@ -151,11 +151,16 @@ class _Refused(Struct):
     text: str = ""
 
 
+class _Wanted(Struct):
+    env: list[str] = []
+
+
 _probe = msgspec.json.Decoder(_Probe)
 _version = msgspec.json.Decoder(_Version)
 _attach = msgspec.json.Decoder(Attach)
 _attached = msgspec.json.Decoder(Attached)
 _refused = msgspec.json.Decoder(_Refused)
+_wanted = msgspec.json.Decoder(_Wanted)
 _variables = msgspec.json.Decoder(dict[str, str])
 _encode = msgspec.json.encode
 
@@ -277,6 +282,14 @@ def parse_environment(line: bytes) -> dict[str, str] | None:
         return _variables.decode(params)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
+
+
+def parse_wanted(line: bytes) -> list[str]:
+    """Names of the variables that a `carpool/wanted` line asks for; none where it cannot be read."""
+    try:
+        return _wanted.decode(_params_of(line, "carpool/wanted") or b"{}").env
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return []
 
 
 def _params_of(line: bytes, method: str) -> msgspec.Raw | None:

@@ -176,6 +176,13 @@ _KINDS: Final = (
         "Ask the user to run `carpool check` and to correct the configuration.",
     ),
     FaultKind(
+        "untrusted",
+        "refused",
+        4106,
+        "The server is of a project's file, and nothing of that runs before the user has trusted it.",
+        "Ask the user to look at the file and to run `carpool trust` there.",
+    ),
+    FaultKind(
         "needs_session",
         "refused",
         4105,

@@ -17,8 +17,8 @@ from carpool_broker.core.events import AgentCame
 from carpool_broker.core.registry import Registry
 from carpool_protocol import messages
 from carpool_protocol.config.load import ConfigFile
-from carpool_protocol.ids import RawJson, SessionId
-from carpool_protocol.messages import AnyMessage, Discover, Explain, Explained
+from carpool_protocol.ids import EMPTY_OBJECT, RawJson, SessionId
+from carpool_protocol.messages import AnyMessage, Catalog, Discover, Explain, Explained, ToolOffer
 from tests.behaviours import behaviour
 
 ME = SessionId("s1")
@@ -29,7 +29,7 @@ class Rig:
 
     def __init__(self, place: Path, *, linked: bool = True) -> None:
         file = place / "carpool.json"
-        servers = {"git": {"command": "git"}, "time": {"command": "time"}}
+        servers = {"git": {"command": "git", "tags": ["code"]}, "time": {"command": "time"}}
         file.write_text(
             json.dumps({"mcpServers": {**servers, "old": {"command": "old", "disabled": True}}}), "utf-8"
         )
@@ -157,3 +157,36 @@ async def test_tools_are_asked_for_once_a_supervisor_is_there_to_hear_it(
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
     assert [type(each) for each in rig.sent] == [Discover, Discover]
+
+
+@behaviour("client:looks")
+async def test_a_session_is_told_of_all_its_servers_and_why_one_cannot_be_used(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.core.handle(AgentCame(session=ME, source=DAEMON, agent="", pid=1, carrier="client"), 1.0)
+    said = (await rig.ask("carpool/servers"))["servers"]
+    assert [(each["name"], each["state"]) for each in said] == [
+        ("git", "cold"),
+        ("old", "disabled"),
+        ("time", "cold"),
+    ]
+    assert str(tmp_path) in said[1]["why"]
+    assert said[0] == {"name": "git", "state": "cold", "why": "", "tags": ["code"], "tools": []}
+
+
+@behaviour("client:looks")
+async def test_a_name_is_resolved_to_a_tool_to_candidates_or_to_the_reason_why_not(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    rig = Rig(tmp_path)
+    rig.core.handle(AgentCame(session=ME, source=DAEMON, agent="", pid=1, carrier="client"), 1.0)
+    for spec in rig.core.sources.wanted().pools:
+        offers = [ToolOffer(name, RawJson(b'{"name":"%b"}' % name.encode())) for name in ("now", spec.server)]
+        rig.core.handle(Catalog(spec.key, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25"), 1.0)
+    found = await rig.ask("carpool/resolve", name="mcp:git.now")
+    assert found == {"server": "git", "tool": "now", "name": "git__now"}
+    found = await rig.ask("carpool/resolve", name="now")
+    assert found == {"candidates": ["git__now", "time__now"], "ambiguous": True}
+    found = await rig.ask("carpool/resolve", name="git__nov")
+    assert (found["candidates"][0], found["ambiguous"]) == ("git__now", False)
+    refused = await rig.refused("carpool/resolve", name="old__now")
+    assert (refused.slug, refused.server) == ("disabled", "old")

@@ -322,3 +322,4 @@ def test_servers_that_await_trust_are_named_to_agents_and_not_without_end() -> N
     effects = core.handle(AgentCalled(ONE, RawJson(b"1"), "s11__x", EMPTY_OBJECT, ABSENT, ABSENT), 0.0)
     (reply,) = [each for each in effects if isinstance(each, Reply)]
     assert b"The server s11 awaits trust: /p/.mcp.json is not trusted yet" in bytes(reply.body)
+    assert json.loads(bytes(reply.body))["_meta"]["carpool/error"]["code"] == "untrusted"

@@ -435,3 +435,21 @@ def test_an_old_broker_settles_nothing_and_nothing_is_kept_for_it() -> None:
     kept = Kept()
     kept.greeted(ATTACHED_PREFIX + b',"params":{"version":1,"session":"s1","env":[]}}\n')
     assert kept.is_full
+
+
+def test_a_search_pauses_longer_and_longer_and_starts_carpool_when_nobody_leads() -> None:
+    search = shim_return.Search(100.0, again=False)
+    pauses = [search.failed(100.0 + at, led=True) for at in range(12)]
+    assert None not in pauses
+    assert pauses == sorted(pauses, key=lambda pause_s: pause_s or 0)
+    assert search.failed(113.0, led=False) is not None
+    assert search.failed(115.0, led=False) is None
+    assert search.failed(115.1, led=False) is not None, "it was started just now"
+
+
+def test_a_search_after_a_word_to_come_back_waits_for_who_brings_carpool_up() -> None:
+    search = shim_return.Search(100.0, again=True)
+    assert search.failed(100.0 + shim_return.RETURN_S - 1, led=False) is not None
+    assert search.failed(100.0 + shim_return.RETURN_S + 1, led=True) is None
+    assert not search.is_over(100.0 + shim_return.RETURN_S + 1)
+    assert search.is_over(101.0 + 2 * shim_return.RETURN_S)

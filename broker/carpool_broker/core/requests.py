@@ -216,12 +216,14 @@ class Requests:
             self._ledger.fail(owed, "unknown_method")  # what is not announced is not served
             return
         owed.server, owed.target = ServerName(found.server), found.subject
-        detail = found.detail
+        fault, detail = found.fault, found.detail
         for server, why in self._outlook.sources.misconfigured(owed.session.source).items():
             if asked.name.startswith(server):
                 untrusted = server in self._outlook.sources.untrusted(owed.session.source)
                 detail = f"The server {server} {'awaits trust' if untrusted else 'is misconfigured'}: {why}."
-        self._ledger.fail(owed, found.fault, detail)
+                if untrusted and fault == "unknown_tool":
+                    fault, owed.server = "untrusted", server
+        self._ledger.fail(owed, fault, detail)
 
     def _resolved(self, owed: Owed) -> None:
         """Its name no longer waits for a catalog."""

@@ -1,0 +1,94 @@
+"""What a session sees, told to itself: `carpool/tools`, `carpool/servers` and `carpool/resolve`.
+
+Owns the keys of these answers. A pure function of the session's view and of what the supervisor said of its
+pools. Knows nothing of: other sessions, what is waited for (`control`).
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from carpool_broker.core.outlook import FAILING, Outlook
+from carpool_broker.core.session import Session
+from carpool_broker.core.view import Denied, View, ViewTool
+from carpool_protocol.ids import RawJson, ServerName
+from carpool_protocol.names import Ambiguous, Unknown
+
+
+def servers(outlook: Outlook, session: Session, view: View) -> list[dict[str, Any]]:
+    """Every server of the session by name: `{name, state, why, tags, tools}`.
+
+    `state` is that of `carpool status`, `why` says why it cannot be used, `tools` are qualified names.
+    """
+    found: dict[ServerName, dict[str, Any]] = {}
+    for entry in view.scope.servers:
+        pool = outlook.states.get(entry.key)
+        state = "cold" if pool is None else pool.state
+        why = pool.reason if pool is not None and pool.state in FAILING else ""
+        found[entry.server] = _server(entry.server, state, why, list(entry.tags))
+    for tool in view.tools:
+        found[tool.server]["tools"].append(tool.qualified)
+    for name, off in outlook.sources.disabled(session.source).items():
+        found[name] = _server(name, "disabled", off.why)
+    untrusted = outlook.sources.untrusted(session.source)
+    for name, why in outlook.sources.misconfigured(session.source).items():
+        found.setdefault(name, _server(name, "untrusted" if name in untrusted else "misconfigured", why))
+    return [found[name] for name in sorted(found)]
+
+
+class Refusal(NamedTuple):
+    """There is such a tool, and this session may not have it."""
+
+    slug: str
+    detail: str
+    server: ServerName
+
+
+def is_unknown(view: View, name: str) -> bool:
+    """Nobody has a tool of this name, as far as is known."""
+    return isinstance(view.resolve(name), Unknown)
+
+
+def meaning(outlook: Outlook, session: Session, view: View, name: str) -> dict[str, Any] | Refusal:
+    """What `name` means: `{server, tool, name}`, else `{candidates, ambiguous}` (else they look alike)."""
+    found = view.resolve(name)
+    match found:
+        case ViewTool():
+            return {"server": found.server, "tool": found.tool, "name": found.qualified}
+        case Denied():
+            return Refusal("not_permitted", "", found.server)
+        case Ambiguous():
+            return {"candidates": list(found.candidates), "ambiguous": True}
+        case Unknown():
+            if (off := outlook.off(session, name)) is not None:
+                return Refusal("disabled", off[1], off[0])
+            return {"candidates": list(found.suggestions), "ambiguous": False}
+
+
+def described(view: View, tool: ViewTool, own: Mapping[str, RawJson]) -> dict[str, Any]:
+    """A tool, as `carpool/tools` tells it. `own`: definitions as the servers wrote them."""
+    definition: dict[str, Any] | None = None
+    try:
+        description = msgspec.json.decode(tool.definition, type=_Described).description
+        definition = msgspec.json.decode(own[tool.tool], type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        description = ""
+    return {
+        "name": tool.qualified,
+        "server": tool.server,
+        "tool": tool.tool,
+        "description": description,
+        "aliases": view.resolver.aliases(tool.server, tool.tool),
+        "definition": definition,
+        "tags": next((list(entry.tags) for entry in view.scope.servers if entry.server == tool.server), []),
+    }
+
+
+class _Described(Struct):
+    description: str = ""
+
+
+def _server(name: ServerName, state: str, why: str, tags: list[str] | None = None) -> dict[str, Any]:
+    return {"name": name, "state": state, "why": why, "tags": tags or [], "tools": []}

@@ -1,0 +1,37 @@
+"""The Python client: `from carpool import Carpool` (docs/client.md)."""
+
+from carpool.api.asked import AskedError
+from carpool.api.client import Carpool
+from carpool.api.errors import (
+    BadCall,
+    CarpoolError,
+    Lost,
+    NotRunning,
+    Refused,
+    ServerError,
+    TimedOut,
+    ToolError,
+    Unavailable,
+    UnknownName,
+)
+from carpool.api.results import Progress, Result, Server, Tool, Workspace
+
+__all__ = [
+    "AskedError",
+    "BadCall",
+    "Carpool",
+    "CarpoolError",
+    "Lost",
+    "NotRunning",
+    "Progress",
+    "Refused",
+    "Result",
+    "Server",
+    "ServerError",
+    "TimedOut",
+    "Tool",
+    "ToolError",
+    "Unavailable",
+    "UnknownName",
+    "Workspace",
+]

@@ -1,0 +1,258 @@
+"""An agent of the handshake era, in this process: requests and their answers over a carrier.
+
+Owns the ids of requests, who waits for which answer, and the questions that are being answered. Invariants:
+every request ends once, with an answer, an exception or a cancel; what is not waited for any more is
+cancelled (MCP 2025-11-25, basic/utilities/cancellation) and its late answer dropped; progress is told by the
+task that waits, in its order.
+
+Refuses to know what the methods mean, and the socket.
+"""
+
+from collections import deque
+from contextlib import nullcontext
+from contextvars import ContextVar
+from typing import Any, Final
+
+import anyio
+import anyio.abc
+import msgspec
+
+from carpool.api import errors
+from carpool.api.asked import AskedError, Callbacks, Tell, settle
+from carpool.api.carrier import Carrier
+from carpool.api.errors import CarpoolError, Lost, TimedOut
+from carpool.api.places import Place
+from carpool.api.results import Json, progress_of, read, read_object
+from carpool_protocol.ids import ABSENT, RawJson
+from carpool_protocol.jsonrpc import (
+    ErrorAnswer,
+    Garbage,
+    Message,
+    Notification,
+    Request,
+    Result,
+    decode,
+    error_line,
+    notification_line,
+    request_line,
+    result_line,
+)
+
+CALLS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
+MOST_CALLS: Final = 256
+"""So many calls are said at a time, the others wait their turn here: the broker takes 64 and lets 256 more
+wait (rule 3). Those that a callback makes do not wait: calls that are said may wait for that callback.
+"""
+MOST_NEWS: Final = 1000
+"""Progress of a call, or notices of a session, that wait for their callback; the oldest go first."""
+
+_answering: Final = ContextVar("_answering", default=False)
+"""This task answers a server's question."""
+_encode = msgspec.json.encode
+_MAX_ID_DIGITS: Final = 18
+
+
+class _Pending:
+    """A request without an answer."""
+
+    __slots__ = ("answer", "event", "news", "was_sent")
+
+    def __init__(self) -> None:
+        self.event = anyio.Event()
+        self.answer: Result | ErrorAnswer | CarpoolError | None = None
+        self.news: deque[Json] | None = None
+        self.was_sent = False
+
+
+class Session:
+    """One attachment, over all brokers that serve it. Use it as an asynchronous context manager."""
+
+    def __init__(self, place: Place, hello: bytes, callbacks: Callbacks, *, start: bool) -> None:
+        self._callbacks = callbacks
+        self._carrier = Carrier(place, hello, start=start, take=self._take, on_end=self._ended)
+        self._pending: dict[int, _Pending] = {}
+        self._last = 0
+        self._turns = anyio.Semaphore(MOST_CALLS, fast_acquire=True)
+        self._asks: dict[RawJson, anyio.CancelScope] = {}
+        self._news: deque[tuple[str, Json]] = deque(maxlen=MOST_NEWS)
+        self._told = anyio.Event()
+        self._tasks: anyio.abc.TaskGroup
+
+    @property
+    def id(self) -> str:
+        """As in `carpool status`; another one after all of carpool died."""
+        return self._carrier.session
+
+    async def __aenter__(self) -> "Session":
+        await self._carrier.open()
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        self._tasks.start_soon(self._carrier.carry)
+        self._tasks.start_soon(self._carrier.write)
+        self._tasks.start_soon(self._tell)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._carrier.close()
+        self._tasks.cancel_scope.cancel()
+        # Not what the body raised: it is to come out as it is, and not within a group.
+        await self._tasks.__aexit__(None, None, None)
+
+    async def request(
+        self, method: str, params: Json, *, timeout_s: float | None = None, on_progress: Tell | None = None
+    ) -> bytes:
+        """The result, as JSON. Raises `CarpoolError`.
+
+        `timeout_s`: how long to wait at most; without it carpool's own limits hold (docs/settings.md).
+        `on_progress` gets each `Progress`.
+        """
+        pending = _Pending()
+        with nullcontext() if timeout_s is None else anyio.move_on_after(timeout_s):
+            if method in CALLS and not _answering.get():
+                async with self._turns:
+                    await self._exchange(pending, method, params, on_progress)
+            else:
+                await self._exchange(pending, method, params, on_progress)
+        answer = pending.answer
+        if isinstance(answer, Result):
+            return answer.result
+        if isinstance(answer, ErrorAnswer):
+            raise errors.of_error(read(answer.error))
+        if answer is None:
+            assert timeout_s is not None
+            raise _timed_out(timeout_s, was_sent=pending.was_sent)
+        raise answer
+
+    async def _exchange(self, pending: _Pending, method: str, params: Json, on_progress: Tell | None) -> None:
+        """Say it and wait; the answer is in `pending` then."""
+        await self._carrier.room()
+        if self._carrier.ended is not None:
+            raise _again(self._carrier.ended)
+        self._last += 1
+        number = self._last
+        if on_progress is not None:
+            pending.news = deque(maxlen=MOST_NEWS)
+            params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": number}}
+        line = request_line(number, method, RawJson(_encode(params)))
+        self._pending[number] = pending
+        self._carrier.say(line)
+        pending.was_sent = True
+        try:
+            await self._answer(pending, on_progress)
+        finally:
+            if self._pending.pop(number, None) is not None and method != "initialize":
+                gone = _encode({"requestId": number})
+                self._carrier.say(notification_line("notifications/cancelled", RawJson(gone)))
+
+    def notify(self, method: str) -> None:
+        """A notification without params."""
+        self._carrier.say(notification_line(method, ABSENT))
+
+    async def _answer(self, pending: _Pending, on_progress: Tell | None) -> None:
+        if pending.news is None or on_progress is None:
+            await pending.event.wait()
+            return
+        while True:
+            while pending.news:
+                found = progress_of(pending.news.popleft())
+                if found is not None:
+                    await settle(on_progress(found))
+            if pending.answer is not None:
+                return
+            await pending.event.wait()
+            if pending.answer is None:
+                pending.event = anyio.Event()
+
+    # --- what comes ------------------------------------------------------------------------------------
+
+    def _take(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        message: Message = decode(line)
+        match message:
+            case Result() | ErrorAnswer():
+                self._answered(message.id, message)
+            case Request():
+                self._tasks.start_soon(self._asked, message)
+            case Notification():
+                self._heard(message.method, read_object(message.params or b"{}"))
+            case Garbage():
+                if message.id is not None and message.kind == "answer":
+                    text = "The answer cannot be read. The call may have been executed."
+                    error = Lost(text, kind="bad_answer", delivered="maybe", whose="server")
+                    self._answered(message.id, error)
+
+    def _answered(self, raw_id: RawJson, answer: Result | ErrorAnswer | CarpoolError) -> None:
+        number = int(raw_id) if raw_id.isdigit() and len(raw_id) <= _MAX_ID_DIGITS else 0
+        pending = self._pending.pop(number, None)
+        if pending is not None:
+            pending.answer = answer
+            pending.event.set()
+
+    def _heard(self, method: str, params: Json) -> None:
+        if method == "notifications/progress":
+            token = params.get("progressToken")
+            pending = self._pending.get(token) if isinstance(token, int) else None
+            if pending is not None and pending.news is not None:
+                pending.news.append(params)
+                pending.event.set()
+        elif method == "notifications/cancelled":
+            scope = self._asks.get(RawJson(_encode(params.get("requestId"))))
+            if scope is not None:
+                scope.cancel()
+        else:
+            self._news.append((method, params))
+            self._told.set()
+
+    async def _tell(self) -> None:
+        """Hand on what is told outside any call, one after the other."""
+        while True:
+            await self._told.wait()
+            self._told = anyio.Event()
+            while self._news:
+                await self._callbacks.hear(*self._news.popleft())
+
+    async def _asked(self, ask: Request) -> None:
+        _answering.set(True)
+        with anyio.CancelScope() as scope:
+            self._asks[ask.id] = scope
+            try:
+                found = await self._callbacks.answer(ask.method, read_object(ask.params or b"{}"))
+                self._carrier.say(result_line(ask.id, RawJson(found)))
+            except AskedError as error:
+                self._carrier.say(error_line(ask.id, error.code, str(error)))
+            finally:
+                self._asks.pop(ask.id, None)
+
+    def _ended(self, error: CarpoolError) -> None:
+        for pending in self._pending.values():
+            pending.answer = _lost(error)
+            pending.event.set()
+        self._pending.clear()
+        for scope in self._asks.values():
+            scope.cancel()
+
+
+def _lost(error: CarpoolError) -> CarpoolError:
+    """What becomes of a request that is open when the session ends."""
+    if error.kind == "attach_refused":
+        return _again(error)  # nothing was taken
+    text = f"{error} The call may have been executed: look at what it has changed before you repeat it."
+    return Lost(text, kind="cut_off", delivered="maybe", whose=error.whose)
+
+
+def _timed_out(timeout_s: float, *, was_sent: bool) -> TimedOut:
+    if not was_sent:
+        text = f"No turn for this call within {timeout_s:g} s. Nothing was executed. Have fewer calls open."
+        return TimedOut(text, kind="waited_too_long", delivered="no", whose="caller")
+    text = (
+        f"No answer within {timeout_s:g} s; the call was cancelled, and may have been executed. "
+        "Look at what it has changed before you repeat it."
+    )
+    return TimedOut(text, kind="timed_out", delivered="maybe", whose="caller")
+
+
+def _again(error: CarpoolError) -> CarpoolError:
+    """The same, to be raised once more: an exception that is raised twice collects tracebacks."""
+    said: dict[str, Any] = {"kind": error.kind, "whose": error.whose}
+    return type(error)(str(error), **said)

@@ -31,8 +31,10 @@ def open_to_append(path: str) -> int:
     return fd
 
 
-def replace(path: str, data: bytes) -> None:
-    """Put `data` there, whole or not at all. Raises `OSError`."""
+def replace(path: str, data: bytes, mode: int = 0o600) -> None:
+    """Put `data` there, whole or not at all. Another `mode` is for files that are not ours alone, and were
+    that before. Raises `OSError`.
+    """
     part = f"{path}.part-{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(part)  # left by an earlier process of this number
@@ -40,6 +42,8 @@ def replace(path: str, data: bytes) -> None:
         with open(os.open(part, _NEW, 0o600), "wb") as file:
             file.write(data)
             file.flush()
+            if mode != 0o600:
+                os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         os.replace(part, path)
     except BaseException:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol.config.edit import CannotEditError, drop, put
+from carpool_protocol.config.edit import CannotEditError, drop, put, swap
 from carpool_protocol.config.jsonc import parse
 from tests.behaviours import behaviour
 
@@ -113,3 +113,51 @@ def test_whatever_the_layout_only_the_one_member_changes(
     assert parse(changed, "").value == expected
     del expected[path[0]][path[1]]
     assert parse(drop(changed, path), "").value == expected
+
+
+LONG = """\
+{\r
+\t"history": [ { "mcpServers": {} } ], // of years\r
+\t"deep": { "mcpServers": {\r
+\t\t"a": { "command": "x" }, // of two\r
+\t\t// nobody's\r
+\t\t"b": {\r
+\t\t\t"command": "y"\r
+\t\t}\r
+\t} },\r
+\t"last": 1.50\r
+}"""
+
+
+@behaviour("config:edited")
+def test_members_are_swapped_in_the_file_s_own_indentation_and_ends_of_lines() -> None:
+    text = swap(LONG, ("deep", "mcpServers"), ["a", "b"], {"c": {"command": "z"}})
+    before, _, rest = LONG.partition('\t\t"a"')
+    assert text == (
+        before + "\t\t // of two\r\n\t\t// nobody's\r\n"
+        '\t\t"c": {\r\n\t\t\t"command": "z"\r\n\t\t}\r\n' + rest[rest.index("\t} },") :]
+    )
+
+
+def test_only_the_named_members_are_swapped() -> None:
+    text = swap(LONG, ("deep", "mcpServers"), ["b"], {})
+    assert text == LONG.replace(", // of two", " // of two").replace(
+        '\t\t"b": {\r\n\t\t\t"command": "y"\r\n\t\t}\r\n', ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "out", "new"),
+    [
+        (("none",), [], {"a": 1}),
+        (("last",), [], {"a": 1}),
+        (("deep", "mcpServers"), ["c"], {}),
+        (("deep", "mcpServers"), [], {"a": 1}),
+        (("deep", "mcpServers"), [], {str(n): 1 for n in range(501)}),
+    ],
+)
+def test_members_that_cannot_be_swapped_are_left_to_a_person(
+    path: tuple[str, ...], out: list[str], new: dict[str, Any]
+) -> None:
+    with pytest.raises(CannotEditError):
+        swap(LONG, path, out, new)

@@ -87,3 +87,11 @@ def test_what_cannot_be_replaced_leaves_the_old_one_and_no_part(tmp_path: Path) 
     with pytest.raises(OSError, match="directory"):
         private_files.replace(str(tmp_path / "file"), b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_that_others_work_with_gets_its_mode_with_its_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "theirs"
+    private_files.replace(str(path), b"one", 0o664)
+    assert path.stat().st_mode & 0o777 == 0o664
+    private_files.replace(str(path), b"two")
+    assert path.stat().st_mode & 0o777 == 0o600

@@ -9,10 +9,13 @@ Pure. Knows nothing of: files, what the keys mean.
 import copy
 import json
 import re
+from collections.abc import Collection, Mapping
 
 from carpool_protocol.config.jsonc import JsonValue, Parsed, Span, parse, skip_blank
 
-_STEP = 2
+_STEP = "  "
+_MOST = 500
+"""Members that one `swap` changes: each reads the object anew."""
 _INDENT = re.compile(r"[ \t]*")
 
 
@@ -35,7 +38,11 @@ def put(text: str, path: tuple[str, ...], value: JsonValue) -> str:
     holder[path[-1]] = value
     if path in parsed.spans:
         at = parsed.spans[path]
-        changed = text[: at.value] + _written(value, _indent_at(text, at.start)) + text[at.end :]
+        changed = (
+            text[: at.value]
+            + _written(value, _indent_at(text, at.start), _step(text, parsed))
+            + text[at.end :]
+        )
     else:
         known = max(length for length in range(len(path)) if path[:length] in parsed.spans)
         for key in reversed(path[known + 1 :]):
@@ -76,6 +83,50 @@ def drop(text: str, path: tuple[str, ...]) -> str:
     return _checked(text[:start] + text[end:], wished)
 
 
+def swap(text: str, path: tuple[str, ...], out: Collection[str], put_in: Mapping[str, JsonValue]) -> str:
+    """Take members out of the object at `path` and put others in. Outside of it not a byte changes; inside,
+    indentation and ends of lines are those of the file. Raises `CannotEditError`.
+
+    The file is read once before and once after, however many members go: it may be long.
+    """
+    parsed = _parsed(text)
+    if path not in parsed.spans or not isinstance(value_at(parsed.value, path), dict):
+        raise CannotEditError("there is no object with servers")
+    if len(out) + len(put_in) > _MOST:
+        raise CannotEditError(f"more than {_MOST} members would change")
+    at = parsed.spans[path]
+    indent, part = _indent_at(text, at.start), text[at.value : at.end]
+    ends = "\r\n" if "\r\n" in text else "\n"
+    inner = indent + part.replace("\r\n", "\n")  # a text of its own, as far indented as the object
+    step = _step(text, parsed)
+    for key in out:
+        inner = drop(inner, (key,))
+    for key, value in put_in.items():
+        inner = _put_in(inner, key, value, step)
+    wished = copy.deepcopy(parsed.value)
+    holder = value_at(wished, path)
+    assert isinstance(holder, dict)
+    for key in out:
+        del holder[key]
+    holder.update(put_in)
+    return _checked(text[: at.value] + inner[len(indent) :].replace("\n", ends) + text[at.end :], wished)
+
+
+def value_at(value: JsonValue, path: tuple[str, ...]) -> JsonValue:
+    """What is at a path of objects; None where nothing is."""
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _put_in(text: str, key: str, value: JsonValue, step: str) -> str:
+    parsed = _parsed(text)
+    assert isinstance(parsed.value, dict)
+    if key in parsed.value:
+        raise CannotEditError(f"there is a {json.dumps(key)} already")
+    return _checked(_with_member(text, parsed, (), key, value, step=step), {**parsed.value, key: value})
+
+
 def _parsed(text: str) -> Parsed:
     parsed = parse(text, "")
     if not parsed.complete or parsed.problems:
@@ -94,8 +145,13 @@ def _members(parsed: Parsed, path: tuple[str, ...]) -> list[Span]:
     return [span for each, span in parsed.spans.items() if len(each) == len(path) + 1 and each[:-1] == path]
 
 
-def _with_member(text: str, parsed: Parsed, path: tuple[str, ...], key: str, value: JsonValue) -> str:
-    """The object at `path` with one member more, behind all others."""
+def _with_member(
+    text: str, parsed: Parsed, path: tuple[str, ...], key: str, value: JsonValue, *, step: str = ""
+) -> str:
+    """The object at `path` with one member more, behind all others. `step`: one level of indentation, where
+    it is known.
+    """
+    step = step or _step(text, parsed)
     around, members = parsed.spans[path], _members(parsed, path)
     closing = around.end - 1
     line = text.rfind("\n", around.value, closing) + 1
@@ -107,8 +163,8 @@ def _with_member(text: str, parsed: Parsed, path: tuple[str, ...], key: str, val
             return f"{text[: comma + 1]} {new}{text[comma + 1 :]}"
         return f"{text[:last]}, {new}{text[last:]}"
     outer = _indent_at(text, around.start)
-    inner = _indent_at(text, max(members).start) if members else outer + " " * _STEP
-    new = f"{inner}{json.dumps(key, ensure_ascii=False)}: {_written(value, inner)}\n"
+    inner = _indent_at(text, max(members).start) if members else outer + step
+    new = f"{inner}{json.dumps(key, ensure_ascii=False)}: {_written(value, inner, step)}\n"
     if members:
         last = max(span.end for span in members)
         if text[skip_blank(text, last)] != ",":
@@ -119,8 +175,19 @@ def _with_member(text: str, parsed: Parsed, path: tuple[str, ...], key: str, val
     return f"{text[:closing].rstrip(' ')}\n{new}{outer}{text[closing:]}"
 
 
-def _written(value: JsonValue, indent: str) -> str:
-    return json.dumps(value, indent=_STEP, ensure_ascii=False).replace("\n", "\n" + indent)
+def _written(value: JsonValue, indent: str, step: str) -> str:
+    return json.dumps(value, indent=step, ensure_ascii=False).replace("\n", "\n" + indent)
+
+
+def _step(text: str, parsed: Parsed) -> str:
+    """How far the file indents a level: as its first member does."""
+    for path, at in parsed.spans.items():
+        if len(path) == 1:
+            around, inner = _indent_at(text, parsed.spans[()].start), _indent_at(text, at.start)
+            if inner.startswith(around) and len(inner) > len(around):
+                return inner[len(around) :]
+            break
+    return _STEP
 
 
 def _indent_at(text: str, at: int) -> str:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol.config.foreign import PROGRAMS, SHAPES, program_of, shape_of
+from carpool_protocol.config.foreign import PROGRAMS, SHAPES, is_own_entry, program_of, shape_of
 from carpool_protocol.config.model import Config, ServerConfig, variables
 from carpool_protocol.config.settings import SERVER_SETTINGS
 from carpool_protocol.config.shape import Loaded, read_config
@@ -420,3 +420,35 @@ def test_the_repr_of_a_reading_shows_nothing_of_what_is_written() -> None:
     loaded = load({"mcpServers": {"a": {"command": "x", "env": {"A": "hunter2"}}}}, "carpool.json")
     assert loaded.written
     assert "hunter2" not in repr(loaded)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"command": "carpool", "args": ["connect"]},
+        {"command": "/opt/venv/bin/carpool", "args": ["connect", "--profile", "x"]},
+        {"command": "carpool", "args": ["run", "--", "npx", "a"]},
+        {"type": "local", "command": ["carpool", "connect"]},
+        {"command": "/usr/bin/python3", "args": ["-m", "carpool", "connect"]},
+    ],
+)
+def test_carpool_itself_is_no_server_of_another_program_s_file(entry: dict[str, Any]) -> None:
+    assert is_own_entry(entry)
+    config = good({"mcpServers": {"carpool": entry, "a": {"command": "x"}}}, ".mcp.json")
+    assert list(config.servers) == ["a"]
+    assert config.unusable == {}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"command": "carpool", "args": ["status"]},
+        {"command": "carpool"},
+        {"command": "npx", "args": ["connect"]},
+        {"url": "https://h"},
+        {"command": "npx", "args": ["-m", "carpool", "x"]},
+        None,
+    ],
+)
+def test_what_only_looks_like_carpool_is_a_server(entry: Any) -> None:
+    assert not is_own_entry(entry)

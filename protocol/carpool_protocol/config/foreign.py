@@ -215,3 +215,19 @@ def shape_of(value: JsonValue) -> Shape | None:
 
 _ENTRY: Final = frozenset({"type", "command", "url", "enabled"})
 """With one of these, `servers` is a server of that name."""
+
+
+def is_own_entry(entry: JsonValue) -> bool:
+    """Whether a server of another program is carpool itself (`carpool connect`, `carpool run`): for carpool
+    it is none, or it would be a server of its own.
+    """
+    match entry:
+        case {"command": [*words]}:
+            pass
+        case {"command": command, "args": [*args]}:
+            words = [command, *args]
+        case _:
+            return False
+    said = [each for each in words if isinstance(each, str)]
+    at = 3 if said[1:3] == ["-m", "carpool"] else 1 if said and said[0].rpartition("/")[2] == "carpool" else 0
+    return at > 0 and said[at : at + 1] in (["connect"], ["run"])

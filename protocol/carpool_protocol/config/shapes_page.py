@@ -30,7 +30,8 @@ Servers with a URL are reached as [remote.md](remote.md) says. A `type` of `ws` 
 
 `${env:VAR}` becomes `${VAR}`, `${workspaceFolder}` becomes `${workspace}`, `${userHome}` becomes `${HOME}`.
 In files of opencode `{env:VAR}` becomes `${VAR}`, and `${` is text. `${input:…}` has no equal here: that
-server is `misconfigured`.
+server is `misconfigured`. An entry that runs `carpool connect` or `carpool run` is how that program reaches
+carpool, and no server.
 """
 
 _TURNS: dict[Turn, str] = {

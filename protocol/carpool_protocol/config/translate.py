@@ -23,6 +23,7 @@ from carpool_protocol.config.foreign import (
     Program,
     Shape,
     Way,
+    is_own_entry,
 )
 from carpool_protocol.config.jsonc import JsonValue
 from carpool_protocol.config.problems import ConfigProblem, KeyPath, render_path, shorten
@@ -115,6 +116,8 @@ class _Translation:
         self.spell((SERVERS,), path)
         servers: dict[str, JsonValue] = {}
         for name, at, entry in self.entries(held, path):
+            if self.program is not None and is_own_entry(entry):
+                continue  # it is how that program reaches us
             ours: KeyPath = (SERVERS, name)
             if name in servers:
                 why = f"the name is used twice, also on line {self.lines[ours]}; give one another name"

@@ -89,6 +89,27 @@ _REMOTE: Final = {
         "A server is found by its host's well-known document, and headers follow it to no other host.",
     ),
 }
+_SETUP: Final = {
+    "setup:moved": Behaviour(
+        "issue 7", "`carpool setup` moves the servers of every program into carpool, each definition once."
+    ),
+    "setup:stays": Behaviour(
+        "issue 7", "What carpool cannot run as the program does stays there, and is said with the reason."
+    ),
+    "setup:secrets": Behaviour(
+        "issue 7",
+        "A secret of a program's file ends in the `env_file` and the backup, both private; it is not shown.",
+    ),
+    "setup:undone": Behaviour(
+        "issue 7", "`carpool setup --undo` leaves every file as it was, byte for byte, or says which it kept."
+    ),
+    "setup:killed": Behaviour(
+        "issue 7", "A setup that is killed at any moment can be undone, and can be said again."
+    ),
+    "setup:works": Behaviour(
+        "issue 7", "After `carpool setup` the entry in each program's file reaches the server they now share."
+    ),
+}
 _RUNS: Final = {
     "lines:no-control-bytes": Behaviour(
         "rule 1",
@@ -1007,6 +1028,7 @@ BEHAVIOURS: Final[dict[str, Behaviour]] = (
     _CONFIG
     | _PROFILES
     | _REMOTE
+    | _SETUP
     | _RUNS
     | _CALLS
     | _FEATURES

@@ -50,6 +50,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "use": ("carpool.cli_use:use", "Take a session to another workspace, without its agent leaving."),
     "login": ("carpool.cli_login:login", "Log in to a server that is reached over a URL."),
     "logout": ("carpool.cli_login:logout", "Forget the login to a server."),
+    "setup": ("carpool.cli_setup:setup", "Move the MCP servers of your programs into carpool, and back."),
     "trust": ("carpool.cli_trust:trust", "Let a project's own file start its servers."),
     "schema": ("carpool.cli_schema:schema", "Print the JSON Schema of the configuration, for editors."),
     "token": ("carpool.cli_token:token", "Make a token for agents that come over HTTP."),

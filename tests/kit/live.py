@@ -215,11 +215,14 @@ class Daemon:
         greet: bool = True,
         environ: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        command: list[str] | None = None,
     ) -> "AsyncIterator[Agent]":
-        """An agent behind `carpool connect` (or `WORDS`). It must end by itself when the agent has gone."""
+        """An agent behind `carpool connect` (or `WORDS`, or a whole COMMAND). It must end by itself when the
+        agent has gone.
+        """
         with (self.base / "shims.log").open("ab") as stderr:
             process = await trio.lowlevel.open_process(
-                self.command(*(words or ("connect",))),
+                command or self.command(*(words or ("connect",))),
                 env={**self.environ, **(environ or {})},
                 cwd=cwd,
                 stdin=subprocess.PIPE,

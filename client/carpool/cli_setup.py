@@ -1,0 +1,221 @@
+"""The verb `setup`: move the servers of other programs into carpool, and back.
+
+Owns the order of things: look, show, ask once, write down, change; and the words around it. Works without a
+daemon; one that runs reads carpool.json by itself.
+
+Knows nothing of: which server goes where (`setup_plan`), what undoing does to a file (`setup_undo`).
+"""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from carpool import display, setup_disk, setup_ours, setup_record, setup_show
+from carpool.cli import EXIT_FAILED, EXIT_USAGE, fail, json_option, print_json, the_place
+from carpool.setup_back import undo_all
+from carpool.setup_clients import CLIENTS, candidates
+from carpool.setup_model import Change, Left, Plan
+from carpool.setup_plan import make_plan
+from carpool_protocol import paths
+from carpool_protocol.config.edit import CannotEditError
+from carpool_protocol.config.load import home_of
+
+
+@click.command()
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@click.option(
+    "--client",
+    "named",
+    multiple=True,
+    type=click.Choice([each.id for each in CLIENTS]),
+    help="Only this program, which gets the entry even without servers. May be said again.",
+)
+@click.option("--user-only", is_flag=True, help="Leave the files of the project alone.")
+@click.option("--trust", is_flag=True, help="With --yes: trust the project's servers as well.")
+@click.option("--undo", is_flag=True, help="Put everything back as it was.")
+@click.option("--force", is_flag=True, help="With --undo: also files that were changed since.")
+@json_option
+def setup(
+    *,
+    yes: bool,
+    dry_run: bool,
+    named: tuple[str, ...],
+    user_only: bool,
+    trust: bool,
+    undo: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Have your programs share their MCP servers: found, moved into carpool, and back with --undo.
+
+    Each program keeps one entry, `carpool connect`. Secrets go into a file that only you may read. You see
+    every change first and are asked once.
+    """
+    if force and not undo:
+        raise click.UsageError("--force goes with --undo")
+    if undo and (named or user_only or trust):
+        raise click.UsageError("--undo undoes everything: say it alone, or with --force or --dry-run")
+    store = f"{paths.state_dir(os.environ, the_place().directory)}/setup"
+    try:
+        with setup_record.alone(store):
+            if undo:
+                undo_all(store, dry_run=dry_run, force=force, as_json=as_json)
+            else:
+                _setup(
+                    store, named, yes=yes, dry_run=dry_run, user_only=user_only, trust=trust, as_json=as_json
+                )
+    except OSError as error:
+        fail(f"{error.filename or store} cannot be used ({error.strerror})")
+
+
+def _setup(
+    store: str,
+    named: tuple[str, ...],
+    *,
+    yes: bool,
+    dry_run: bool,
+    user_only: bool,
+    trust: bool,
+    as_json: bool,
+) -> None:
+    home = home_of(os.environ)
+    project = "" if user_only else setup_ours.project_of(home)
+    chosen = [
+        each
+        for each in candidates(os.environ, home, sys.platform, project)
+        if not named or each.client.id in named
+    ]
+    sources, untouched = setup_disk.found(chosen, named)
+    own, secrets = setup_ours.own_files(home)
+    try:
+        plan = make_plan(
+            sources,
+            own,
+            setup_ours.project_file(project) if project else None,
+            secrets,
+            setup_ours.command,
+            home=home,
+            alive=os.path.isdir,
+            named=named,
+            remote=importlib.util.find_spec("mcp") is not None,
+        )
+    except CannotEditError as error:
+        fail(f"nothing is changed: {error}", EXIT_USAGE)
+    stays = (*untouched, *plan.left)
+    if not plan.changes:
+        _nothing(plan, stays, bool(sources or untouched), as_json=as_json)
+        return
+    if not as_json:
+        click.echo(setup_show.page(plan) + "\n")
+        if untouched:
+            click.echo(setup_show.left(tuple(untouched)) + "\n")
+    for_project = any(each.role == "project" for each in plan.changes)
+    sure = for_project and setup_ours.sure_of(project)
+    if dry_run:
+        _tell(plan, stays, [], as_json=as_json, done=False)
+        return
+    if not yes:
+        _ask(project if sure else "")
+    trusting = sure and (trust or not yes)
+    failures = _apply(store, plan, setup_ours.trusted(project) if trusting else None)
+    if trusting and not failures:
+        setup_ours.trust_now(project)
+    _tell(
+        plan,
+        stays,
+        failures,
+        as_json=as_json,
+        done=True,
+        untrusted=project if for_project and not trusting else "",
+    )
+    if failures:
+        raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _ask(project: str) -> None:
+    if not sys.stdin.isatty():
+        fail("nobody is there to be asked: look at it and say `carpool setup --yes`", EXIT_USAGE)
+    also = f", and may the servers of {project} run for you" if project else ""
+    if not click.confirm(f"Change these files{also}?", err=True):
+        click.echo("nothing is changed", err=True)
+        raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _apply(store: str, plan: Plan, trust: str | None) -> list[str]:
+    """Change the files, ours first. What could not be done; programs whose file failed have their servers
+    still.
+    """
+    run = setup_record.begin(store, plan.changes, trust)
+    failures: list[str] = []
+    for entry, change in zip(run.record.entries, plan.changes, strict=True):
+        mode = 0o600 if change.role == "secrets" else entry.mode
+        try:
+            if setup_disk.bytes_of(change.path) != change.before:
+                failures.append(
+                    f"{change.path} was changed this very moment, and stays as it is; say it again"
+                )
+            else:
+                setup_disk.sweep_parts(change.path)
+                setup_disk.write(change.path, change.after, _new_mode(change, mode))
+                continue
+        except OSError as error:
+            failures.append(f"{change.path} cannot be written ({error.strerror})")
+        if change.role != "client":
+            break  # a program's servers leave it only once carpool has them
+    return failures
+
+
+def _new_mode(change: Change, mode: int) -> int:
+    return 0o644 if change.role == "project" and change.before is None else mode
+
+
+def _nothing(plan: Plan, stays: Sequence[Left], found: bool, *, as_json: bool) -> None:
+    if as_json:
+        print_json({**setup_show.facts(plan, done=False), "left": _left(stays), "failures": [], "next": []})
+        return
+    if stays:
+        click.echo(setup_show.left(tuple(stays)))
+    what = (
+        "no program has a server that could go to carpool"
+        if found
+        else "no program with MCP servers was found"
+    )
+    click.echo(f"{what}; nothing is changed")
+    if not found:
+        click.echo("`carpool add` adds a server, and `carpool setup --client NAME` gives a program the entry")
+
+
+def _left(stays: Sequence[Left]) -> list[dict[str, str]]:
+    return [{"file": each.path, "name": each.name, "why": each.why} for each in stays]
+
+
+def _tell(
+    plan: Plan, stays: Sequence[Left], failures: list[str], *, as_json: bool, done: bool, untrusted: str = ""
+) -> None:
+    said = next_steps(plan, untrusted) if done else ["carpool setup"]
+    if as_json:
+        found: dict[str, Any] = {**setup_show.facts(plan, done=done), "left": _left(stays)}
+        print_json({**found, "failures": failures, "next": said})
+        return
+    for each in failures:
+        click.echo(f"carpool: {display.printable(each)}", err=True)
+    click.echo("\n".join(map(display.printable, said)) if done else "nothing is changed: it was a dry run")
+
+
+def next_steps(plan: Plan, untrusted: str) -> list[str]:
+    """What a person does now, at most six lines."""
+    titles = list(dict.fromkeys(each.client for each in plan.moved))
+    said = [f"Done. Restart {', '.join(titles)}: the first one starts carpool." if titles else "Done."]
+    if untrusted:
+        said.append(f"carpool trust {untrusted}     lets the project's servers run")
+    return [
+        *said,
+        "carpool status           who is there, which servers run, what is saved",
+        "carpool tools            what agents see",
+        "carpool setup --undo     everything back as it was",
+    ]

@@ -1,0 +1,112 @@
+"""What `carpool setup` knows and means to do, as values.
+
+Owns their shapes. Whatever holds a secret shows none when it is printed.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from carpool.setup_clients import Candidate
+from carpool_protocol.ids import ServerName
+
+Role = Literal["secrets", "own", "project", "client"]
+"""`secrets`: the `env_file`; `own`: the user's carpool.json; `project`: `.carpool/mcp.json`. Also the order
+in which they are written: nothing refers to what is not there yet."""
+
+KeyPath = tuple[str, ...]
+
+
+class Source(Struct, frozen=True):
+    """A file of another program that was read."""
+
+    candidate: Candidate
+    path: str
+    """Where it really is."""
+    text: str
+    existed: bool = True
+
+    def __repr__(self) -> str:
+        return f"Source({self.path!r})"
+
+
+class Own(Struct, frozen=True):
+    """One of carpool's own files, as it is now."""
+
+    path: str
+    text: str | None
+    """None: it is made."""
+    taken: frozenset[ServerName] = frozenset()
+    """Names that files it includes have."""
+
+    def __repr__(self) -> str:
+        return f"Own({self.path!r})"
+
+
+class Secrets(Struct, frozen=True):
+    """The `env_file`."""
+
+    path: str
+    text: str | None
+    values: dict[str, str]
+    said: str = ""
+    """What carpool.json must say to use it; empty: it does already."""
+
+    def __repr__(self) -> str:
+        return f"Secrets({self.path!r})"
+
+
+class Change(Struct, frozen=True):
+    """One file and what becomes of it."""
+
+    path: str
+    role: Role
+    before: bytes | None
+    after: bytes
+    regions: tuple[KeyPath, ...] = ()
+    """Members that are different, for a later undo beside somebody else's changes."""
+
+    def __repr__(self) -> str:
+        return f"Change({self.path!r})"
+
+
+class Moved(Struct, frozen=True):
+    """A server that carpool runs from now on."""
+
+    name: str
+    client: str
+    path: str
+    """The program's file."""
+    to: str
+    under: str = ""
+    """The project or workspace it is for; empty: everybody's."""
+    known: bool = False
+    """carpool had this very server before."""
+    notes: tuple[str, ...] = ()
+
+
+class Left(Struct, frozen=True):
+    """What stays where it is, and why: a server, or with no name a file."""
+
+    path: str
+    why: str
+    name: str = ""
+
+
+class Plan(Struct, frozen=True):
+    """Everything, before anything is done."""
+
+    changes: tuple[Change, ...] = ()
+    moved: tuple[Moved, ...] = ()
+    left: tuple[Left, ...] = ()
+    secrets: tuple[str, ...] = ()
+    """Names of variables that are new in the `env_file`."""
+    hidden: frozenset[str] = frozenset()
+    """Secrets: they are shown to nobody."""
+    values: frozenset[str] = frozenset()
+    """Values of environments and headers, which are not shown either."""
+    seen: tuple[str, ...] = ()
+    """Files that were read."""
+
+    def __repr__(self) -> str:
+        return f"Plan({self.changes!r})"

@@ -1,0 +1,121 @@
+"""Carpool's own side of `carpool setup`: its files as they are, its place in PATH, and trust in a project.
+
+Owns where servers go: carpool.json with its `env_file`, and `.carpool/mcp.json` of a project. A file of ours
+that is broken, or a link in a project, ends the verb: nobody can tell what a change of it would do.
+
+Knows nothing of: other programs' files.
+"""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from carpool import setup_disk
+from carpool.cli import EXIT_USAGE, fail, the_place
+from carpool.setup_clients import Candidate
+from carpool.setup_model import Own, Secrets
+from carpool_protocol import paths
+from carpool_protocol.config.load import (
+    ConfigFile,
+    Layer,
+    env_file_path,
+    find_config_file,
+    home_of,
+    load_layer,
+)
+from carpool_protocol.config.project import Workspace, find_workspace
+from carpool_protocol.config.trust import give_trust, key_of, read_trust, trust_of
+
+_SECRETS = "secrets.env"
+_PROJECT = os.path.join(".carpool", "mcp.json")
+
+
+def project_of(home: str) -> str:
+    """The directory whose files are looked at; empty: none."""
+    root = os.path.realpath(find_workspace(os.getcwd(), home).root)
+    return "" if root == os.path.realpath(home) else root
+
+
+def own_files(home: str) -> tuple[Own, Secrets]:
+    """carpool.json and its `env_file` as they are, which must be sound."""
+    where = find_config_file(os.environ)
+    path = os.path.realpath(where.path)
+    file = ConfigFile(path, asked_for=False)
+    layer = load_layer(file, home)
+    config = layer.loaded.config
+    if config is None:
+        fail("\n".join(each.render() for each in layer.loaded.problems), EXIT_USAGE)
+    text = _text(path)
+    taken = (
+        frozenset(name for name in config.servers if config.servers[name].file != path)
+        | config.unusable.keys()
+    )
+    beside = os.path.dirname(path)
+    if config.env_file is not None:
+        said = os.path.realpath(env_file_path(config, home) or "")
+        return Own(path, text, taken), Secrets(said, _text(said), layer.env)
+    names = (_SECRETS if number == 1 else f"secrets-{number}.env" for number in range(1, 100))
+    name = next(each for each in names if not os.path.lexists(os.path.join(beside, each)))
+    return Own(path, text, taken), Secrets(os.path.join(beside, name), None, {}, name)
+
+
+def project_file(project: str) -> Own:
+    path = os.path.join(project, _PROJECT)
+    if os.path.islink(path) or os.path.islink(os.path.dirname(path)):
+        fail(f"{path} is a link in a project; say --user-only, or look at it", EXIT_USAGE)
+    layer = load_layer(ConfigFile(path, asked_for=False), "", project=True)
+    if layer.loaded.config is None:
+        fail("\n".join(each.render() for each in layer.loaded.problems), EXIT_USAGE)
+    return Own(path, _text(path))
+
+
+def _text(path: str) -> str | None:
+    data = setup_disk.bytes_of(path)
+    return None if data is None else data.decode()
+
+
+def command(candidate: Candidate) -> list[str]:
+    """How a program starts us. The bare name only where it is found: not from a desktop, whose PATH is not
+    the shell's.
+    """
+    beside = Path(sys.executable).with_name("carpool")
+    there = shutil.which("carpool")
+    if not beside.exists():
+        return [there, "connect"] if there else [sys.executable, "-m", "carpool", "connect"]
+    if there is None or not os.path.samefile(there, beside):
+        return [str(beside), "connect"]
+    return [there if candidate.client.desktop else "carpool", "connect"]
+
+
+def sure_of(project: str) -> bool:
+    """Whether trust may be given to the project's file once setup has changed it: what else is in it was
+    trusted before, or nothing is. What setup puts there has been shown.
+    """
+    workspace = _workspace(project)
+    if not os.path.lexists(workspace.file):
+        return True
+    return trust_of(read_trust(_store()), workspace, _layer(workspace).digest) == "trusted"
+
+
+def trusted(project: str) -> str:
+    """The digest of the project's file that is trusted by now; empty: none."""
+    return read_trust(_store()).get(key_of(_workspace(project)), "")
+
+
+def trust_now(project: str) -> None:
+    """Trust the project's file as it is. Raises `OSError`."""
+    workspace = _workspace(project)
+    give_trust(_store(), workspace, _layer(workspace).digest)
+
+
+def _workspace(project: str) -> Workspace:
+    return Workspace(project, os.path.join(project, _PROJECT))
+
+
+def _layer(workspace: Workspace) -> Layer:
+    return load_layer(ConfigFile(workspace.file, asked_for=True), home_of(os.environ), project=True)
+
+
+def _store() -> str:
+    return paths.trust_file(paths.state_dir(os.environ, the_place().directory))

@@ -1,0 +1,256 @@
+"""From the programs' files to what becomes of them: `carpool setup`, decided.
+
+Owns the decision: which servers go where under which name, and the texts of all files afterwards. The same
+server of several programs goes once; another one of the same name gets a second name. Servers of a user go
+into carpool.json, those that Claude Code keeps for one directory into a named workspace there, those of a
+project's file into its `.carpool/mcp.json`.
+
+Pure. Knows nothing of: which files exist, who is asked, how they are written.
+"""
+
+import json
+import posixpath
+from collections.abc import Callable, Collection, Sequence
+
+from carpool import setup_toml
+from carpool.setup_clients import Candidate, Client, entry
+from carpool.setup_into import Into
+from carpool.setup_model import Change, KeyPath, Left, Moved, Own, Plan, Role, Secrets, Source
+from carpool.setup_secrets import secrets_of
+from carpool.setup_tables import Table, tables
+from carpool.setup_take import Stays, take
+from carpool_protocol.config.edit import CannotEditError, put, swap, value_at
+from carpool_protocol.config.foreign import is_own_entry
+from carpool_protocol.config.jsonc import JsonValue, parse
+from carpool_protocol.config.shape import read_config
+
+CARPOOL = "carpool"
+
+
+def make_plan(
+    sources: Sequence[Source],
+    own: Own,
+    project: Own | None,
+    secrets: Secrets,
+    command: Callable[[Candidate], list[str]],
+    *,
+    home: str,
+    alive: Callable[[str], bool] = lambda _: True,
+    named: Collection[str] = (),
+    remote: bool = True,
+) -> Plan:
+    """`command`: how a program starts carpool; `alive`: whether a directory is there; `named`: programs that
+    get the entry even if they have no server.
+    """
+    return _Planning(own, project, secrets, command, home, alive, named, remote=remote).run(sources)
+
+
+class _Planning:
+    def __init__(  # noqa: PLR0917 - what `make_plan` was given
+        self,
+        own: Own,
+        project: Own | None,
+        secrets: Secrets,
+        command: Callable[[Candidate], list[str]],
+        home: str,
+        alive: Callable[[str], bool],
+        named: Collection[str],
+        *,
+        remote: bool,
+    ) -> None:
+        self.own = Into(own)
+        self.project = Into(project) if project is not None else None
+        self.secrets = secrets
+        self.command = command
+        self.home = home
+        self.alive = alive
+        self.named = named
+        self.remote = remote
+        self.variables: dict[str, str] = {}
+        """New ones of the `env_file`."""
+        self.hidden: set[str] = set()
+        self.values: set[str] = set()
+        self.moved: list[Moved] = []
+        self.left: list[Left] = []
+
+    def run(self, sources: Sequence[Source]) -> Plan:
+        changes = [each for source in sources for each in self.source(source)]
+        if self.variables and self.secrets.said:
+            self.own.set(("env_file",), self.secrets.said)
+        ours: list[Change] = []
+        if self.variables:
+            after = _with_lines(self.secrets.text or "", self.variables)
+            ours.append(_change(self.secrets.path, "secrets", self.secrets.text, after, ()))
+        ours += self.own.change("own")
+        if self.project is not None:
+            ours += self.project.change("project")
+        self.check(ours)
+        return Plan(
+            changes=(*ours, *changes),
+            moved=tuple(self.moved),
+            left=tuple(self.left),
+            secrets=tuple(self.variables),
+            hidden=frozenset(self.hidden | set(self.variables.values())),
+            values=frozenset(self.values),
+            seen=tuple(source.path for source in sources),
+        )
+
+    def check(self, ours: Sequence[Change]) -> None:
+        """What is written must be sound. Raises `CannotEditError`."""
+        for each in ours:
+            if each.role != "secrets":
+                project = each.role == "project"
+                loaded = read_config(each.after.decode(), each.path, project=project)
+                if loaded.config is None:
+                    said = "; ".join(problem.text for problem in loaded.problems[:3])
+                    raise CannotEditError(f"{each.path} would be broken by it: {said}")
+
+    # --- one file of a program -------------------------------------------------------------------------
+
+    def source(self, source: Source) -> list[Change]:
+        """What becomes of it."""
+        client, before = source.candidate.client, len(self.moved)
+        try:
+            found = tables(client, source.path, source.text)
+        except ValueError as error:
+            self.left.append(Left(source.path, f"{error}; it is left as it is"))
+            return []
+        for table in found:
+            self.values |= _values(table.servers)
+            self.hidden |= secrets_of(table.servers)
+        outs: dict[KeyPath, list[str]] = {}
+        noted = (
+            self.own.state(),
+            self.project.state() if self.project is not None else None,
+            dict(self.variables),
+        )
+        for table in found:
+            outs[table.path] = self.table(source, table)
+        first = found[0]
+        has = any(is_own_entry(each) for each in first.servers.values())
+        wants = len(self.moved) > before or (client.id in self.named and source.candidate.scope == "user")
+        if not wants:
+            return []
+        try:
+            after, regions = self.rewritten(source, first, outs, has=has)
+        except CannotEditError as error:
+            self.own.back(noted[0])
+            if self.project is not None and noted[1] is not None:
+                self.project.back(noted[1])
+            self.variables = noted[2]
+            del self.moved[before:]
+            self.left.append(Left(source.path, f"is for you to edit: {error}"))
+            return []
+        if after == source.text:
+            return []
+        return [_change(source.path, "client", source.text if source.existed else None, after, regions)]
+
+    def table(self, source: Source, table: Table) -> list[str]:
+        """Find a place for each of its servers. Which of them leave the file."""
+        client = source.candidate.client
+        gone = []
+        if table.root and (why := self.homeless(table.root)):
+            self.left += [Left(source.path, why, name) for name in table.servers]
+            return []
+        into = self.project if source.candidate.scope == "project" and self.project is not None else self.own
+        for name, each in table.servers.items():
+            mark = dict(self.variables)
+            found = take(
+                client,
+                name,
+                each,
+                self.variable,
+                project=into is self.project or bool(table.root),
+                remote=self.remote,
+            )
+            if found is None:
+                continue
+            if isinstance(found, Stays):
+                self.variables = mark
+                self.left.append(Left(source.path, found.why, name))
+                continue
+            place = into.workspace(table.root, self.home) if table.root else ()
+            said, known = into.put(place, found.name, found.server, client.id)
+            notes = found.notes
+            if said != found.name:
+                notes = (*notes, f"was called {found.name}: there is another one of that name")
+            under = table.root or (
+                posixpath.dirname(posixpath.dirname(into.path)) if into is self.project else ""
+            )
+            self.moved.append(Moved(said, client.title, source.path, into.path, under, known, notes))
+            gone.append(name)
+        return gone
+
+    def homeless(self, root: str) -> str:
+        """Why servers of a directory stay; empty: they go."""
+        if not posixpath.isabs(root) or not self.alive(root):
+            return f"it is for {root}, which is not there"
+        if posixpath.normpath(root) == posixpath.normpath(self.home):
+            return "it is for your home directory alone, and in carpool it would be for all below"
+        return ""
+
+    def variable(self, wished: str, value: str) -> str:
+        """The name for a secret: the same for the same one."""
+        self.hidden.add(value)
+        number = 1
+        while True:
+            name = wished if number == 1 else f"{wished}_{number}"
+            known = self.variables.get(name, self.secrets.values.get(name))
+            if known is None:
+                self.variables[name] = value
+            if known in (None, value):
+                return name
+            number += 1
+
+    def rewritten(
+        self, source: Source, first: Table, outs: dict[KeyPath, list[str]], *, has: bool
+    ) -> tuple[str, tuple[KeyPath, ...]]:
+        """Its text without the servers that go and with our entry. Raises `CannotEditError`."""
+        client = source.candidate.client
+        stay = [name for name in first.servers if name not in outs[first.path]]
+        ours: dict[str, JsonValue] = {}
+        if not has:
+            name = CARPOOL if CARPOOL not in stay else f"{CARPOOL}-broker"
+            ours[name] = entry(client, self.command(source.candidate))
+        if client.form == "codex":
+            plain = {key: value for key, value in ours.items() if isinstance(value, dict)}
+            return setup_toml.swap(source.text, outs[first.path], plain), ()
+        return _rewritten(source.text, client, first.path, outs, ours)
+
+
+def _rewritten(
+    text: str, client: Client, first: KeyPath, outs: dict[KeyPath, list[str]], ours: dict[str, JsonValue]
+) -> tuple[str, tuple[KeyPath, ...]]:
+    regions = []
+    for path, gone in outs.items():
+        new = ours if path == first else {}
+        if not gone and not new:
+            continue
+        regions.append(path)
+        there = value_at(parse(text, "").value, path)
+        text = put(text, path, new) if there is None and new else swap(text, path, gone, new)
+    return text, tuple(regions)
+
+
+def _change(path: str, role: Role, before: str | None, after: str, regions: tuple[KeyPath, ...]) -> Change:
+    return Change(path, role, None if before is None else before.encode(), after.encode(), regions)
+
+
+def _with_lines(text: str, variables: dict[str, str]) -> str:
+    """The `env_file` with more lines. Quoted, so that blanks and quotes of a value stay."""
+    if text and not text.endswith("\n"):
+        text += "\n"
+    return text + "".join(f'{name}="{value}"\n' for name, value in variables.items())
+
+
+def _values(servers: dict[str, JsonValue]) -> set[str]:
+    """Values of environments and headers as the program has them: not shown, secret or not."""
+    found: set[str] = set()
+    for each in servers.values():
+        if isinstance(each, dict):
+            for key in ("env", "environment", "headers", "http_headers"):
+                held = each.get(key)
+                if isinstance(held, dict):
+                    said = [v if isinstance(v, str) else json.dumps(v) for v in held.values()]
+                    found |= {value for value in said if "${" not in value and "{env:" not in value}
+    return found

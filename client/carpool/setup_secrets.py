@@ -1,0 +1,216 @@
+"""Which texts of a server are secrets, and the server with references in their place.
+
+Owns that judgement. It errs to the safe side: what is taken for a secret and is none still works, it only
+lies in another file. A name may say it (`…TOKEN`, `--api-key`), a known prefix (`ghp_`), or that the text
+looks random; of a URL it is the password and what is named like one.
+
+Pure. Knows nothing of: files, programs.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from carpool_protocol.config.expand import BadTemplate, Reference, read_template
+from carpool_protocol.config.jsonc import JsonValue
+
+Named = Callable[[str, str], str]
+"""From what a value is for and the value to the name of the variable that holds it from now on."""
+
+_NAMES = re.compile(
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|KEY(?!BOARD|WORD)|AUTH(?!OR(?!I))|COOKIE|PRIVATE|BEARER|SIGNATURE"
+    r"|WEBHOOK|CONNECTION_?STRING|(?:^|_)(?:PAT|PWD|PW|PASS|PIN|DSN|JWT|SALT)(?:_|$)"
+)
+_PLACES = re.compile(r"_(?:FILE|PATH|DIR|DIRECTORY|ENV|ENV_VAR)$")
+"""The end of a name that says where a secret is, not what."""
+_KNOWN = re.compile(
+    r"(?<![A-Za-z0-9])(?:gh[pousr]_|github_pat_|glpat-|gldt-|sk-|sk_|pk_|rk_|xox[abeprs]-|xapp-|AKIA|ASIA|AIza|ya29\."
+    r"|hf_|npm_|pypi-|dop_v1_|lin_api_|ntn_|secret_|fc-|tvly-|SG\.|shp(?:at|ss)_|figd_|pplx-|gsk_|r8_|eyJ|atlasv1\."
+    r"|dckr_pat_|sntry[su]_|nvapi-|key-|pat-|pat_)[A-Za-z0-9_.=+/-]{8,}"
+)
+_PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
+_WORDS = re.compile(r"[A-Za-z]{1,16}|[0-9]{1,8}|v?[0-9]+(?:\.[0-9]+)*")
+_RANDOM = re.compile(r"[A-Za-z0-9+/_=.~-]{20,}")
+_BITS: Final = 3.3
+"""Of entropy a character, from which a text of letters and digits looks random."""
+_PLAIN: Final = frozenset({"true", "false", "null", "none", "yes", "no", "on", "off"})
+
+_USER_INFO = re.compile(r"(?<=://)(?P<user>[^/@:\s?#]*)(?P<colon>:?)(?P<password>[^/@\s?#]*)(?=@)")
+_STEP = re.compile(r"(?<=/)[^/?#\s@:]{20,}(?=[/?#]|$)")
+_QUERY = re.compile(r"(?P<before>[?&;](?P<name>[^=&;\s]+)=)(?P<value>[^&;#\s]+)")
+_INNER = re.compile(r"(?P<before>\"(?P<name>[^\"\\]+)\"\s*:\s*\")(?P<value>[^\"\\]+)(?=\")")
+"""In JSON that is an argument."""
+_FLAG = re.compile(r"(?P<before>(?P<name>--?[A-Za-z][\w.-]*)=)(?P<value>.+)", re.DOTALL)
+_ASSIGNED = re.compile(r"(?P<before>(?P<name>[A-Za-z_][\w.]*)=)(?P<value>.+)", re.DOTALL)
+_HEADER = re.compile(r"(?P<before>(?P<name>[A-Za-z][\w-]*):\s*)(?P<value>[^/\s].*)", re.DOTALL)
+_ONLY_FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
+_SCHEME = re.compile(r"(?:Bearer|Basic|Token|ApiKey|Api-Key|Digest)\s+", re.IGNORECASE)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable, a header or a flag of this name holds a secret."""
+    plain = name.lstrip("-").replace("-", "_").replace(".", "_").upper()
+    return _NAMES.search(plain) is not None and _PLACES.search(plain) is None
+
+
+def looks_secret(text: str) -> bool:
+    """Whether the text itself looks like one."""
+    known = _KNOWN.search(text)
+    if known is not None and any(each.isdigit() for each in known.group()):
+        return True
+    return _PEM.search(text) is not None or _looks_random(text)
+
+
+def _looks_random(text: str) -> bool:
+    if _RANDOM.fullmatch(text) is None or text.startswith(("/", "./", "../", "~/")) or "//" in text:
+        return False
+    if not any(each.isdigit() for each in text) or not any(each.isalpha() for each in text):
+        return False
+    if all(
+        _WORDS.fullmatch(each) for each in re.split(r"[_/=+-]", text) if each
+    ):  # a model, a path, a version
+        return False
+    counted = Counter(text)
+    return -sum(n / len(text) * math.log2(n / len(text)) for n in counted.values()) >= _BITS
+
+
+def without_secrets(server: dict[str, JsonValue], named: Named) -> dict[str, JsonValue]:
+    """A server in our keys, with `${NAME}` for each secret. What refers to a variable already stays."""
+    out = dict(server)
+    for group in ("env", "headers"):
+        held = out.get(group)
+        if isinstance(held, dict):
+            out[group] = {
+                key: hidden(value, key, named, sure=is_secret_name(key)) if isinstance(value, str) else value
+                for key, value in held.items()
+            }
+    oauth = out.get("oauth")
+    if isinstance(oauth, dict):
+        out["oauth"] = {
+            key: hidden(value, key, named, sure=True)
+            if isinstance(value, str) and is_secret_name(key)
+            else value
+            for key, value in oauth.items()
+        }
+    for key in ("url", "command"):
+        if isinstance(value := out.get(key), str):
+            out[key] = hidden(value, key, named)
+    if isinstance(args := out.get("args"), list):
+        out["args"] = _arguments(args, named)
+    return out
+
+
+def secrets_of(servers: dict[str, JsonValue]) -> set[str]:
+    """Every secret of servers in a program's own keys, also of those that stay there."""
+    found: set[str] = set()
+
+    def named(_purpose: str, value: str) -> str:
+        found.add(value)
+        return "_"
+
+    for each in servers.values():
+        if not isinstance(each, dict):
+            continue
+        for ours, theirs in _SPELLINGS.items():
+            for key in theirs:
+                without_secrets({ours: each.get(key)}, named)
+        held = each.get("command")
+        without_secrets({"args": held if isinstance(held, list) else []}, named)
+    return found
+
+
+_SPELLINGS: Final = {
+    "env": ("env", "environment"),
+    "headers": ("headers", "http_headers"),
+    "args": ("args",),
+    "url": ("url", "serverUrl", "httpUrl"),
+    "command": ("command",),
+    "oauth": ("oauth", "auth"),
+}
+
+
+def _arguments(args: list[JsonValue], named: Named) -> list[JsonValue]:
+    out: list[JsonValue] = []
+    flag = ""
+    """A flag whose value is the next argument."""
+    for each in args:
+        if not isinstance(each, str):
+            out.append(each)
+            continue
+        if flag and not each.startswith("-"):
+            out.append(hidden(each, flag, named, sure=True))
+        else:
+            out.append(_argument(each, named))
+        flag = each if _ONLY_FLAG.fullmatch(each) and is_secret_name(each) else ""
+    return out
+
+
+def _argument(text: str, named: Named) -> str:
+    for form in (_FLAG, _ASSIGNED, _HEADER):
+        found = form.fullmatch(text)
+        if found is not None:
+            # `--header=X-Key: value` is a header within a flag.
+            if (
+                form is not _HEADER
+                and _HEADER.fullmatch(found["value"])
+                and not is_secret_name(found["name"])
+            ):
+                return found["before"] + _argument(found["value"], named)
+            sure = is_secret_name(found["name"])
+            if sure or form is not _HEADER:
+                return found["before"] + hidden(found["value"], found["name"], named, sure=sure)
+    return hidden(text, "arg", named)
+
+
+def hidden(text: str, purpose: str, named: Named, *, sure: bool = False) -> str:
+    """A template with its secrets as references. `sure`: what it is for says that it is one."""
+    parts = read_template(text)
+    if isinstance(parts, BadTemplate) or not text:
+        return text
+    if any(isinstance(part, Reference) for part in parts):
+        # Beside a reference only what shows itself; the rest may be the scheme, or a name.
+        return _within(text, purpose, named)
+    scheme = _SCHEME.match(text)
+    head, value = (scheme.group(), text[scheme.end() :]) if scheme else ("", text)
+    if value.lower() not in _PLAIN and value and (sure or scheme or looks_secret(value)):
+        return head + _reference(value, purpose, named)
+    return _within(text, purpose, named)
+
+
+def _within(text: str, purpose: str, named: Named) -> str:
+    """With the secrets inside a longer text replaced."""
+
+    def user_info(found: re.Match[str]) -> str:
+        user, colon, password = found["user"], found["colon"], found["password"]
+        if colon and password and "${" not in password:
+            return f"{user}:{_reference(password, purpose + '_password', named)}"
+        if not colon and looks_secret(user):
+            return _reference(user, purpose + "_user", named)
+        return found.group()
+
+    def pair(found: re.Match[str]) -> str:
+        value = found["value"]
+        if "${" in value or not (is_secret_name(found["name"]) or looks_secret(value)):
+            return found.group()
+        return found["before"] + _reference(value, found["name"], named)
+
+    def known(found: re.Match[str]) -> str:
+        if not any(each.isdigit() for each in found.group()):
+            return found.group()
+        return _reference(found.group(), purpose, named)
+
+    def step(found: re.Match[str]) -> str:
+        value = found.group()
+        return _reference(value, purpose, named) if "${" not in value and _looks_random(value) else value
+
+    text = _USER_INFO.sub(user_info, text)
+    text = _STEP.sub(step, text) if "://" in text else text
+    text = _INNER.sub(pair, _QUERY.sub(pair, text))
+    parts = re.split(r"(\$\{[^}]*\})", text)  # what is a reference by now stays one
+    return "".join(part if part.startswith("${") else _KNOWN.sub(known, part) for part in parts)
+
+
+def _reference(value: str, purpose: str, named: Named) -> str:
+    return "${" + named(purpose, value.replace("$${", "${")) + "}"

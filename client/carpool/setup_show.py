@@ -1,0 +1,153 @@
+"""What `carpool setup` shows: the difference that it makes, without a single secret, and what to do next.
+
+Owns the masking. Shown are keys, commands and plain arguments; every value of an environment or a header, and
+every text that is or looks like a secret, is `…`, also in lines that stay.
+
+Pure. Knows nothing of: terminals but that texts are made printable.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from carpool import display
+from carpool.setup_model import Change, Left, Moved, Plan
+from carpool.setup_secrets import is_secret_name, looks_secret
+
+_LITERAL = re.compile(
+    r"(?P<before>(?:\"(?P<key>[^\"\\\n]{1,200})\"|(?P<word>[A-Za-z_][\w-]{0,200}))\s{0,9}[:=]\s{0,9})?"
+    r"(?P<text>\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*')"
+)
+_MASK = '"…"'
+_LEAST = 4
+"""A shorter text is masked only where it is a whole value: it is part of too many others."""
+_AROUND = 2
+_MOST_LINES = 400
+
+
+def masked(text: str, hidden: Collection[str], values: Collection[str] = ()) -> str:
+    """A text of JSON or TOML that anybody may see. `hidden`: what is shown nowhere; `values`: not as a whole
+    text.
+    """
+    whole = frozenset(hidden) | frozenset(values)
+    parts = sorted(
+        {line for each in hidden for line in each.splitlines() if len(line.strip()) >= _LEAST},
+        key=len,
+        reverse=True,
+    )
+
+    def literal(found: re.Match[str]) -> str:
+        said = _decoded(found["text"])
+        key = found["key"] or found["word"] or ""
+        told = said in whole or any(each in said for each in parts) or looks_secret(said)
+        refers = "${" in said or "{env:" in said
+        if told or (key and is_secret_name(key) and not refers):
+            return (found["before"] or "") + _MASK
+        return found.group()
+
+    text = _LITERAL.sub(literal, text)
+    for each in parts:
+        text = text.replace(each, "…")
+    return text
+
+
+def _decoded(literal: str) -> str:
+    if literal.startswith('"'):
+        try:
+            return str(json.loads(literal))
+        except ValueError:
+            pass
+    return literal[1:-1]
+
+
+def difference(change: Change, plan: Plan) -> str:
+    """What becomes of a file, as a unified diff. Of the `env_file` only names."""
+    if change.role == "secrets":
+        before = (change.before or b"").decode().split("\n")
+        new = [line for line in change.after.decode().split("\n") if line not in before]
+        return "\n".join(
+            [f"--- {change.path} (only you may read it)", *(f"+{_name(line)}=…" for line in new)]
+        )
+    return between(change.before, change.after, change.path, plan.hidden, plan.values)
+
+
+def between(
+    before: bytes | None,
+    after: bytes | None,
+    path: str,
+    hidden: Collection[str],
+    values: Collection[str] = (),
+) -> str:
+    """Two states of a file as a unified diff; None: there is none."""
+    old, new = (
+        masked(each.decode("utf-8", "replace"), hidden, values).splitlines() if each is not None else []
+        for each in (before, after)
+    )
+    first, then = (path if each is not None else "(no file)" for each in (before, after))
+    lines = list(difflib.unified_diff(old, new, first, then, n=_AROUND, lineterm=""))
+    if len(lines) > _MOST_LINES:
+        lines = [*lines[:_MOST_LINES], f"(and {len(lines) - _MOST_LINES} more lines)"]
+    if not lines:
+        lines = [f"--- {path}", "(a difference in values that are not shown, or in white space)"]
+    return display.printable("\n".join(lines), lines=True)
+
+
+def _name(line: str) -> str:
+    return line.partition("=")[0]
+
+
+def page(plan: Plan) -> str:
+    """All of it, for people."""
+    said = [difference(each, plan) for each in plan.changes]
+    said.append("\n".join(_moves(plan.moved)))
+    said.append(left(plan.left))
+    return "\n\n".join(each for each in said if each)
+
+
+def _moves(moved: tuple[Moved, ...]) -> Iterator[str]:
+    for each in moved:
+        where = f" (in {each.under})" if each.under else ""
+        what = "is in carpool already" if each.known else "goes to carpool"
+        notes = "".join(f"; {note}" for note in each.notes)
+        yield display.printable(f"{each.name}{where}: {what}, from {each.client}{notes}")
+
+
+def left(stays: tuple[Left, ...]) -> str:
+    """What stays and why, a line each."""
+    lines = [
+        f"{each.name} stays in {each.path}: {each.why}" if each.name else f"{each.path} {each.why}"
+        for each in stays
+    ]
+    return "\n".join(map(display.printable, lines))
+
+
+def facts(plan: Plan, *, done: bool) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "changed": done and bool(plan.changes),
+        "files": [
+            {
+                "file": each.path,
+                "role": each.role,
+                "new": each.before is None,
+                "diff": difference(each, plan),
+            }
+            for each in plan.changes
+        ],
+        "moved": [
+            {
+                "name": each.name,
+                "client": each.client,
+                "from": each.path,
+                "to": each.to,
+                "under": each.under,
+                "known": each.known,
+                "notes": list(each.notes),
+            }
+            for each in plan.moved
+        ],
+        "left": [{"file": each.path, "name": each.name, "why": each.why} for each in plan.left],
+        "secrets": list(plan.secrets),
+    }

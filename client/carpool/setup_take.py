@@ -1,0 +1,226 @@
+"""One server of another program, made one of carpool's; or the reason why it stays where it is.
+
+Owns what is taken. A server goes only if carpool runs it as the program does: with a key that nobody knows
+here, a value that the program would ask for, or a secret that cannot be kept, it stays. The program's
+shape is read by the tables of `config.foreign`, and what comes out is checked as strictly as carpool's own
+file.
+
+Pure. Knows nothing of: files, names that are taken already.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from carpool.setup_clients import CLAUDE_CODE, GEMINI, Client
+from carpool.setup_secrets import without_secrets
+from carpool_protocol.config.expand import is_usable
+from carpool_protocol.config.foreign import is_own_entry
+from carpool_protocol.config.jsonc import JsonValue
+from carpool_protocol.config.problems import ConfigProblem, shorten
+from carpool_protocol.config.shape import SERVERS, read_config
+from carpool_protocol.ids import ServerName
+from carpool_protocol.names import check_server_name
+
+_HOLDERS: Final = {"plain": "mcpServers", "codex": "mcpServers", "vscode": "servers", "opencode": "mcp"}
+_FIRST: Final = ("command", "args", "url", "transport", "headers", "env", "cwd")
+_NOTHING: Final[dict[str, JsonValue]] = {"disabled": False, "env": {}, "headers": {}, "args": []}
+_DOLLAR = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+_PLACE = re.compile(r"^[^:]*:[0-9]+: (?:(?:mcpServers|servers|mcp)\.[^ ]+: )?")
+_ILLEGAL = re.compile(r"[^A-Za-z0-9_-]+")
+_RELATIVE = re.compile(r"(?:\.{1,2}|\.{1,2}/.*|[\w.-]+/[\w./-]*\.(?:py|js|mjs|cjs|ts|sh|rb|jar))")
+"""A path that means something only in the directory of a project."""
+
+
+class Taken(Struct, frozen=True):
+    """A server in our keys, with references for its secrets."""
+
+    name: str
+    server: dict[str, JsonValue]
+    notes: tuple[str, ...] = ()
+
+
+class Stays(Struct, frozen=True):
+    """It is left in the program's file."""
+
+    why: str
+
+
+class _CannotKeepError(Exception):
+    """A secret that no `env_file` can hold."""
+
+
+def take(
+    client: Client,
+    name: str,
+    entry: JsonValue,
+    variable: Callable[[str, str], str],
+    *,
+    project: bool,
+    remote: bool,
+) -> Taken | Stays | None:
+    """One entry of the program's table; None: it is carpool's own. `variable`: from a wished name and a
+    secret to the name of the variable that holds it; `project`: it is for one project only; `remote`: this
+    installation reaches URLs.
+    """
+    if not isinstance(entry, dict):
+        return Stays("it is no object")
+    if is_own_entry(entry):
+        return None
+    ours = name if check_server_name(name) is None else safe_name(name)
+    if "${input:" in json.dumps(entry):
+        return Stays("${input:…} is asked for by the program, and cannot be asked for here")
+    read = _read(client, ours, entry)
+    if isinstance(read, Stays):
+        return read
+    server, notes = read
+    if ours != name:
+        notes.insert(0, f"was called {shorten(name)}")
+    if "url" in server and not remote:
+        return Stays("it has a URL, for which carpool needs its part `remote`: pip install 'carpool[remote]'")
+    try:
+        server = without_secrets(server, _checked(ours, variable))
+    except _CannotKeepError:
+        return Stays(
+            "it has a secret of several lines, which fits into no env_file; put it into a file of its own"
+        )
+    if not project and not client.anywhere and "cwd" not in server and _is_relative(server):
+        server["cwd"] = "${workspace}"
+        notes.append("runs in each project's directory, because of a relative path")
+    strict = read_config(json.dumps({SERVERS: {ours: server}}), "carpool.json")
+    if strict.config is None:
+        return Stays(_worded(strict.problems[0]))
+    return Taken(ours, {key: server[key] for key in sorted(server, key=_place)}, tuple(notes))
+
+
+def _read(
+    client: Client, name: str, entry: dict[str, JsonValue]
+) -> tuple[dict[str, JsonValue], list[str]] | Stays:
+    """It in our keys, and what is to be said of it."""
+    notes = []
+    document = {_HOLDERS[client.form]: {name: _in_our_spelling(client, entry)}}
+    loaded = read_config(json.dumps(document), client.reads_as or "carpool.json")
+    for warning in loaded.warnings:
+        if warning.text.startswith("carpool does not know"):
+            return Stays(warning.text.partition(";")[0].replace("the key", "its key"))
+        notes.append(f"timeout {warning.text}")
+    if loaded.config is None:
+        return Stays(_worded(loaded.problems[0]))
+    if (why := loaded.config.unusable.get(ServerName(name))) is not None:
+        return Stays(_PLACE.sub("", why))
+    server = dict(loaded.written[ServerName(name)])
+    for key, plain in _NOTHING.items():
+        if server.get(key) == plain:
+            del server[key]
+    return server, notes
+
+
+def _worded(problem: ConfigProblem) -> str:
+    return f"`{problem.where.rpartition('.')[2]}`: {problem.text}"
+
+
+def _place(key: str) -> int:
+    """Where people look for a key: what is run comes first."""
+    return _FIRST.index(key) if key in _FIRST else len(_FIRST)
+
+
+def safe_name(name: str) -> str:
+    """The nearest name that a server may have."""
+    plain = re.sub(r"_{2,}", "_", _ILLEGAL.sub("-", name)).strip("_-")[:40].strip("_-")
+    return plain if plain and check_server_name(plain) is None else "server"
+
+
+def _checked(server: str, variable: Callable[[str, str], str]) -> Callable[[str, str], str]:
+    """`CARPOOL_GITHUB_TOKEN`: no agent has a variable of this name, which would count before ours."""
+    stem = _ILLEGAL.sub("_", server).replace("-", "_").strip("_").upper()
+
+    def name(purpose: str, value: str) -> str:
+        if not is_usable(value) or "\n" in value:
+            raise _CannotKeepError
+        plain = re.sub(r"\W+", "_", purpose).strip("_").upper() or "SECRET"
+        whole = plain if plain == stem or plain.startswith(f"{stem}_") else f"{stem}_{plain}"
+        return variable(f"CARPOOL_{re.sub(r'[^A-Z0-9_]', '_', whole)}", value)
+
+    return name
+
+
+def _is_relative(server: Mapping[str, JsonValue]) -> bool:
+    command, args = server.get("command"), server.get("args")
+    words = [command] if isinstance(command, str) else []
+    words += [each for each in args if isinstance(each, str)] if isinstance(args, list) else []
+    return any(_RELATIVE.fullmatch(each) for each in words)
+
+
+def _in_our_spelling(client: Client, entry: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """What the tables do not know: variables of Gemini CLI, keys of Codex."""
+    if client.form == "codex":
+        return _of_codex(entry)
+    if client is GEMINI:
+        env = entry.get("env")
+        if isinstance(env, dict):
+            return {**entry, "env": {key: _braced(value) for key, value in env.items()}}
+    if client is CLAUDE_CODE and entry.get("type") == "streamable-http":
+        return {**entry, "type": "http"}
+    return entry
+
+
+def _braced(value: JsonValue) -> JsonValue:
+    return _DOLLAR.sub(r"${\1}", value) if isinstance(value, str) else value
+
+
+_CODEX: Final = {
+    "startup_timeout_sec": "start_s",
+    "tool_timeout_sec": "timeout_s",
+    "url": "url",
+    "command": "command",
+    "args": "args",
+    "cwd": "cwd",
+}
+_UNREAD_CODEX: Final = frozenset(
+    {"required", "description", "supports_parallel_tool_calls", "default_tools_approval_mode"}
+)
+
+
+def _of_codex(entry: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Keys of `[mcp_servers.NAME]`, as https://developers.openai.com/codex/mcp lists them, in ours. What is
+    not known stays as it is, and is refused by who reads it. A literal is one: Codex fills in no `${VAR}`.
+    """
+    out: dict[str, JsonValue] = {}
+    env: dict[str, JsonValue] = {}
+    headers: dict[str, JsonValue] = {}
+    tools: dict[str, JsonValue] = {}
+    for key, value in entry.items():
+        match key, value:
+            case "env", dict():
+                env |= {name: _literal(inner) for name, inner in value.items()}
+            case "env_vars", list() if all(isinstance(each, str) for each in value):
+                env |= {str(each): f"${{{each}:-}}" for each in value}
+            case "http_headers", dict():
+                headers |= {name: _literal(inner) for name, inner in value.items()}
+            case "env_http_headers", dict():
+                headers |= {name: f"${{{inner}}}" for name, inner in value.items()}
+            case "bearer_token_env_var", str():
+                headers["Authorization"] = f"Bearer ${{{value}}}"
+            case "enabled", bool():
+                out |= {} if value else {"disabled": True}
+            case (("enabled_tools" | "disabled_tools"), list()):
+                tools["allow" if key == "enabled_tools" else "deny"] = value
+            case _ if key in _CODEX:
+                out[_CODEX[key]] = _literal(value)
+            case _ if key not in _UNREAD_CODEX:
+                out[key] = value
+            case _:
+                pass
+    out |= {"env": env} if env else {}
+    out |= {"headers": headers} if headers else {}
+    out |= {"tools": tools} if tools else {}
+    return out
+
+
+def _literal(value: JsonValue) -> JsonValue:
+    if isinstance(value, list):
+        return [_literal(each) for each in value]
+    return value.replace("${", "$${") if isinstance(value, str) else value

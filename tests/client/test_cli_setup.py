@@ -1,0 +1,342 @@
+"""The verb `setup` on copies of real files of each program, without a daemon."""
+
+import json
+import os
+import pty
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.behaviours import behaviour
+from tests.kit.house import House
+
+FILES = Path(__file__).parent / "setup_files" / "home"
+CANARIES = (
+    *("canary-db-1pw", "ghp_canary0123456789abcdefABCDEF0001", "canary-sentry-2token", "BSAcanary3brave"),
+    *("ghp_canary9999999999abcdefABCDEF0004", "canary-figma-5key", "ctx7sk-canary-6key"),
+    *("AIzaCanary7777777777777777777777777777", "canary-8sauce", "canary-9pw"),
+)
+Tree = dict[str, tuple[int, bytes]]
+
+
+def moved_in(house: House) -> Path:
+    """Every program's files, in the house; its project."""
+    for file in FILES.rglob("*"):
+        if file.is_file():
+            to = house.base / file.relative_to(FILES)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            to.write_bytes(file.read_bytes().replace(b"HOME", str(house.base).encode()))
+    (house.base / ".claude.json").chmod(0o600)
+    (house.base / ".cursor" / "mcp.json").chmod(0o664)
+    project = house.base / "code" / "shop"
+    (project / ".git").mkdir()
+    return project
+
+
+def tree(house: House) -> Tree:
+    """Every file of the home directory, but carpool's own records."""
+    return {
+        str(path.relative_to(house.base)): (stat.S_IMODE(path.lstat().st_mode), path.read_bytes())
+        for path in sorted(house.base.rglob("*"))
+        if path.is_file() and house.directory not in path.parents and "fakes" not in path.parts
+    }
+
+
+def run(house: House, where: Path, *arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "carpool", "setup", *arguments],
+        env=house.environ,
+        cwd=where,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **more,
+    )
+
+
+def config(house: House) -> Any:
+    return json.loads((house.base / ".config/carpool/carpool.json").read_text())
+
+
+@behaviour("setup:moved", "setup:undone", "setup:secrets")
+def test_every_program_s_files_are_set_up_and_afterwards_exactly_as_they_were(house: House) -> None:
+    project = moved_in(house)
+    before = tree(house)
+    done = run(house, project, "--yes")
+    assert (done.returncode, done.stderr) == (0, "")
+    after = tree(house)
+    made = {".config/carpool/carpool.json", ".config/carpool/secrets.env", "code/shop/.carpool/mcp.json"}
+    assert after.keys() - before.keys() == made
+    assert [name for name in before if after[name] == before[name]] == []
+    assert {name: after[name][0] for name in before} == {name: before[name][0] for name in before}
+    for canary in CANARIES:
+        assert canary not in done.stdout
+        there = {name for name in after if canary.encode() in after[name][1]}
+        assert there == {".config/carpool/secrets.env"}
+    assert {after[name][0] for name in made if "shop" not in name} == {0o600}
+    kept = house.directory / "state" / "setup"
+    assert {stat.S_IMODE(each.stat().st_mode) for each in kept.rglob("*")} == {0o600, 0o700}
+    assert done.stdout.splitlines()[-4:] == [
+        f"carpool trust {project}     lets the project's servers run",
+        "carpool status           who is there, which servers run, what is saved",
+        "carpool tools            what agents see",
+        "carpool setup --undo     everything back as it was",
+    ]
+    again = run(house, project, "--yes")
+    assert (again.returncode, tree(house)) == (0, after)
+    assert again.stdout.endswith("nothing is changed\n")
+    undone = run(house, project, "--undo")
+    assert (undone.returncode, undone.stderr, tree(house)) == (0, "", before)
+    assert not (house.base / ".config/carpool").exists()
+    assert not (project / ".carpool").exists()
+    assert [each.name for each in kept.iterdir()] == ["lock"]
+    assert run(house, project, "--undo").stdout.startswith("there is nothing to undo")
+
+
+@behaviour("setup:secrets")
+def test_carpool_reads_what_setup_wrote_and_finds_every_secret(house: House) -> None:
+    project = moved_in(house)
+    run(house, project, "--yes", "--trust")
+    done = house.run("check", "--json")
+    assert done.returncode == 0, done.stderr
+    names = set(config(house)["mcpServers"])
+    assert {"github", "github-cursor", "Brave-Search", "microsoft-docs", "context7", "jira"} <= names
+    lines = (house.base / ".config/carpool/secrets.env").read_text().splitlines()
+    values = {line.partition("=")[2].strip('"') for line in lines}
+    assert values >= set(CANARIES)
+
+
+@behaviour("setup:undone")
+def test_somebody_else_s_changes_survive_and_force_takes_them_back(house: House) -> None:
+    project = moved_in(house)
+    before = tree(house)
+    run(house, project, "--yes", "--user-only")
+    claude, cursor = house.base / ".claude.json", house.base / ".cursor" / "mcp.json"
+    claude.write_text(claude.read_text().replace('"numStartups": 184', '"numStartups": 185'))
+    cursor.write_text(cursor.read_text().replace('"connect"', '"connect", "--profile", "canary-8sauce"'))
+    changed = cursor.read_bytes()
+    done = run(house, project, "--undo")
+    assert done.returncode == 1
+    assert "goes back; it was changed since setup: those changes stay" in done.stdout
+    assert f"{cursor} was changed since setup, and stays (before: " in done.stdout
+    assert '"--profile",' in done.stdout
+    after = tree(house)
+    assert after[".claude.json"][1] == before[".claude.json"][1].replace(b": 184", b": 185")
+    assert cursor.read_bytes() == changed
+    assert run(house, project, "--undo", "--force").returncode == 0
+    assert tree(house) == before
+
+
+@behaviour("setup:undone")
+def test_two_setups_are_undone_by_one_undo(house: House) -> None:
+    project = moved_in(house)
+    before = tree(house)
+    run(house, project, "--yes", "--client", "cursor")
+    run(house, project, "--yes")
+    assert run(house, project, "--undo").returncode == 0
+    assert tree(house) == before
+
+
+@behaviour("setup:killed")
+@pytest.mark.parametrize("writes", [32, 34, 40], ids=["the record", "carpool.json", "a program's file"])
+def test_a_setup_that_is_killed_can_be_undone_and_said_again(house: House, writes: int) -> None:
+    project = moved_in(house)
+    before = tree(house)
+    # It kills itself in its write number WRITES: 31 copies, the record, the `env_file`, carpool.json, …
+    script = (
+        "import os, signal, sys\n"
+        "from carpool_protocol import private_files\n"
+        "real, left = private_files.replace, [int(sys.argv.pop(1))]\n"
+        "def replace(path, data, mode=0o600):\n"
+        "    left[0] -= 1\n"
+        "    if not left[0]:\n"
+        "        open(f'{path}.part-{os.getpid()}', 'wb').write(data[:9])\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    real(path, data, mode)\n"
+        "private_files.replace = replace\n"
+        "from carpool.cli import main\n"
+        "main()\n"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", script, str(writes), "setup", "--yes"],
+        env=house.environ,
+        cwd=project,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert (tree(house) == before) == (writes == 32)
+    assert run(house, project, "--yes").returncode == 0
+    again = run(house, project, "--undo")
+    assert (again.returncode, again.stderr) == (0, "")
+    assert tree(house) == before
+
+
+@behaviour("setup:stays")
+def test_a_file_that_is_not_to_be_touched_is_said_and_the_others_go_on(house: House) -> None:
+    project = moved_in(house)
+    (house.base / ".gemini/settings.json").chmod(0o444)
+    (house.base / ".codex/config.toml").write_text("[mcp_servers")
+    windsurf = house.base / ".codeium/windsurf/mcp_config.json"
+    windsurf.write_bytes(b'{"mcpServers": {"a": {"command": "\xff"}}}')
+    huge = house.base / ".config/opencode/opencode.jsonc"
+    huge.write_bytes(huge.read_bytes() + b" " * (9 * 1024 * 1024))
+    code = house.base / ".config/Code/User/mcp.json"
+    code.unlink()
+    os.mkfifo(code)
+    theirs = project / ".mcp.json"
+    elsewhere = house.base / "elsewhere.json"
+    theirs.rename(elsewhere)
+    theirs.symlink_to(elsewhere)
+    mine = house.base / ".cursor/mcp.json"
+    kept = house.base / "dotfiles.json"
+    mine.rename(kept)
+    mine.symlink_to(kept)
+    before = tree(house) | {"code": (0, b"")}
+    done = run(house, project, "--yes")
+    assert (done.returncode, done.stderr) == (0, "")
+    for name, why in (
+        (".gemini/settings.json", "is read-only"),
+        (".codex/config.toml", "is no TOML"),
+        (".codeium/windsurf/mcp_config.json", "is not UTF-8"),
+        (".config/opencode/opencode.jsonc", "is larger than 8388608 bytes"),
+        (".config/Code/User/mcp.json", "is no regular file"),
+        ("code/shop/.mcp.json", "is a link in a project"),
+    ):
+        assert f"{house.base / name} {why}" in done.stdout
+    assert mine.is_symlink()
+    assert "connect" in kept.read_text()
+    assert "github" in config(house)["mcpServers"]
+    assert run(house, project, "--undo").returncode == 0
+    assert tree(house) | {"code": (0, b"")} == before
+
+
+def test_a_broken_file_of_our_own_changes_nothing(house: House) -> None:
+    project = moved_in(house)
+    own = house.base / ".config/carpool/carpool.json"
+    own.parent.mkdir()
+    own.write_text('{"mcpServers": {"a": {"comand": "x"}}}')
+    before = tree(house)
+    done = run(house, project, "--yes")
+    assert (done.returncode, tree(house)) == (2, before)
+    assert "did you mean `command`?" in done.stderr
+
+
+def test_our_own_file_keeps_its_comments_and_its_env_file(house: House) -> None:
+    project = moved_in(house)
+    own = house.base / ".config/carpool/carpool.json"
+    own.parent.mkdir()
+    own.write_text('{\n  // mine\n  "env_file": "my.env",\n  "mcpServers": {}\n}\n')
+    (own.parent / "my.env").write_text("A=1")
+    (own.parent / "my.env").chmod(0o644)
+    before = tree(house)
+    assert run(house, project, "--yes", "--client", "gemini").returncode == 0
+    assert own.read_text().startswith('{\n  // mine\n  "env_file": "my.env",\n')
+    env = own.parent / "my.env"
+    assert env.read_text().startswith('A=1\nCARPOOL_MAPS_X_GOOG_API_KEY="')
+    assert stat.S_IMODE(env.stat().st_mode) == 0o600
+    assert run(house, project, "--undo").returncode == 0
+    assert tree(house) == before
+
+
+def test_a_dry_run_shows_everything_and_changes_nothing(house: House) -> None:
+    project = moved_in(house)
+    before = tree(house)
+    done = run(house, project, "--dry-run")
+    assert (done.returncode, tree(house)) == (0, before)
+    assert '-        "GITHUB_PERSONAL_ACCESS_TOKEN": "…"' in done.stdout
+    assert done.stdout.endswith("nothing is changed: it was a dry run\n")
+    found = json.loads(run(house, project, "--dry-run", "--json").stdout)
+    assert (found["changed"], len(found["files"]), found["secrets"][0][:8]) == (False, 17, "CARPOOL_")
+    assert {each["name"] for each in found["left"]} == {"vault", "old", "mine", "perplexity", "odd"}
+
+
+def answered(house: House, where: Path, answer: str) -> tuple[int, str]:
+    """`carpool setup` on a terminal where somebody types."""
+    ours, theirs = pty.openpty()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "carpool", "setup"],
+            env=house.environ,
+            cwd=where,
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        os.write(ours, f"{answer}\n".encode())
+        said, _ = process.communicate(timeout=30)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    return process.returncode, said.decode()
+
+
+@behaviour("trust:asked")
+def test_a_person_is_asked_once_for_the_files_and_the_project_s_servers(house: House) -> None:
+    project = moved_in(house)
+    before = tree(house)
+    code, said = answered(house, project, "n")
+    assert (code, tree(house)) == (1, before)
+    assert f"Change these files, and may the servers of {project} run for you?" in said
+    code, said = answered(house, project, "y")
+    assert (code, "carpool trust" in said) == (0, False)
+    store = house.directory / "state" / "trust.json"
+    assert list(json.loads(store.read_text())["trusted"]) == [str(project / ".carpool/mcp.json")]
+    assert run(house, project, "--undo").returncode == 0
+    assert json.loads(store.read_text())["trusted"] == {}
+
+
+@behaviour("trust:asked")
+def test_what_somebody_else_put_into_the_project_s_file_is_not_trusted_along(house: House) -> None:
+    project = moved_in(house)
+    there = project / ".carpool/mcp.json"
+    there.parent.mkdir()
+    there.write_text('{"mcpServers": {"evil": {"command": "evil"}}}')
+    code, said = answered(house, project, "y")
+    assert code == 0
+    assert "Change these files?" in said
+    assert f"carpool trust {project}     lets" in said
+    assert not (house.directory / "state" / "trust.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "nobody is there to be asked: look at it and say `carpool setup --yes`"),
+        (("--force",), "--force goes with --undo"),
+        (("--undo", "--client", "cursor"), "--undo undoes everything"),
+        (("--client", "emacs"), "is not one of"),
+    ],
+)
+def test_what_is_missing_or_too_much_is_said(house: House, arguments: tuple[str, ...], says: str) -> None:
+    project = moved_in(house)
+    done = run(house, project, *arguments)
+    assert done.returncode == 2
+    assert says in done.stderr
+
+
+def test_where_no_program_is_a_named_one_gets_the_entry_in_a_new_file(house: House) -> None:
+    done = run(house, house.base)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (
+        0,
+        "no program with MCP servers was found; nothing is changed",
+    )
+    before = tree(house)
+    assert run(house, house.base, "--yes", "--client", "cursor", "--client", "codex").returncode == 0
+    entry = json.loads((house.base / ".cursor/mcp.json").read_text())["mcpServers"]["carpool"]
+    assert entry["args"][-1] == "connect"
+    assert shutil.which(entry["command"]) is not None
+    assert "[mcp_servers.carpool]" in (house.base / ".codex/config.toml").read_text()
+    assert run(house, house.base, "--undo").returncode == 0
+    assert tree(house) == before
+    assert not (house.base / ".cursor").exists()

@@ -1,0 +1,449 @@
+"""What becomes of the programs' files, decided: names, secrets, places, and the way back."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from carpool.setup_clients import (
+    CLAUDE_CODE,
+    CLAUDE_DESKTOP,
+    CLIENTS,
+    CODEX,
+    CURSOR,
+    GEMINI,
+    OPENCODE,
+    VS_CODE,
+    Candidate,
+    Client,
+    candidates,
+)
+from carpool.setup_model import Change, Own, Plan, Secrets, Source
+from carpool.setup_plan import make_plan
+from carpool.setup_show import page
+from carpool.setup_undo import verdict
+from tests.behaviours import behaviour
+
+HOME = "/home/u"
+CONFIG = f"{HOME}/.config/carpool/carpool.json"
+ENTRY = {"command": "carpool", "args": ["connect"]}
+
+
+def source(client: Client, held: Any, path: str = "", scope: Any = "user") -> Source:
+    path = path or f"{HOME}/{client.id}.json"
+    text = held if isinstance(held, str) else json.dumps(held, indent=2)
+    return Source(Candidate(client, path, scope), path, text)
+
+
+def planned(*sources: Source, own: Any = None, secrets: dict[str, str] | None = None, **more: Any) -> Plan:
+    return make_plan(
+        sources,
+        Own(CONFIG, own if own is None or isinstance(own, str) else json.dumps(own)),
+        Own("/w/.carpool/mcp.json", None),
+        Secrets(f"{HOME}/.config/carpool/secrets.env", None, secrets or {}, "" if secrets else "secrets.env"),
+        lambda _: ["carpool", "connect"],
+        home=HOME,
+        **more,
+    )
+
+
+def after(plan: Plan, path: str = CONFIG) -> Any:
+    return json.loads(next(each.after for each in plan.changes if each.path == path))
+
+
+def servers(plan: Plan) -> Any:
+    return after(plan)["mcpServers"]
+
+
+def variables(plan: Plan) -> str:
+    return next(each.after.decode() for each in plan.changes if each.role == "secrets")
+
+
+def undone(change: Change, now: bytes | None) -> bytes | None:
+    return verdict(change.role, change.before, change.after, now, change.regions).data
+
+
+# --- what goes, under which name ---------------------------------------------------------------------------
+
+
+@behaviour("setup:moved")
+def test_the_same_server_of_two_programs_goes_once_and_another_one_of_its_name_gets_a_second() -> None:
+    one, other = {"command": "a", "args": ["x"]}, {"command": "a", "args": ["y"]}
+    plan = planned(
+        source(CLAUDE_DESKTOP, {"mcpServers": {"a": one}}),
+        source(CURSOR, {"mcpServers": {"a": other}}),
+        source(GEMINI, {"mcpServers": {"a": one}}),
+    )
+    assert servers(plan) == {"a": one, "a-cursor": other}
+    assert [(each.name, each.client, each.known) for each in plan.moved] == [
+        ("a", "Claude Desktop", False),
+        ("a-cursor", "Cursor", False),
+        ("a", "Gemini CLI", True),
+    ]
+    assert [after(plan, each.path) for each in plan.changes if each.role == "client"] == [
+        {"mcpServers": {"carpool": ENTRY}}
+    ] * 3
+
+
+def test_a_server_that_carpool_has_is_not_written_again() -> None:
+    one = {"command": "a"}
+    plan = planned(source(CURSOR, {"mcpServers": {"a": one}}), own={"mcpServers": {"a": one}})
+    assert [each.role for each in plan.changes] == ["client"]
+    assert plan.moved[0].known
+
+
+def test_the_same_secret_is_one_variable_and_another_one_a_second() -> None:
+    plan = planned(
+        source(CLAUDE_DESKTOP, {"mcpServers": {"a": {"command": "a", "env": {"A_TOKEN": "one"}}}}),
+        source(CURSOR, {"mcpServers": {"a": {"command": "a", "env": {"A_TOKEN": "two"}}}}),
+        source(GEMINI, {"mcpServers": {"a": {"command": "a", "env": {"A_TOKEN": "one"}}}}),
+    )
+    assert servers(plan) == {
+        "a": {"command": "a", "env": {"A_TOKEN": "${CARPOOL_A_TOKEN}"}},
+        "a-cursor": {"command": "a", "env": {"A_TOKEN": "${CARPOOL_A_TOKEN_2}"}},
+    }
+    assert variables(plan) == 'CARPOOL_A_TOKEN="one"\nCARPOOL_A_TOKEN_2="two"\n'
+    assert after(plan)["env_file"] == "secrets.env"
+
+
+def test_a_secret_that_the_env_file_has_is_not_written_again() -> None:
+    held = {"mcpServers": {"a": {"command": "a", "env": {"A_TOKEN": "one"}}}}
+    plan = planned(source(CURSOR, held), secrets={"CARPOOL_A_TOKEN": "one"})
+    assert [each.role for each in plan.changes] == ["own", "client"]
+
+
+@behaviour("setup:stays")
+@pytest.mark.parametrize(
+    ("client", "entry", "why"),
+    [
+        (VS_CODE, {"command": "a", "env": {"A": "${input:a}"}}, "asked for by the program"),
+        (VS_CODE, {"command": "a", "envFile": ".env"}, 'carpool does not know its key "envFile"'),
+        (
+            CLAUDE_CODE,
+            {"type": "http", "url": "https://h", "headersHelper": "h"},
+            "nothing that carpool can do",
+        ),
+        (CURSOR, {"command": 3}, "must be"),
+        (CURSOR, "text", "it is no object"),
+        (CURSOR, {"command": "a", "env": {"KEY": "one\ntwo"}}, "a secret of several lines"),
+        (CODEX, '[mcp_servers.a]\ncommand = "a"\nwhat = "x"\n', "`what`: unknown key"),
+    ],
+)
+def test_what_carpool_cannot_run_as_the_program_does_stays_there_with_the_reason(
+    client: Client, entry: Any, why: str
+) -> None:
+    holder = "servers" if client is VS_CODE else "mcpServers"
+    held = entry if client is CODEX else {holder: {"a": entry}}
+    plan = planned(source(client, held))
+    assert (plan.changes, [each.name for each in plan.left]) == ((), ["a"])
+    assert why in plan.left[0].why
+
+
+def test_without_the_part_for_urls_those_servers_stay() -> None:
+    plan = planned(source(CURSOR, {"mcpServers": {"a": {"url": "https://h/mcp"}}}), remote=False)
+    assert plan.changes == ()
+    assert "pip install 'carpool[remote]'" in plan.left[0].why
+
+
+def test_the_entry_has_another_name_beside_a_server_of_that_name_that_stays() -> None:
+    held = {"mcpServers": {"carpool": {"command": "a", "envFile": "x"}, "b": {"command": "b"}}}
+    plan = planned(source(CURSOR, held))
+    assert list(after(plan, f"{HOME}/cursor.json")["mcpServers"]) == ["carpool", "carpool-broker"]
+
+
+@pytest.mark.parametrize("name", ["Brave Search", "a.b", "a__b", "_", "日本", "x" * 99, "a/b"])
+def test_a_name_that_no_server_may_have_is_made_one(name: str) -> None:
+    plan = planned(source(CURSOR, {"mcpServers": {name: {"command": "a"}}}))
+    assert plan.moved[0].notes[0].startswith("was called ")
+    assert list(servers(plan)) == [plan.moved[0].name]
+
+
+def test_a_server_with_a_relative_path_runs_in_the_project_as_it_did() -> None:
+    held = {
+        "mcpServers": {
+            "a": {"command": "node", "args": ["./a.js"]},
+            "b": {"command": "npx", "args": ["@a/b"]},
+        }
+    }
+    assert servers(planned(source(GEMINI, held)))["a"]["cwd"] == "${workspace}"
+    assert "cwd" not in servers(planned(source(GEMINI, held)))["b"]
+    assert "cwd" not in servers(planned(source(CLAUDE_DESKTOP, held)))["a"]
+
+
+def test_what_claude_code_keeps_for_a_directory_goes_to_a_workspace_of_it() -> None:
+    held = {
+        "projects": {
+            "/w/shop": {"mcpServers": {"a": {"command": "a"}}},
+            "/x/shop": {"mcpServers": {"a": {"command": "b"}}},
+            "/gone": {"mcpServers": {"a": {"command": "c"}}},
+            HOME: {"mcpServers": {"a": {"command": "d"}}},
+        }
+    }
+    plan = planned(source(CLAUDE_CODE, held), alive=lambda root: root != "/gone")
+    assert after(plan)["workspaces"] == {
+        "shop": {"root": "/w/shop", "mcpServers": {"a": {"command": "a"}}},
+        "shop-2": {"root": "/x/shop", "mcpServers": {"a": {"command": "b"}}},
+    }
+    left = after(plan, f"{HOME}/claude-code.json")
+    assert left["mcpServers"] == {"carpool": ENTRY}
+    assert [list(each["mcpServers"]) for each in left["projects"].values()] == [[], [], ["a"], ["a"]]
+    assert len(plan.left) == 2
+
+
+def test_a_project_keeps_its_servers_in_a_file_of_its_own() -> None:
+    held = {"mcpServers": {"a": {"command": "./a"}}}
+    plan = planned(source(CLAUDE_CODE, held, "/w/.mcp.json", "project"))
+    assert after(plan, "/w/.carpool/mcp.json") == held
+    assert after(plan, "/w/.mcp.json") == {"mcpServers": {"carpool": ENTRY}}
+    assert plan.moved[0].under == "/w"
+
+
+def test_a_program_that_is_named_gets_the_entry_without_having_servers() -> None:
+    assert planned(source(CURSOR, "{}\n")).changes == ()
+    plan = planned(source(CURSOR, "{}\n"), named=["cursor"])
+    assert after(plan, f"{HOME}/cursor.json") == {"mcpServers": {"carpool": ENTRY}}
+
+
+@pytest.mark.parametrize(
+    ("client", "held", "expected"),
+    [
+        (
+            VS_CODE,
+            '{"servers": {"a": {"command": "a"}}}',
+            {"servers": {"carpool": {"type": "stdio", **ENTRY}}},
+        ),
+        (
+            OPENCODE,
+            '{"mcp": {"a": {"type": "local", "command": ["a"]}}}',
+            {"mcp": {"carpool": {"type": "local", "command": ["carpool", "connect"], "enabled": True}}},
+        ),
+        (
+            OPENCODE,
+            '{"mcp": {"servers": {"a": {"type": "local", "command": ["a"]}}}}',
+            {
+                "mcp": {
+                    "servers": {
+                        "carpool": {"type": "local", "command": ["carpool", "connect"], "enabled": True}
+                    }
+                }
+            },
+        ),
+    ],
+)
+def test_the_entry_is_written_in_the_program_s_own_shape(client: Client, held: str, expected: Any) -> None:
+    plan = planned(source(client, held))
+    assert after(plan, f"{HOME}/{client.id}.json") == expected
+    assert servers(plan) == {"a": {"command": "a"}}
+
+
+def test_codex_names_variables_and_its_texts_are_literal() -> None:
+    text = """
+[mcp_servers.a]
+command = "a"
+args = ["${x}"]
+env_vars = ["A"]
+tool_timeout_sec = 9
+enabled = false
+enabled_tools = ["t"]
+[mcp_servers.b]
+url = "https://h/mcp"
+bearer_token_env_var = "TOKEN"
+env_http_headers = { "X-A" = "A" }
+"""
+    plan = planned(source(CODEX, text))
+    assert servers(plan) == {
+        "a": {
+            "command": "a",
+            "args": ["$${x}"],
+            "env": {"A": "${A:-}"},
+            "timeout_s": 9,
+            "disabled": True,
+            "tools": {"allow": ["t"]},
+        },
+        "b": {"url": "https://h/mcp", "headers": {"X-A": "${A}", "Authorization": "Bearer ${TOKEN}"}},
+    }
+
+
+# --- places ------------------------------------------------------------------------------------------------
+
+
+def test_every_program_is_looked_for_where_it_keeps_its_files_on_both_systems() -> None:
+    def places(platform: str, environ: dict[str, str]) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {each.id: [] for each in CLIENTS}
+        for each in candidates(environ, HOME, platform, ""):
+            found[each.client.id].append(each.path)
+        return found
+
+    linux, mac = places("linux", {}), places("darwin", {})
+    assert linux["claude-desktop"] == [f"{HOME}/.config/Claude/claude_desktop_config.json"]
+    support = f"{HOME}/Library/Application Support"
+    assert mac["claude-desktop"] == [f"{support}/Claude/claude_desktop_config.json"]
+    assert f"{support}/Code/User/mcp.json" in mac["vscode"]
+    assert f"{HOME}/.config/Code/User/profiles/*/mcp.json" in linux["vscode"]
+    assert mac["opencode"][0] == f"{HOME}/.config/opencode/opencode.json"
+    told = {
+        "XDG_CONFIG_HOME": "/x",
+        "CLAUDE_CONFIG_DIR": "/c",
+        "CODEX_HOME": "/k",
+        "OPENCODE_CONFIG": "/o.json",
+    }
+    moved = places("linux", told)
+    assert moved["claude-code"] == ["/c/.claude.json"]
+    assert moved["codex"] == ["/k/config.toml"]
+    assert moved["opencode"] == ["/x/opencode/opencode.json", "/x/opencode/opencode.jsonc", "/o.json"]
+    assert places("linux", {"XDG_CONFIG_HOME": "relative"}) == linux
+
+
+def test_the_home_directory_is_no_project() -> None:
+    assert {each.scope for each in candidates({}, HOME, "linux", HOME)} == {"user"}
+    assert "/w/.mcp.json" in {each.path for each in candidates({}, HOME, "linux", "/w")}
+
+
+# --- hostile files, and the way back -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("client", "text", "why"),
+    [
+        (CURSOR, '{"mcpServers": {', "is broken at line 1"),
+        (CURSOR, '{"mcpServers": {"a": 1, "a": 2}}', "is broken at line 1"),
+        (CURSOR, '{"mcpServers": []}', "has no object at mcpServers"),
+        (CURSOR, "[]", "holds no object"),
+        (CODEX, "[mcp_servers", "is no TOML"),
+        (CODEX, "mcp_servers = 3", "has no object at mcp_servers"),
+    ],
+)
+def test_a_broken_file_is_left_as_it_is_and_the_others_go_on(client: Client, text: str, why: str) -> None:
+    plan = planned(source(client, text), source(GEMINI, {"mcpServers": {"b": {"command": "b"}}}))
+    assert [(each.name, each.why.startswith(why)) for each in plan.left] == [("", True)]
+    assert list(servers(plan)) == ["b"]
+
+
+_KEYS = st.sampled_from(
+    ["mcpServers", "a", "b__c", "command", "args", "env", "url", "API_KEY", "carpool", "é", ""]
+)
+_TEXTS = st.sampled_from(
+    ["x", "npx", "https://h/mcp", "ghp_0123456789canary", "${A}", "${", "{env:A}", "a\u2028b", ""]
+)
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | _TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+_ENTRIES = st.fixed_dictionaries(
+    {"command": _TEXTS | _VALUES},
+    optional={
+        "args": st.lists(_TEXTS, max_size=3),
+        "env": st.dictionaries(_KEYS, _TEXTS, max_size=3),
+        "x": _VALUES,
+    },
+)
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> str:
+    """A file with servers, laid out anyhow, with comments and commas too many."""
+    held: dict[str, Any] = {
+        "before": draw(_VALUES),
+        "mcpServers": draw(st.dictionaries(_KEYS, _ENTRIES, max_size=4)),
+    }
+    held["after"] = draw(_VALUES)
+    text = json.dumps(
+        held, indent=draw(st.sampled_from([None, 0, 2, "\t"])), ensure_ascii=draw(st.booleans())
+    )
+    for mark, other in (
+        ("\n", draw(st.sampled_from(["\n", "\r\n", " // c\n", "\n\n"]))),
+        (" {", " /* } */ {"),
+    ):
+        if draw(st.booleans()):
+            text = text.replace(mark, other)
+    return (
+        draw(st.sampled_from(["", "\ufeff", "// top\n"])) + text + draw(st.sampled_from(["", "\n", "\r\n"]))
+    )
+
+
+@behaviour("setup:undone")
+@settings(max_examples=60, deadline=None)
+@given(texts() | st.text(st.characters(codec="utf-8"), max_size=40))
+@example('{"mcpServers": {"a": {"command": "x"}, // last\n}, }')
+def test_whatever_a_file_looks_like_what_is_changed_goes_back(text: str) -> None:
+    plan = planned(source(CURSOR, text))
+    for change in plan.changes:
+        assert undone(change, change.after) == change.before
+        if change.role == "client":
+            again = planned(source(CURSOR, change.after.decode()), own=_own(plan))
+            assert [each.role for each in again.changes] == []
+    assert "ghp_0123456789canary" not in page(plan)
+    for change in plan.changes:
+        if change.role != "secrets":
+            assert b"ghp_0123456789canary" not in change.after or change.role == "client"  # of what stays
+
+
+def _own(plan: Plan) -> str | None:
+    return next((each.after.decode() for each in plan.changes if each.role == "own"), None)
+
+
+FILE = """{
+  // mine
+  "mcpServers": {
+    "a": { "command": "a" } // one
+  },
+  "count": 1
+}
+"""
+
+
+@behaviour("setup:undone")
+def test_what_somebody_has_changed_beside_the_servers_stays_when_they_are_put_back() -> None:
+    change = planned(source(CURSOR, FILE)).changes[-1]
+    now = change.after.replace(b'"count": 1', b'"count": 2')
+    assert undone(change, now) == FILE.replace('"count": 1', '"count": 2').encode()
+
+
+def test_a_file_whose_servers_somebody_has_changed_is_kept_unless_it_is_forced() -> None:
+    change = planned(source(CURSOR, FILE)).changes[-1]
+    now = change.after.replace(b'"connect"', b'"connect", "--profile", "x"')
+    said = verdict(change.role, change.before, change.after, now, change.regions)
+    assert (said.outcome, said.data) == ("kept", now)
+    forced = verdict(change.role, change.before, change.after, now, change.regions, force=True)
+    assert (forced.outcome, forced.data) == ("restored", FILE.encode())
+    gone = verdict(change.role, change.before, change.after, None, change.regions)
+    assert (gone.outcome, gone.data) == ("kept", None)
+    assert (
+        verdict(change.role, change.before, change.after, change.before, change.regions).outcome
+        == "as it was"
+    )
+
+
+def test_servers_leave_our_file_but_those_that_somebody_has_changed() -> None:
+    held = {"mcpServers": {"a": {"command": "a"}, "b": {"command": "b", "env": {"B_KEY": "one"}}}}
+    own = '{\n  "mcpServers": { "mine": { "command": "m" } } // mine\n}\n'
+    plan = planned(source(CURSOR, held), own=own)
+    secrets, ours = plan.changes[:2]
+    now = ours.after.replace(b'"command": "b"', b'"command": "other"')
+    said = verdict("own", ours.before, ours.after, now, ours.regions)
+    left = json.loads((said.data or b"").decode().replace("// mine", ""))
+    assert list(left["mcpServers"]) == ["mine", "b"]
+    assert left["env_file"] == "secrets.env"
+    kept = verdict("secrets", None, secrets.after, secrets.after, (), used=(said.data or b"").decode())
+    assert (kept.outcome, kept.data) == ("kept", secrets.after)
+
+
+def test_variables_that_somebody_added_stay_in_the_env_file() -> None:
+    before, added = b'MINE="1"\n', b'MINE="1"\nCARPOOL_A="2"\n'
+    said = verdict("secrets", before, added, added + b"NEW=3\n", ())
+    assert (said.outcome, said.data) == ("put back", b'MINE="1"\nNEW=3\n')
+
+
+def test_tables_of_toml_are_put_back_beside_what_somebody_has_changed() -> None:
+    text = 'model = "a"\n\n[mcp_servers.a]\ncommand = "a"\n\n[mcp_servers.a.env]\nX = "1"\n\n[tui]\nx = 1\n'
+    change = planned(source(CODEX, text)).changes[-1]
+    assert undone(change, change.after) == text.encode()
+    now = change.after.replace(b"x = 1", b"x = 2")
+    said = verdict("client", change.before, change.after, now, ())
+    assert said.outcome == "put back"
+    assert b'[mcp_servers.a.env]\nX = "1"\n' in (said.data or b"")
+    assert b"x = 2" in (said.data or b"")
+    assert b"carpool" not in (said.data or b"")

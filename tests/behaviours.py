@@ -109,6 +109,9 @@ _SETUP: Final = {
     "setup:works": Behaviour(
         "issue 7", "After `carpool setup` the entry in each program's file reaches the server they now share."
     ),
+    "service:unit": Behaviour(
+        "issue 7", "`carpool service` writes a unit of systemd or an agent of launchd, with no secret in it."
+    ),
 }
 _RUNS: Final = {
     "lines:no-control-bytes": Behaviour(

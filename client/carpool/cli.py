@@ -51,6 +51,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "login": ("carpool.cli_login:login", "Log in to a server that is reached over a URL."),
     "logout": ("carpool.cli_login:logout", "Forget the login to a server."),
     "setup": ("carpool.cli_setup:setup", "Move the MCP servers of your programs into carpool, and back."),
+    "service": ("carpool.cli_service:service", "Have carpool run from your login on."),
     "trust": ("carpool.cli_trust:trust", "Let a project's own file start its servers."),
     "schema": ("carpool.cli_schema:schema", "Print the JSON Schema of the configuration, for editors."),
     "token": ("carpool.cli_token:token", "Make a token for agents that come over HTTP."),

@@ -1,4 +1,4 @@
-"""Carpool's own side of `carpool setup`: its files as they are, its place in PATH, and trust in a project.
+"""Carpool's own side of `carpool setup`: its files as they are, how it is started, and trust in a project.
 
 Owns where servers go: carpool.json with its `env_file`, and `.carpool/mcp.json` of a project. A file of ours
 that is broken, or a link in a project, ends the verb: nobody can tell what a change of it would do.
@@ -7,11 +7,8 @@ Knows nothing of: other programs' files.
 """
 
 import os
-import shutil
-import sys
-from pathlib import Path
 
-from carpool import setup_disk
+from carpool import own_command, setup_disk
 from carpool.cli import EXIT_USAGE, fail, the_place
 from carpool.setup_clients import Candidate
 from carpool.setup_model import Own, Secrets
@@ -79,13 +76,8 @@ def command(candidate: Candidate) -> list[str]:
     """How a program starts us. The bare name only where it is found: not from a desktop, whose PATH is not
     the shell's.
     """
-    beside = Path(sys.executable).with_name("carpool")
-    there = shutil.which("carpool")
-    if not beside.exists():
-        return [there, "connect"] if there else [sys.executable, "-m", "carpool", "connect"]
-    if there is None or not os.path.samefile(there, beside):
-        return [str(beside), "connect"]
-    return [there if candidate.client.desktop else "carpool", "connect"]
+    bare = not candidate.client.desktop and own_command.is_in_path()
+    return [*(["carpool"] if bare else own_command.executable()), "connect"]
 
 
 def sure_of(project: str) -> bool:

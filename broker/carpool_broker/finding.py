@@ -20,8 +20,10 @@ from carpool_broker.core.offers import ViewTool
 from carpool_protocol.ids import RawJson, ServerName
 
 MAX_QUERY_WORDS: Final = 32
-MAX_TEXT_CHARS: Final = 4000
-"""Of one tool's description and of all its parameters' ones."""
+MAX_TEXT_CHARS: Final = 600
+"""Of a description; of parameters only the names are indexed. The rest tells how to call a tool more than
+what it does, and BM25 holds the length of all of it against the tool (measured: docs/search.md).
+"""
 KEPT: Final = 4
 """Indices: profiles that search have one each."""
 
@@ -80,8 +82,8 @@ class Described(NamedTuple):
 
     title: str
     description: str
-    parameters: Mapping[str, str]
-    """Name to description, in order."""
+    parameters: Sequence[str]
+    """Their names, in order."""
     required: Collection[str]
 
 
@@ -90,13 +92,10 @@ def described(definition: RawJson) -> Described:
     try:
         seen = _read(definition)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return Described("", "", {}, ())
+        return Described("", "", (), ())
     schema = seen.inputSchema if isinstance(seen.inputSchema, dict) else {}
     properties, required = schema.get("properties"), schema.get("required")
-    parameters: dict[str, str] = {}
-    for name, its in (properties if isinstance(properties, dict) else {}).items():
-        text = its.get("description") if isinstance(its, dict) else None
-        parameters[str(name)] = text if isinstance(text, str) else ""
+    parameters = [str(name) for name in properties] if isinstance(properties, dict) else []
     names = {each for each in required if isinstance(each, str)} if isinstance(required, list) else ()
     return Described(seen.title, seen.description, parameters, names)
 
@@ -182,9 +181,8 @@ class _Index:
     def _texts(self, tool: ViewTool) -> tuple[str, ...]:
         """In the order of `COLUMNS`."""
         said = described(tool.definition)
-        parameters = " ".join(f"{name} {text}" for name, text in said.parameters.items())
         tags = " ".join(self.tags.get(tool.server, ()))
-        return tool.tool, tool.server, said.title, said.description, parameters, tags
+        return tool.tool, tool.server, said.title, said.description, " ".join(said.parameters), tags
 
     def search(self, wanted: Sequence[str], whole: str) -> list[ViewTool]:
         """All that match any of these words, the best first; whoever has the query for a name comes first."""

@@ -75,6 +75,8 @@ _SEARCH: Final = {
     "search:names": Behaviour(
         "issue 7", "No name of carpool's own tools is taken from a server's tool: ours gets a hash."
     ),
+    "people:offers": Behaviour("issue 7", "People list and read resources and prompts from a shell."),
+    "people:tokens": Behaviour("issue 7", "People see which tools cost a model how much, as an estimate."),
     "search:resources": Behaviour(
         "issue 7", "Agents that know only tools list and read resources and prompts, with the same rights."
     ),

@@ -278,3 +278,44 @@ async def test_without_such_a_profile_the_names_are_nobodys(shared: Daemon) -> N
             assert not {*SEARCH, *RESOURCES} & set(await one.tools())
             refused = await one.ask("tools/call", {"name": "call_tool", "arguments": within("echo__echo")})
             assert refused["error"]["data"]["code"] == "unknown_tool"
+
+
+@behaviour("people:offers")
+async def test_people_list_and_read_what_servers_offer_beside_tools(shared: Daemon) -> None:
+    with trio.fail_after(LIMIT_S):
+        code, text, _ = await shared.carpool("resources")
+        assert code == 0
+        assert "one://own" in text
+        assert "one://parts/{part}" in text
+        code, text, _ = await shared.carpool("resources", "--profile", "reads", "--json")
+        uris = [each["uri"] for each in json.loads(text)["resources"]]
+        assert "two://own" in uris
+        assert "one://hang" not in uris
+        code, text, _ = await shared.carpool("read", "one://own")
+        assert (code, text) == (0, "one has one://own")
+        code, text, _ = await shared.carpool("read", "one://own", "--json")
+        assert json.loads(text)["contents"][0]["text"] == "one has one://own"
+        code, _, error = await shared.carpool("read", "nobody://has")
+        assert code == 1
+        assert error.startswith("carpool: ")
+        code, text, _ = await shared.carpool("prompts")
+        assert "one__tell  who" in text
+        code, text, _ = await shared.carpool("prompts", "--json")
+        assert "two__tell" in [each["name"] for each in json.loads(text)]
+        code, text, _ = await shared.carpool("prompt", "one__tell", "--arg", "who=a=b")
+        assert text == '[user] one tells tell {"who": "a=b"}\n'
+        assert (await shared.carpool("prompt", "one__tell", "--arg", "who"))[0] == 2
+
+
+@behaviour("people:tokens")
+async def test_people_see_what_tools_cost_and_those_of_a_tag(shared: Daemon) -> None:
+    with trio.fail_after(LIMIT_S):
+        code, text, _ = await shared.carpool("tools", "--tokens")
+        assert code == 0
+        assert "estimated at 4 bytes each" in text
+        _, text, _ = await shared.carpool("tools", "--tag", "spare", "--tokens", "--json")
+        rows = json.loads(text)
+        assert {row["server"] for row in rows} == {"two"}
+        assert all(row["tokens"] > 0 and row["tags"] == ["spare"] for row in rows)
+        code, text, _ = await shared.carpool("tools", "--tag", "nothing")
+        assert "no server that offers any has the tag nothing" in text

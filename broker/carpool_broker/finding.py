@@ -61,6 +61,10 @@ _OTHERS: Final = {
 """What else servers call it, of words that are common in questions and names."""
 
 
+class CannotSearchError(Exception):
+    """This Python has no SQLite, or one without its full-text index."""
+
+
 class Found(NamedTuple):
     """The best tools of a search, the best first, and how many match at all."""
 
@@ -124,7 +128,7 @@ class Finder:
         """The best `limit` of these tools for a query; all in their order for a query without words.
 
         `server`, `tag`: only tools of that server, or of servers with that tag, in any case. `tags`: those
-        of each server.
+        of each server. Raises `CannotSearchError`.
         """
         wanted = words(query)
         if wanted:
@@ -162,13 +166,19 @@ _ASK: Final = f"SELECT rowid FROM tools WHERE tools MATCH ? ORDER BY bm25(tools,
 
 class _Index:
     def __init__(self, tools: tuple[ViewTool, ...], tags: Mapping[ServerName, Sequence[str]]) -> None:
-        import sqlite3  # only whoever searches pays for it: 6 ms and 1.6 MB
+        try:
+            import sqlite3  # only whoever searches pays for it: 6 ms and 1.6 MB
+        except ImportError as error:
+            raise CannotSearchError from error
 
         self.tools = tools
         self.tags = dict(tags)
         self._names: dict[str, int] = {}
         self._rows: sqlite3.Connection = sqlite3.connect(":memory:", isolation_level=None)
-        self._rows.execute(_TABLE)
+        try:
+            self._rows.execute(_TABLE)
+        except sqlite3.OperationalError as error:
+            raise CannotSearchError from error
         rows = []
         for number, tool in enumerate(tools, 1):
             self._names.setdefault(tool.qualified.lower(), number)

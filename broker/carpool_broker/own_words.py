@@ -13,7 +13,7 @@ from carpool_broker.core.listing import BadCursor
 from carpool_broker.core.own_tools import MAX_FOUND, USUALLY_FOUND
 from carpool_broker.core.routing import NoTarget, find
 from carpool_broker.core.view import OwnTool, View, ViewTool
-from carpool_broker.finding import Finder, described
+from carpool_broker.finding import CannotSearchError, Finder, described
 from carpool_protocol.content import at, elements, text_of, value_of
 from carpool_protocol.downgrade import tool_edit
 from carpool_protocol.faults import TOOLS_CALL, as_tool_result, fault
@@ -25,6 +25,10 @@ LINE_CHARS = 200
 """Of a description in a list of what was found."""
 MAX_PARAMETERS = 12
 MAX_NAMED = 20
+_NO_INDEX = (
+    "carpool runs on a Python without SQLite's full-text index (FTS5), so it cannot search. An empty query lists "
+    "all tools. The user can install carpool with another Python, or show this profile all tools."
+)
 
 
 class _Query(Struct):
@@ -68,6 +72,8 @@ def own_answer(view: View, kind: str, rest: RawJson, finder: Finder, version: st
                 return _prompts(view, _read_page(arguments).cursor)
     except _UNREADABLE:
         return as_tool_result(fault("bad_params", detail=f"The arguments do not fit the schema of {kind}."))
+    except CannotSearchError:
+        return _text(_NO_INDEX, failed=True)
 
 
 # --- tools -----------------------------------------------------------------------------------------------
@@ -195,5 +201,6 @@ def _legal(raw: bytes) -> str:
     return raw.decode(errors="replace")
 
 
-def _text(text: str) -> RawJson:
-    return RawJson(b'{"content":[{"type":"text","text":%b}]}' % quote(text))
+def _text(text: str, *, failed: bool = False) -> RawJson:
+    flag = b',"isError":true' if failed else b""
+    return RawJson(b'{"content":[{"type":"text","text":%b}]%b}' % (quote(text), flag))

@@ -1,6 +1,7 @@
 """What is found for which words, and in what order; and what else our own tools tell."""
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -94,6 +95,13 @@ def test_an_index_is_made_once_for_the_tools_of_a_view_and_few_are_kept() -> Non
     assert len(finder._indices) == KEPT
     assert index not in finder._indices
     assert finder.find(TOOLS[:1], {}, "read file", 5).tools == []
+
+
+def test_a_python_without_the_index_says_so_and_lists_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sqlite3", None)
+    told = text(view({"name": "x"}), "find_tools", {"query": "x"})
+    assert "FTS5" in told
+    assert text(view({"name": "x"}), "find_tools", {}) == "a__x()"
 
 
 def test_words_are_the_same_however_a_name_is_written() -> None:

@@ -59,6 +59,29 @@ _PROFILES: Final = {
     ),
 }
 
+_SEARCH: Final = {
+    "search:list": Behaviour(
+        "issue 7", "A profile may show three tools that find, describe and call tools in place of all."
+    ),
+    "search:find": Behaviour("issue 7", "Tools are found by what they do, and what fits best comes first."),
+    "search:call": Behaviour("issue 7", "To call a tool through call_tool is to call it, in every respect."),
+    "search:rights": Behaviour(
+        "issue 7", "What a session may not call is not found, not described and not called through call_tool."
+    ),
+    "search:eras": Behaviour("issue 7", "Agents of both eras find, read and call by carpool's own tools."),
+    "search:news": Behaviour(
+        "issue 7", "What is found is what servers offer now; the list itself does not change with it."
+    ),
+    "search:names": Behaviour(
+        "issue 7", "No name of carpool's own tools is taken from a server's tool: ours gets a hash."
+    ),
+    "people:offers": Behaviour("issue 7", "People list and read resources and prompts from a shell."),
+    "people:tokens": Behaviour("issue 7", "People see which tools cost a model how much, as an estimate."),
+    "search:resources": Behaviour(
+        "issue 7", "Agents that know only tools list and read resources and prompts, with the same rights."
+    ),
+}
+
 _REMOTE: Final = {
     "remote:handshake": Behaviour(
         "issue 6", "A server over Streamable HTTP or HTTP+SSE is used like one that is a command."
@@ -1030,6 +1053,7 @@ _ADAPTERS: Final = {
 BEHAVIOURS: Final[dict[str, Behaviour]] = (
     _CONFIG
     | _PROFILES
+    | _SEARCH
     | _REMOTE
     | _SETUP
     | _RUNS

@@ -11,8 +11,9 @@ import msgspec
 from msgspec import Struct
 
 from carpool_broker.core.outlook import FAILING, Outlook
+from carpool_broker.core.own_tools import OURS
 from carpool_broker.core.session import Session
-from carpool_broker.core.view import Denied, View, ViewTool
+from carpool_broker.core.view import Denied, OwnTool, View, ViewTool
 from carpool_protocol.ids import RawJson, ServerName
 from carpool_protocol.names import Ambiguous, Unknown
 
@@ -57,6 +58,8 @@ def meaning(outlook: Outlook, session: Session, view: View, name: str) -> dict[s
     match found:
         case ViewTool():
             return {"server": found.server, "tool": found.tool, "name": found.qualified}
+        case OwnTool():
+            return {"server": OURS, "tool": found.kind, "name": found.qualified}
         case Denied():
             return Refusal("not_permitted", "", found.server)
         case Ambiguous():

@@ -13,8 +13,12 @@ from carpool_broker.core import effects, events
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.effects import NO_CALL
 from carpool_broker.core.outward import outward
+from carpool_broker.core.view import View
 from carpool_broker.era import asking, handshake, stateless_words
-from carpool_protocol.downgrade import STATELESS
+from carpool_broker.finding import Finder
+from carpool_broker.own_words import as_tool, own_answer
+from carpool_protocol.downgrade import NEWEST, STATELESS, downgrade_result
+from carpool_protocol.faults import TOOLS_CALL
 from carpool_protocol.ids import ABSENT, AskId, CallId, RawJson, SessionId
 from carpool_protocol.jsonrpc import result_line
 
@@ -48,6 +52,7 @@ class Saying:
         self._words = words = stateless_words.Words(release)
         self._write = write
         self._feed = feed
+        self._finder = Finder()
         self.ways: Mapping[type, Callable[..., None]] = {
             effects.Reply: lambda e: write(e.session, handshake.reply(e), e.id, answers=True, call=e.call),
             effects.Greet: lambda e: write(e.session, handshake.greeting(e, release), e.id, answers=True),
@@ -67,6 +72,7 @@ class Saying:
             effects.WithdrawAsk: lambda e: write(e.session, asking.withdrawal(e), e.request),
             effects.SayElicited: lambda e: write(e.session, asking.elicited(e)),
             effects.ReplyStateless: self._reply_stateless,
+            effects.AnswerOwn: self._answer_own,
             effects.Describe: lambda e: write(e.session, words.describe(e), e.id, answers=True),
             effects.RequireInput: lambda e: write(e.session, words.require(e), e.id, answers=True),
             effects.Acknowledge: lambda e: write(e.session, stateless_words.acknowledgement(e), e.id),
@@ -76,17 +82,28 @@ class Saying:
     def _reply_outward(self, effect: effects.ReplyOutward) -> None:
         if effect.session in self._core.sessions:
             view = self._core.view_of(effect.session)
-            body = outward(view, effect.key, effect.method, effect.version, effect.body)
+            body = _outward(view, effect, effect.version)
             line = result_line(effect.id, body)
             self._write(effect.session, line, effect.id, answers=True, call=effect.call)
 
     def _reply_stateless(self, effect: effects.ReplyStateless) -> None:
         body = effect.body
-        if effect.key and effect.session in self._core.sessions:
-            view = self._core.view_of(effect.session)
-            body = outward(view, effect.key, effect.method, STATELESS, body)
+        if (effect.key or effect.as_tool) and effect.session in self._core.sessions:
+            body = _outward(self._core.view_of(effect.session), effect, STATELESS)
         line = self._words.reply(effect, body)
         self._write(effect.session, line, effect.id, answers=True, call=effect.call)
+
+    def _answer_own(self, effect: effects.AnswerOwn) -> None:
+        if effect.session not in self._core.sessions:
+            return
+        view = self._core.view_of(effect.session)
+        body = own_answer(view, effect.kind, effect.rest, self._finder, effect.version)
+        if effect.stateless:
+            said = effects.ReplyStateless(effect.session, effect.id, False, body, TOOLS_CALL)
+            line = self._words.reply(said)
+        else:
+            line = result_line(effect.id, body)
+        self._write(effect.session, line, effect.id, answers=True)
 
     def _say_task(self, effect: effects.SayTask) -> None:
         params = effect.params
@@ -106,3 +123,12 @@ class Saying:
             self._write(effect.session, said, effect.request, ask=effect.ask)
         else:
             self._feed(said)
+
+
+def _outward(view: View, effect: effects.ReplyOutward | effects.ReplyStateless, version: str) -> RawJson:
+    """A server's result as this agent is to read it."""
+    body = outward(view, effect.key, effect.as_tool or effect.method, version, effect.body)
+    if not effect.as_tool:
+        return body
+    body = as_tool(effect.as_tool, body)
+    return body if version in {NEWEST, STATELESS} else downgrade_result(effect.method, version, body)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from carpool import display
+from carpool import display, tool_costs
 from carpool.cli import (
     ask,
     fail,
@@ -82,18 +82,24 @@ def ps(as_json: bool) -> None:
 
 @click.command()
 @click.argument("name", required=False)
+@click.option("--tag", default="", help="Only tools of servers with this tag.")
+@click.option("--tokens", is_flag=True, help="What they cost a model that is shown them, the most first.")
 @workspace_option
 @json_option
-def tools(name: str | None, workspace: str, as_json: bool) -> None:
+def tools(name: str | None, tag: str, *, tokens: bool, workspace: str, as_json: bool) -> None:
     """List the tools agents see, or explain one NAME in any spelling. Starts carpool when it does not run."""
     with open_door(control=True, start=True, workspace=workspace) as door:
         answer = ask(door, "carpool/tools", {"name": name} if name else {}, timeout_s=60)
     found: list[Facts] = answer.get("tools") or []
+    if tag:
+        found = [tool for tool in found if tag in tool["tags"]]
     problem = answer.get("error") or (
         f"no tool is called {name!r}; `carpool tools` lists all" if name else ""
     )
     if as_json:
-        print_json(found)
+        print_json([{**tool, "tokens": tool_costs.tokens_of(tool)} for tool in found] if tokens else found)
+    elif found and tokens:
+        click.echo(tool_costs.costs_page(found))
     elif found and name:
         click.echo("\n\n".join(_explained(tool) for tool in found))
     elif found:
@@ -101,7 +107,9 @@ def tools(name: str | None, workspace: str, as_json: bool) -> None:
         click.echo(display.columns(["NAME", "SERVER", "DESCRIPTION"], rows))
     if not found and (name or answer.get("error")):
         fail(_sentence(problem))
-    if not found and not as_json:
+    if not found and not as_json and tag:
+        click.echo(f"no tools: no server that offers any has the tag {display.printable(tag)}")
+    elif not found and not as_json:
         click.echo("no tools: no server is configured, or none has told its tools; see `carpool status`")
 
 

@@ -65,6 +65,10 @@ class ReplyOutward(Effect, frozen=True):
     key: PoolKey
     call: CallId = NO_CALL
     """See `Reply`."""
+    as_tool: str = ""
+    """Where given, the agent has called a tool of ours for it: it is the result of this method, to be read as
+    that of `tools/call`.
+    """
 
 
 class ReplyStateless(Effect, frozen=True):
@@ -89,6 +93,22 @@ class ReplyStateless(Effect, frozen=True):
     """The result is that task: the call goes on as it."""
     call: CallId = NO_CALL
     """See `Reply`."""
+    as_tool: str = ""
+    """See `ReplyOutward`."""
+
+
+class AnswerOwn(Effect, frozen=True):
+    """Answer a call of one of our own tools that is about what the session sees."""
+
+    session: SessionId
+    id: RawJson
+    kind: str
+    """See `own_tools.OwnKind`."""
+    rest: Payload
+    """The params of the call, as `AgentCalled.rest`."""
+    version: str
+    """What the agent can read."""
+    stateless: bool
 
 
 class Describe(Effect, frozen=True):
@@ -292,6 +312,7 @@ OwnEffect = (
     Reply
     | ReplyOutward
     | ReplyStateless
+    | AnswerOwn
     | Describe
     | RequireInput
     | Acknowledge

@@ -52,6 +52,17 @@ class Given(Struct, frozen=True):
     """False: its `action` is there and is not `accept` (an elicitation that was declined or cancelled)."""
 
 
+class Own(Struct, frozen=True):
+    """What a call of one of our own tools is about (`own_tools.REDIRECTED`), as its arguments say."""
+
+    name: str
+    """The tool, the URI or the prompt that is meant."""
+    rest: Payload
+    """As `AgentCalled.rest`, of the request that is meant."""
+    problem: str = ""
+    """Why it means nothing; for people, without a value."""
+
+
 class Event(Struct, frozen=True, tag=True):
     """Root of the broker's own events."""
 
@@ -242,6 +253,15 @@ class AgentCalled(Event, frozen=True):
     state: str = ""
     """The `requestState` of a retry: a token of ours, unless somebody made it up."""
     given: tuple[Given, ...] = ()
+    own: tuple[Own, ...] = ()
+    """One, where the name may be that of a tool of our own. Once the session turns out to have that tool, the
+    request that is meant stands in place of the call, and this stays.
+    """
+
+    @property
+    def said(self) -> str:
+        """The method that the agent itself has said: what it is answered is worded for that."""
+        return TOOLS_CALL if self.own else self.method
 
 
 class AgentDiscovered(Event, frozen=True):

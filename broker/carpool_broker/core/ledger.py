@@ -203,7 +203,7 @@ class Ledger:
                 self.pump(session, now)
                 return
             self.close(owed)
-            if owed.edit:
+            if owed.edit or asked.own:
                 self._out(answer_to(owed, is_error=answer.is_error, body=answer.body))
             else:
                 self._out(Reply(session.id, asked.id, answer.is_error, answer.body, answer.call))
@@ -269,7 +269,7 @@ class Ledger:
             self.fail(owed, failure.fault, failure.text, failure.retry_after_s)
         else:
             said = fault_of(failure, server=owed.server, tool=owed.tool, call=call_name(owed.call))
-            self.give(owed, Outcome(*for_method(said, owed.asked.method)))
+            self.give(owed, Outcome(*for_method(said, owed.asked.said)))
         self.pump(owed.session, now)
 
     def progressed(self, progress: Progressed) -> None:
@@ -294,7 +294,7 @@ class Ledger:
         said = fault(
             slug, detail=detail, retry_after_s=retry_after_s, server=owed.server, tool=owed.tool, call=call
         )
-        self.give(owed, Outcome(*for_method(said, owed.asked.method)))
+        self.give(owed, Outcome(*for_method(said, owed.asked.said)))
 
     def give(self, owed: Owed, outcome: Outcome) -> None:
         """End a call like this."""

@@ -14,6 +14,7 @@ from typing import Final
 
 from carpool_broker.core.effects import AnyEffect
 from carpool_broker.core.listing import Family
+from carpool_broker.core.own_tools import how_to
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.scope import Scope
 from carpool_broker.core.session import Session
@@ -114,7 +115,9 @@ class Outlook:
     def instructions(self, session: Session) -> str:
         """What servers say of themselves, and which are missing (rule 18)."""
         view = self.view(session)
-        parts = [view.instructions] if view.instructions else []
+        parts = [how_to(view.own.values(), [it.server for it in view.scope.servers])] if view.own else []
+        parts += [view.instructions] if view.instructions else []
+        parts = [part for part in parts if part]
         missing = [
             f"{entry.server} ({self.states[entry.key].state.replace('_', ' ')})"
             for entry in view.scope.servers

@@ -219,7 +219,7 @@ class Parked:
             self._ledger.say(owed, found.outcome)
         elif found.declined:
             said = fault("url_declined", server=owed.server, tool=owed.target)
-            self._ledger.say(owed, Outcome(*for_method(said, event.method)))
+            self._ledger.say(owed, Outcome(*for_method(said, event.said)))
         elif found.again:
             fresh = self._ledger.open(session, event)
             fresh.rounds = owed.rounds
@@ -292,7 +292,7 @@ class Parked:
                 detail="Its answer came while the agent was asked for something, and was too large to keep.",
                 server=owed.server,  # no target: a URI may be as long as the answer
             )
-            outcome = Outcome(*for_method(said, owed.asked.method))
+            outcome = Outcome(*for_method(said, owed.asked.said))
         found.outcome = outcome
         self._held_bytes += len(outcome.body)
 

@@ -200,6 +200,7 @@ class Recovery:
         for number, asked in enumerate(event.calls):
             if self._requests.objects(session, asked):
                 continue
+            asked = self._requests.meant(session, asked)  # noqa: PLW2901
             if number >= most * UNREAD:  # some may have been run
                 self._requests.end_early(self._ledger.open(session, asked), "link_broken")
             else:

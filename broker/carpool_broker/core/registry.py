@@ -265,6 +265,9 @@ class Registry:
             next_version=lambda: 0,
         )
         assert view.tools == afresh.tools, "a stale list"
+        assert view.lists[0].present.entries == afresh.lists[0].present.entries, "a stale list"
+        assert view.own == afresh.own
+        assert not view.own.keys() & view.tool_names.by_name.keys(), "a name of ours is a server's"
         assert view.prompts == afresh.prompts, "a stale list"
         assert view.resources == afresh.resources, "a stale list"
         assert view.templates == afresh.templates, "a stale list"

@@ -11,7 +11,7 @@ from typing import Final
 from carpool_broker.core.declared import Asker
 from carpool_broker.core.effects import NO_CALL, Reply, ReplyOutward, ReplyStateless
 from carpool_broker.core.session import Owed, Session
-from carpool_protocol.faults import fault, for_method
+from carpool_protocol.faults import TOOLS_CALL, fault, for_method
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson
 
 READ: Final = "resources/read"
@@ -26,17 +26,20 @@ def answer(
     """
     session, asked = owed.session, owed.asked
     call = owed.call if owed.stage == "sent" else NO_CALL  # no record holds what was never sent
+    as_tool = asked.method if asked.own and asked.method != TOOLS_CALL and not is_error else ""
     if asked.by is None:
-        if owed.edit and not is_error:
-            return ReplyOutward(session.id, asked.id, body, asked.method, session.version, owed.key, call)
+        if as_tool or (owed.edit and not is_error):
+            return ReplyOutward(
+                session.id, asked.id, body, asked.said, session.version, owed.key, call, as_tool
+            )
         return Reply(session.id, asked.id, is_error, body, call)
-    reads = asked.method == READ
+    reads = asked.said == READ
     return ReplyStateless(
         session.id,
         asked.id,
         is_error,
         body,
-        asked.method,
+        asked.said,
         uri=asked.name if reads else "",
         ttl_ms=max(ttl_ms, 0) if reads and not owed.rounds else 0,  # rounds: it must not be cached
         public=public and reads and ttl_ms >= 0 and not owed.rounds and not session.named,
@@ -44,6 +47,7 @@ def answer(
         task="" if is_error else task or owed.task,
         begins_task=bool(task) and not is_error,
         call=call,
+        as_tool=as_tool,
     )
 
 

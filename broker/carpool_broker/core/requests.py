@@ -21,12 +21,13 @@ from carpool_broker.core.listens import Listens
 from carpool_broker.core.lists import Lists
 from carpool_broker.core.outlook import FAILING, RETRIED, Outlook
 from carpool_broker.core.outward import needed
+from carpool_broker.core.own_calls import OwnCalls
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.replies import READ, is_keepable, refusal
 from carpool_broker.core.routing import NoTarget, Target, find, meant
 from carpool_broker.core.session import Owed, Session
 from carpool_broker.core.tasks import Tasks
-from carpool_broker.core.view import View, ViewTool
+from carpool_broker.core.view import OwnTool, View, ViewTool
 from carpool_broker.core.watching import Watching
 from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.faults import TOOLS_CALL
@@ -63,6 +64,7 @@ class Requests:
         self.interests = Interests(lambda session: sessions[session].scope)
         self.hints = Hints(registry, out)
         self.tasks = Tasks(sessions, registry, outlook, ledger, out)
+        self.own = OwnCalls(ledger, self.hints, out)
         self.lists = Lists(sessions, outlook, self.hints, self.tasks, out)
         self.watching = Watching(sessions, registry, outlook, self.interests, out)
         self.watching.linked = lambda: ledger.credit_bytes is not None
@@ -88,6 +90,7 @@ class Requests:
             return
         if self.objects(session, event):
             return
+        event = self.meant(session, event)
         by = event.by
         if by is not None and event.state:
             self.retried(session, event, now)
@@ -96,6 +99,10 @@ class Requests:
             self.tasks.asked(session, event, now)
             return
         self._resolve(self._ledger.open(session, event), now, patient=True)
+
+    def meant(self, session: Session, event: AgentCalled) -> AgentCalled:
+        """The request that a call of a tool of our own stands for; any other as it is."""
+        return self.own.meant(self._outlook.view(session), event) if event.own else event
 
     def objects(self, session: Session, event: AgentCalled) -> bool:
         """Whether it cannot be taken at all: then that is its answer."""
@@ -133,14 +140,13 @@ class Requests:
                 owed.server, owed.target, owed.key = tool.server, tool.tool, tool.key
                 self._enter(owed, view, now)
                 return
+            if type(tool) is OwnTool:
+                self._answer_own(owed, tool, view, now, patient=patient)
+                return
         found = find(view, asked.method, asked.name)
         if patient and self._may_change(owed.session, view, found):
-            if owed.call not in self.name_waits and not self._ledger.refuses(owed):
-                self._outlook.discover(owed.session, view)
-                if isinstance(found, NoTarget):
-                    self._outlook.verify(view, found.suspects)
-                self._nameless[owed.call] = owed
-                self.name_waits.arm(owed.call, now, self.lists.wait_s)
+            if self._waits(owed, view, now) and isinstance(found, NoTarget):
+                self._outlook.verify(view, found.suspects)
             return
         if isinstance(found, Target):
             owed.server, owed.target, owed.key = found.server, found.subject, found.key
@@ -149,6 +155,24 @@ class Requests:
             return
         self._resolved(owed)
         self._fail_unresolved(owed, view, found, now)
+
+    def _waits(self, owed: Owed, view: View, now: float) -> bool:
+        """Have it wait for the catalogs of this view; whether it does, and did not before."""
+        if owed.call in self.name_waits or self._ledger.refuses(owed):
+            return False
+        self._outlook.discover(owed.session, view)
+        self._nameless[owed.call] = owed
+        self.name_waits.arm(owed.call, now, self.lists.wait_s)
+        return True
+
+    def _answer_own(self, owed: Owed, tool: OwnTool, view: View, now: float, *, patient: bool) -> None:
+        """A tool of our own tells of what the session sees: as lists do, it waits until that is known."""
+        if patient and self._outlook.unsettled(owed.session, view):
+            self._waits(owed, view, now)
+            return
+        self._resolved(owed)
+        self._outlook.miss(view)
+        self.own.answer(owed, tool, view, now)
 
     def _may_change(self, session: Session, view: View, found: Target | NoTarget) -> bool:
         """Whether it is worth waiting for a better place than what was found."""
@@ -212,7 +236,7 @@ class Requests:
             owed.server, why = off
             self._ledger.fail(owed, "disabled", why)
             return
-        if asked.by is not None and _FAMILIES[asked.method] not in view.capabilities():
+        if asked.by is not None and not asked.own and _FAMILIES[asked.method] not in view.capabilities():
             self._ledger.fail(owed, "unknown_method")  # what is not announced is not served
             return
         owed.server, owed.target = ServerName(found.server), found.subject

@@ -8,8 +8,9 @@ Knows nothing of: waiting for catalogs, who is away, sessions.
 
 from msgspec import Struct
 
+from carpool_broker.core.own_tools import OURS
 from carpool_broker.core.resources import Route, Unroutable
-from carpool_broker.core.view import BadRef, CompletionTarget, Denied, View, ViewPrompt, ViewTool
+from carpool_broker.core.view import BadRef, CompletionTarget, Denied, OwnTool, View, ViewPrompt, ViewTool
 from carpool_protocol.content import text_of
 from carpool_protocol.faults import TOOLS_CALL
 from carpool_protocol.ids import PoolKey, RawJson, ServerName
@@ -65,7 +66,10 @@ def meant(view: View, method: str, subject: str) -> tuple[ServerName, str]:
 
 
 def _named(
-    view: View, method: str, subject: str, found: ViewTool | ViewPrompt | Ambiguous | Denied | Unknown
+    view: View,
+    method: str,
+    subject: str,
+    found: ViewTool | OwnTool | ViewPrompt | Ambiguous | Denied | Unknown,
 ) -> Target | NoTarget:
     fault = "unknown_tool" if method == TOOLS_CALL else "unknown_prompt"
     match found:
@@ -73,13 +77,15 @@ def _named(
             return Target(found.server, found.key, found.tool, final=_stays(view, subject, found))
         case ViewPrompt():
             return Target(found.server, found.key, found.prompt, final=_stays(view, subject, found))
+        case OwnTool():
+            return NoTarget(fault=fault, server=OURS, subject=found.qualified)
         case Ambiguous():
             return NoTarget(fault=fault, detail=_which(found))
         case Denied():
             return _denied(found)
         case Unknown():
             suspects = view.suspects(subject, "tools" if method == TOOLS_CALL else "prompts")
-            return NoTarget(fault=fault, detail=_perhaps(found), suspects=suspects)
+            return NoTarget(fault=fault, detail=_perhaps(view, method, found), suspects=suspects)
 
 
 def _stays(view: View, subject: str, found: ViewTool | ViewPrompt) -> bool:
@@ -113,7 +119,7 @@ def _completed(
         case Ambiguous():
             return NoTarget(fault="unknown_prompt", detail=_which(found))
         case Unknown():
-            return NoTarget(fault="unknown_prompt", detail=_perhaps(found), suspects=suspects)
+            return NoTarget(fault="unknown_prompt", detail=_perhaps(view, "", found), suspects=suspects)
         case Unroutable():
             return NoTarget(fault="unknown_resource", suspects=suspects)
 
@@ -144,5 +150,9 @@ def _which(found: Ambiguous) -> str:
     return f"More than one server has it; say which: {', '.join(found.candidates)}."
 
 
-def _perhaps(found: Unknown) -> str:
-    return f"Did you mean {', '.join(found.suggestions)}?" if found.suggestions else ""
+def _perhaps(view: View, method: str, found: Unknown) -> str:
+    detail = f"Did you mean {', '.join(found.suggestions)}?" if found.suggestions else ""
+    finds = next((own.qualified for own in view.own.values() if own.kind == "find_tools"), "")
+    if method != TOOLS_CALL or not finds:
+        return detail
+    return f"{detail} {finds} tells the names.".lstrip()

@@ -3,13 +3,16 @@
 Composes the name tables of tools and prompts, the table of URIs and the four lists; owns what is announced of
 them and where a completion goes. Everything here is immutable to its users; caches are filled on first use.
 
-Invariants: whatever is listed can be resolved by its name or URI. The offers of a server that is away (given
+Invariants: whatever is listed can be resolved by its name or URI; so can what is not because tools of our
+own stand in its place (`own_tools`). The offers of a server that is away (given
 up, stopped) are not listed but keep their names and can be resolved: a call gets the reason, and
 nothing else changes its name or meaning because a server went away.
 
 Knows nothing of: when a view changes and who holds which (`registry`), profiles, sessions, JSON-RPC.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -17,6 +20,7 @@ from msgspec import Struct
 from carpool_broker.core.listing import FAMILIES, BadCursor, Family, History, Page
 from carpool_broker.core.name_table import Denied, NameTable
 from carpool_broker.core.offers import ViewPrompt, ViewResource, ViewTool
+from carpool_broker.core.own_tools import OwnTool
 from carpool_broker.core.resources import Route, Unroutable, UriTable
 from carpool_broker.core.scope import Scope
 from carpool_protocol.content import at, text_of
@@ -31,6 +35,7 @@ __all__ = [  # what a view is asked for and answers
     "BadRef",
     "CompletionTarget",
     "Denied",
+    "OwnTool",
     "Page",
     "Route",
     "Unroutable",
@@ -40,6 +45,8 @@ __all__ = [  # what a view is asked for and answers
     "ViewTool",
 ]
 
+
+NO_OWN: Final[Mapping[str, OwnTool]] = MappingProxyType({})
 
 _PLACE: Final[dict[Family, int]] = {family: place for place, family in enumerate(FAMILIES)}
 
@@ -69,9 +76,11 @@ class View:
         "hearsay",
         "instructions",
         "lists",
+        "own",
         "prompt_names",
         "scope",
         "tool_names",
+        "tools",
         "unknown",
         "uris",
     )
@@ -80,7 +89,10 @@ class View:
         self,
         scope: Scope,
         *,
-        lists: tuple[History[ViewTool], History[ViewPrompt], History[ViewResource], History[ViewResource]],
+        lists: tuple[
+            History[ViewTool | OwnTool], History[ViewPrompt], History[ViewResource], History[ViewResource]
+        ],
+        tools: tuple[ViewTool, ...],
         tool_names: NameTable[ViewTool],
         prompt_names: NameTable[ViewPrompt],
         uris: UriTable,
@@ -89,6 +101,7 @@ class View:
         hearsay: frozenset[PoolKey],
         instructions: str,
         features: frozenset[Feature],
+        own: Mapping[str, OwnTool] = NO_OWN,
     ) -> None:
         self.scope = scope
         self.tool_names = tool_names
@@ -105,7 +118,13 @@ class View:
         self._features = features
         self.lists = lists
         """In the order of `FAMILIES`."""
-        self._by_name = tool_names.by_name
+        self.tools = tools
+        """The tools of servers that are not away, in order: what is listed, or is found by our own tools."""
+        self.own = own
+        """Tools of our own that are listed, by name."""
+        self._by_name: Mapping[str, ViewTool | OwnTool] = (
+            {**tool_names.by_name, **own} if own else tool_names.by_name
+        )
 
     # --- lists ---------------------------------------------------------------------------------------------
 
@@ -118,11 +137,6 @@ class View:
         if family == "tools":
             return self.lists[0].page(cursor, tool_edit(version))
         return self.lists[_PLACE[family]].page(cursor)
-
-    @property
-    def tools(self) -> tuple[ViewTool, ...]:
-        """The tools that are listed, in order."""
-        return self.lists[0].present.entries
 
     @property
     def prompts(self) -> tuple[ViewPrompt, ...]:
@@ -153,7 +167,7 @@ class View:
         """All spellings of all tools let through."""
         return self.tool_names.resolver
 
-    def resolve(self, spelling: str) -> ViewTool | Ambiguous | Denied | Unknown:
+    def resolve(self, spelling: str) -> ViewTool | OwnTool | Ambiguous | Denied | Unknown:
         """The tool that `spelling` means. A qualified name costs one dictionary lookup."""
         tool = self._by_name.get(spelling)
         return tool if tool is not None else self.tool_names.resolve(spelling)

@@ -18,9 +18,10 @@ from msgspec import Struct
 from carpool_broker.core.listing import FAMILIES, Entry, Family, History, Paging
 from carpool_broker.core.name_table import NameTable
 from carpool_broker.core.offers import Shelf, ViewPrompt, ViewResource, ViewTool
+from carpool_broker.core.own_tools import OwnTool, own_tools
 from carpool_broker.core.resources import Listed, UriTable
 from carpool_broker.core.scope import Scope, ScopeEntry
-from carpool_broker.core.view import View
+from carpool_broker.core.view import NO_OWN, View
 from carpool_protocol.features import PERHAPS
 from carpool_protocol.ids import PoolKey, RawJson
 from carpool_protocol.messages import Feature
@@ -50,7 +51,8 @@ class _Offered(Entry, Protocol):
         """The pool that serves it."""
 
 
-E = TypeVar("E", bound=_Offered)
+E = TypeVar("E", bound=Entry)
+K = TypeVar("K", bound=_Offered)
 
 
 class Stock(Struct, frozen=True):
@@ -83,18 +85,29 @@ def make_view(
     hidden = stock.hidden
     known = known_of(scope, shelves)
 
-    def listed(family: Family, before: History[E] | None, offered: Iterable[E]) -> History[E]:
-        spoken_for = stock.by_file if family == "tools" else ()
-        entries = tuple(it for it in offered if it.key not in hidden or it.key in spoken_for)
+    def versioned(family: Family, before: History[E] | None, entries: tuple[E, ...]) -> History[E]:
         if before is None:
             return History.begin(family, paging, entries, next_version())
         return before if before.present.entries == entries else before.followed_by(entries, next_version())
 
+    def listed(family: Family, before: History[K] | None, offered: Iterable[K]) -> History[K]:
+        return versioned(family, before, tuple(it for it in offered if it.key not in hidden))
+
     if former is None or "tools" in touched:
         tool_names = tool_table(scope, known)
-        tools = listed("tools", None if former is None else former.lists[0], tool_names.by_name.values())
+        own: Mapping[str, OwnTool] = own_tools(
+            tool_names.by_name, search=scope.search, resources=scope.resource_tools
+        )
+        tools = tuple(
+            it for it in tool_names.by_name.values() if it.key not in hidden or it.key in stock.by_file
+        )
+        if former is not None and former.tools == tools:
+            tools = former.tools
+        # Where tools are found and not listed, the list is the same whatever servers come and go.
+        shown: tuple[ViewTool | OwnTool, ...] = (*own.values(), *(() if scope.search else tools))
+        tool_list = versioned("tools", None if former is None else former.lists[0], shown)
     else:
-        tool_names, tools = former.tool_names, former.lists[0]
+        tool_names, tools, own, tool_list = former.tool_names, former.tools, former.own, former.lists[0]
     if former is None or "prompts" in touched:
         prompt_names = prompt_table(scope, known)
         prompts = listed(
@@ -115,7 +128,9 @@ def make_view(
     keys = frozenset(entry.key for entry in scope.servers)
     return View(
         scope,
-        lists=(tools, prompts, resources, templates),
+        lists=(tool_list, prompts, resources, templates),
+        tools=tools,
+        own=own or NO_OWN,
         tool_names=tool_names,
         prompt_names=prompt_names,
         uris=uris,
@@ -226,6 +241,8 @@ def features_of_scope(scope: Scope, stock: Stock) -> frozenset[Feature]:
     servers announces lists too: a server may be configured any time.
     """
     found: set[Feature] = set() if scope.servers else set(PERHAPS)
+    if scope.search or scope.resource_tools:
+        found.add("tools")
     for entry in scope.servers:
         shelf = stock.shelves.get(entry.key)
         if shelf is None or entry.key in stock.by_file:
@@ -257,7 +274,7 @@ def differing(one: View, other: View) -> frozenset[Family]:
 
 def _readable(view: View) -> Iterable[list[RawJson]]:
     """The lists of a view, in the order of `FAMILIES`, without what agents do not see of them."""
-    yield [tool.definition for tool in view.tools]
+    yield [tool.definition for tool in view.lists[0].present.entries]
     yield [prompt.definition for prompt in view.prompts]
     yield [resource.definition for resource in view.resources]
     yield [template.definition for template in view.templates]

@@ -29,7 +29,7 @@ from carpool_broker.core.events import (
     OwnEvent,
 )
 from carpool_broker.core.listing import Family
-from carpool_broker.era import asking, stateless
+from carpool_broker.era import asking, own, stateless
 from carpool_broker.era.envelope import MARK, Refused, read_envelope, refusal
 from carpool_protocol.content import at, elements, text_of
 from carpool_protocol.faults import TOOLS_CALL
@@ -180,6 +180,11 @@ def _called(session: SessionId, request: RawJson, call: CallParams, shared: bool
                 event = stateless.called(session, request, call, envelope, key)
                 return _unservable(request, event) if isinstance(event, Refused) else event
         trace = said_in(meta)
+    if call.name in own.NAMES:
+        about = own.read_own(call.name, call.rest)
+        return AgentCalled(
+            session, request, call.name, call.rest, meta, call.token, TOOLS_CALL, trace, own=about
+        )
     return AgentCalled(session, request, call.name, call.rest, meta, call.token, TOOLS_CALL, trace)
 
 

@@ -27,6 +27,7 @@ from carpool_broker.core.events import (
     Notice,
 )
 from carpool_broker.core.listing import Family
+from carpool_broker.era import own
 from carpool_broker.era.envelope import Envelope, Refused, read_envelope, refusal
 from carpool_protocol.content import mentions, stripped, text_of, value_of
 from carpool_protocol.faults import TOOLS_CALL
@@ -132,6 +133,7 @@ def called(
         _digest(TOOLS_CALL, call.name, rest, key),
         state,
         given,
+        own.read_own(call.name, rest) if call.name in own.NAMES else (),
     )
 
 

@@ -1,0 +1,212 @@
+"""Verbs that show what servers offer beside tools: `resources`, `read`, `prompts`, `prompt`.
+
+Owns how lists and contents look to people; programs get the broker's answers as they are. Each verb is an
+agent's request, made as an agent would make it: with a profile it sees what that profile may.
+
+Refuses to know which server has what.
+"""
+
+import base64
+import binascii
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import msgspec
+
+from carpool import display
+from carpool.cli import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    fail,
+    fail_at,
+    json_option,
+    open_door,
+    print_json,
+    workspace_option,
+)
+from carpool.door import AnsweredError, Door, DoorError
+
+READ_S = 1900.0
+"""As for `carpool call`: the daemon has the better answer."""
+PAGES = 1000
+"""More of one list than any broker gives."""
+
+Facts = dict[str, Any]
+
+profile_option = click.option("--profile", default="", help="See what this profile may.")
+
+
+@click.command()
+@profile_option
+@workspace_option
+@json_option
+def resources(profile: str, workspace: str, as_json: bool) -> None:
+    """List the resources that servers offer, and templates of their URIs."""
+    with open_door(control=False, start=True, profile=profile, workspace=workspace) as door:
+        found = [*_listed(door, "resources/list", "resources")]
+        templates = [*_listed(door, "resources/templates/list", "resourceTemplates")]
+    if as_json:
+        print_json({"resources": found, "templates": templates})
+        return
+    rows = [[it.get("uri"), it.get("name"), it.get("mimeType") or "-", _line(it)] for it in found]
+    rows += [
+        [it.get("uriTemplate"), it.get("name"), it.get("mimeType") or "-", _line(it)] for it in templates
+    ]
+    table = display.columns(["URI", "NAME", "TYPE", "DESCRIPTION"], rows)
+    click.echo(table or "no resources: no server offers any, or none has told; see `carpool status`")
+
+
+@click.command()
+@click.argument("uri")
+@profile_option
+@workspace_option
+@json_option
+def read(uri: str, profile: str, workspace: str, as_json: bool) -> None:
+    """Read the resource URI. Text is shown, anything else is written as it is where stdout is no terminal."""
+    result = _asked("resources/read", {"uri": uri}, profile, workspace, as_json=as_json)
+    if result is None:
+        return
+    contents = result.get("contents")
+    for it in contents if isinstance(contents, list) else []:
+        _show_contents(it if isinstance(it, dict) else {})
+
+
+@click.command()
+@profile_option
+@workspace_option
+@json_option
+def prompts(profile: str, workspace: str, as_json: bool) -> None:
+    """List the prompts that servers offer."""
+    with open_door(control=False, start=True, profile=profile, workspace=workspace) as door:
+        found = [*_listed(door, "prompts/list", "prompts")]
+    if as_json:
+        print_json(found)
+        return
+    rows = [[it.get("name"), ", ".join(_arguments(it)) or "-", _line(it)] for it in found]
+    table = display.columns(["NAME", "ARGUMENTS", "DESCRIPTION"], rows)
+    click.echo(table or "no prompts: no server offers any, or none has told; see `carpool status`")
+
+
+@click.command()
+@click.argument("name")
+@click.option("--arg", "pairs", multiple=True, metavar="KEY=VALUE", help="An argument; as often as needed.")
+@profile_option
+@workspace_option
+@json_option
+def prompt(name: str, pairs: tuple[str, ...], *, profile: str, workspace: str, as_json: bool) -> None:
+    """Get the prompt NAME, in any spelling."""
+    arguments: dict[str, str] = {}
+    for pair in pairs:
+        key, mark, value = pair.partition("=")
+        if not (key and mark):
+            fail("--arg is KEY=VALUE", EXIT_USAGE)
+        arguments[key] = value
+    params: Facts = {"name": name, **({"arguments": arguments} if arguments else {})}
+    result = _asked("prompts/get", params, profile, workspace, as_json=as_json)
+    if result is None:
+        return
+    messages = result.get("messages")
+    for it in messages if isinstance(messages, list) else []:
+        content = it.get("content") if isinstance(it, dict) else None
+        if isinstance(content, dict):
+            click.echo(display.printable(f"[{it.get('role', '?')}] {_text(content)}", lines=True))
+
+
+# --- asking ----------------------------------------------------------------------------------------------
+
+
+def _listed(door: Door, method: str, key: str) -> Iterator[Facts]:
+    """All pages of a list."""
+    try:
+        if method != "resources/templates/list":  # the second list of one session
+            door.initialize()
+        cursor = ""
+        for _ in range(PAGES):
+            page = _decoded(door.request(method, {"cursor": cursor} if cursor else {}, READ_S))
+            found = page.get(key)
+            yield from (it for it in (found if isinstance(found, list) else []) if isinstance(it, dict))
+            cursor = page.get("nextCursor") or ""
+            if not cursor:
+                return
+    except DoorError as error:
+        fail_at(error)
+    except AnsweredError as error:
+        fail(str(error))
+
+
+def _asked(method: str, params: Facts, profile: str, workspace: str, *, as_json: bool) -> Facts | None:
+    """The result; None where it was printed for programs. An error ends the verb."""
+    with open_door(control=False, start=True, profile=profile, workspace=workspace) as door:
+        try:
+            door.initialize()
+            raw = door.request(method, params, READ_S)
+        except AnsweredError as error:
+            if as_json:
+                click.echo(f'{{"error": {display.ascii_json(bytes(error.error))}}}')
+                raise click.exceptions.Exit(EXIT_FAILED) from None
+            fail(str(error) or "it was answered with an error")
+        except DoorError as error:
+            fail_at(error)
+    if as_json:
+        click.echo(display.ascii_json(bytes(raw)))
+        return None
+    return _decoded(raw)
+
+
+def _decoded(raw: msgspec.Raw) -> Facts:
+    try:
+        found = msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        fail("the answer cannot be read here; --json gives it as it is")
+    return found if isinstance(found, dict) else {}
+
+
+# --- showing ---------------------------------------------------------------------------------------------
+
+
+def _show_contents(contents: Facts) -> None:
+    text, blob = contents.get("text"), contents.get("blob")
+    if isinstance(text, str):
+        click.echo(display.printable(text, lines=True) if sys.stdout.isatty() else _encodable(text), nl=False)
+        if sys.stdout.isatty() and not text.endswith("\n"):
+            click.echo()
+        return
+    try:
+        data = base64.b64decode(blob, validate=True) if isinstance(blob, str) else b""
+    except (binascii.Error, ValueError):
+        fail("its data is not base64; --json gives it as it is")
+    if sys.stdout.isatty():
+        kind = contents.get("mimeType") or "data"
+        click.echo(display.printable(f"[{kind}, {display.size(len(data))}; write it into a file to have it]"))
+    else:
+        sys.stdout.buffer.write(data)
+
+
+def _encodable(text: str) -> str:
+    return text.encode(errors="replace").decode()
+
+
+def _text(content: Facts) -> str:
+    if isinstance(content.get("text"), str):
+        return str(content["text"])
+    inner = content.get("resource")
+    if isinstance(inner, dict) and isinstance(inner.get("text"), str):
+        return str(inner["text"])
+    uri = inner.get("uri") if isinstance(inner, dict) else content.get("uri")
+    return f"[{' '.join(str(word) for word in (content.get('type'), content.get('mimeType'), uri) if word)}]"
+
+
+def _arguments(found: Facts) -> list[str]:
+    """Names of a prompt's arguments, optional ones with a `?`."""
+    said = found.get("arguments")
+    return [
+        f"{it.get('name')}{'' if it.get('required') else '?'}"
+        for it in (said if isinstance(said, list) else [])
+        if isinstance(it, dict)
+    ]
+
+
+def _line(found: Facts) -> str:
+    return display.one_line(str(found.get("description") or found.get("title") or ""))

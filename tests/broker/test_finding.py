@@ -1,0 +1,190 @@
+"""What is found for which words, and in what order; and what else our own tools tell."""
+
+import json
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carpool_broker.core.offers import ViewTool
+from carpool_broker.core.registry import Registry
+from carpool_broker.core.scope import Scope, ScopeEntry
+from carpool_broker.core.view import View
+from carpool_broker.finding import KEPT, Finder, described, words
+from carpool_broker.own_words import as_tool, own_answer
+from carpool_protocol.downgrade import NEWEST
+from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
+from carpool_protocol.messages import Catalog, ToolOffer
+from tests.behaviours import behaviour
+
+
+def tool(server: str, name: str, description: str = "", **parameters: str) -> ViewTool:
+    definition: dict[str, Any] = {"name": f"{server}__{name}", "description": description}
+    properties = {key: {"type": "string", "description": text} for key, text in parameters.items()}
+    definition["inputSchema"] = {"type": "object", "properties": properties}
+    raw = RawJson(json.dumps(definition).encode())
+    return ViewTool(f"{server}__{name}", ServerName(server), name, PoolKey(server), raw)
+
+
+TOOLS = (
+    tool("hub", "createPullRequest", "Open a change for review.", title=""),
+    tool("hub", "list_issues", "List issues of a repository.", state="open or closed"),
+    tool("hub", "search_code", "Search code.", q="What to look for."),
+    tool("fs", "read_file", "Read the complete contents of a file.", path=""),
+    tool("fs", "list_directory", "A listing of a directory.", path=""),
+    tool("mail", "send", "Sends a message by electronic mail.", recipient="", subject=""),
+)
+TAGS = {ServerName("mail"): ("office", "Slow")}
+
+
+def names(query: str, **more: Any) -> list[str]:
+    return [found.qualified for found in Finder().find(TOOLS, TAGS, query, 10, **more).tools]
+
+
+@behaviour("search:find")
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("create a pull request", "hub__createPullRequest"),
+        ("hub__list_issues", "hub__list_issues"),
+        ("LIST_ISSUES", "hub__list_issues"),
+        ("listing directories", "fs__list_directory"),
+        ("what a folder has", "fs__list_directory"),
+        ("recipient", "mail__send"),
+        ("something for the office", "mail__send"),
+        ("reading files", "fs__read_file"),
+    ],
+)
+def test_a_tool_is_found_by_name_description_parameters_and_tags(query: str, first: str) -> None:
+    assert names(query)[0] == first
+
+
+def test_a_search_is_narrowed_and_counts_what_it_leaves_out() -> None:
+    assert names("list", server="FS") == ["fs__list_directory"]
+    assert names("", tag="slow") == ["mail__send"]
+    assert names("list", tag="office") == []
+    assert names("zebra") == []
+    assert names("the of a")[:1] == ["fs__read_file"], "where nothing else is asked, such words count"
+    found = Finder().find(TOOLS, TAGS, "", 2)
+    assert ([it.qualified for it in found.tools], found.total) == (
+        ["hub__createPullRequest", "hub__list_issues"], 6,
+    )  # fmt: skip
+
+
+@given(query=st.text(max_size=60), limit=st.integers(1, 50))
+def test_no_query_breaks_it_or_finds_what_is_not_there(query: str, limit: int) -> None:
+    found = FINDER.find(TOOLS, TAGS, query, limit)
+    assert len(found.tools) <= limit
+    assert set(found.tools) <= set(TOOLS)
+    assert len(set(found.tools)) == len(found.tools)
+
+
+FINDER = Finder()
+
+
+def test_an_index_is_made_once_for_the_tools_of_a_view_and_few_are_kept() -> None:
+    finder = Finder()
+    finder.find(TOOLS, TAGS, "file", 5)
+    [index] = finder._indices
+    finder.find(TOOLS, TAGS, "mail", 5)
+    assert finder._indices == [index]
+    for count in range(KEPT + 2):
+        finder.find(TOOLS[:count], {}, "file", 5)
+    assert len(finder._indices) == KEPT
+    assert index not in finder._indices
+    assert finder.find(TOOLS[:1], {}, "read file", 5).tools == []
+
+
+def test_a_python_without_the_index_says_so_and_lists_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sqlite3", None)
+    told = text(view({"name": "x"}), "find_tools", {"query": "x"})
+    assert "FTS5" in told
+    assert text(view({"name": "x"}), "find_tools", {}) == "a__x()"
+
+
+def test_words_are_the_same_however_a_name_is_written() -> None:
+    assert words("getUserName get_user_name GET-user.name HTTPServer v2") == [
+        *("get", "user", "name"), *("get", "user", "name"), *("get", "user", "name"), "http", "server", "v2",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"description":1}',
+        b'{"inputSchema":{"properties":[1]}}',
+        b'{"inputSchema":5}',
+        b'"\\ud83d"',
+    ],
+)
+def test_a_definition_that_cannot_be_read_is_no_reason_to_fail(raw: bytes) -> None:
+    assert described(RawJson(raw)).parameters in ((), [])
+
+
+# --- answers -----------------------------------------------------------------------------------------------
+
+
+def view(*offers: dict[str, Any]) -> View:
+    registry = Registry()
+    tools = [ToolOffer(it["name"], RawJson(json.dumps(it).encode())) for it in offers]
+    registry.learn(Catalog(PoolKey("a"), tools, "", EMPTY_OBJECT, EMPTY_OBJECT, ""))
+    return registry.retain(Scope((ScopeEntry(server=ServerName("a"), key=PoolKey("a")),), search=True))
+
+
+def text(found: View, kind: str, arguments: object) -> str:
+    rest = RawJson(json.dumps({"arguments": arguments}).encode())
+    result = json.loads(own_answer(found, kind, rest, Finder(), NEWEST))
+    said: str = result["content"][0]["text"]
+    return said
+
+
+def test_what_is_found_is_told_in_a_line_with_required_parameters_first() -> None:
+    schema = {"type": "object", "properties": {"b": {}, "a": {}, "c": {}}, "required": ["c"]}
+    found = view({"name": "x", "description": "One\n  two \u2028three. " + "x" * 300, "inputSchema": schema})
+    [line] = text(found, "find_tools", {"query": "one", "limit": "7"}).splitlines()
+    assert line.startswith("a__x(c, b?, a?): One two three. xxx")
+    assert line.endswith("…")
+    assert text(found, "find_tools", {}).startswith("a__x(")
+    assert "There are: a." in text(found, "find_tools", {"query": "zebra"})
+
+
+@pytest.mark.parametrize("arguments", [None, [], 5, {"query": 5}, {"query": None}, {"limit": "x"}, "\ud83d"])
+def test_arguments_that_do_not_fit_are_an_error_that_names_the_tool(arguments: object) -> None:
+    assert "find_tools" in text(view(), "find_tools", arguments)
+
+
+def test_contents_and_messages_become_content_that_any_agent_shows() -> None:
+    def blocks(method: str, body: bytes) -> Any:
+        return json.loads(as_tool(method, RawJson(body)))["content"]
+
+    one = b'{"contents":[{"uri":"a:1","mimeType":"text/plain","text":"hi"}]}'
+    assert blocks("resources/read", one) == [{"type": "text", "text": "hi"}]
+    many = (
+        b'{"contents":[{"uri":"a:1","text":"hi"},{"uri":"a:2","mimeType":"image/png","blob":"AA=="},'
+        b'{"uri":"a:3","mimeType":"application/zip","blob":"AA=="}]}'
+    )
+    assert blocks("resources/read", many) == [
+        {"type": "text", "text": "a:1:"},
+        {"type": "text", "text": "hi"},
+        {"type": "image", "data": "AA==", "mimeType": "image/png"},
+        {"type": "resource", "resource": {"uri": "a:3", "mimeType": "application/zip", "blob": "AA=="}},
+    ]
+    assert blocks("resources/read", b'{"contents":[]}') == []
+    said = b'{"messages":[{"role":"assistant","content":{"type":"text","text":"\\ud83d","k":1}}]}'
+    assert as_tool("prompts/get", RawJson(said)) == (
+        b'{"content":[{"type":"text","text":"[assistant] \\ud83d","k":1}]}'
+    )
+
+
+@pytest.mark.parametrize("body", [b"{}", b"[]", b'{"contents":5}', b'{"messages":[5]}', b'{"messages":[{}]}'])
+@pytest.mark.parametrize("method", ["resources/read", "prompts/get"])
+def test_a_result_that_is_none_becomes_an_error_and_ours_stays(method: str, body: bytes) -> None:
+    told = json.loads(as_tool(method, RawJson(body)))
+    assert told["isError"]
+    ours = RawJson(b'{"content":[{"type":"text","text":"x"}],"isError":true}')
+    assert as_tool(method, ours) is ours

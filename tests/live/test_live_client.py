@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import signal
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -423,3 +425,21 @@ def test_progress_logs_and_changed_lists_are_told(shared: Daemon, backend: str) 
 async def kill_broker(daemon: Daemon) -> None:
     facts = await anyio.to_thread.run_sync(daemon.facts)
     os.kill(facts["broker"]["pid"], signal.SIGKILL)
+
+
+@behaviour("client:no-daemon")
+def test_the_examples_of_the_page_run(
+    daemon: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = daemon({"time": {"command": "mcp-server-time"}}, up=False)
+    monkeypatch.setattr(os, "environ", one.environ)
+    monkeypatch.chdir(one.base)
+    page = (Path(__file__).parents[2] / "docs" / "client.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(compile(block, "docs/client.md", "exec"), {"__name__": "example"})
+    said = capsys.readouterr().out
+    assert "time__get_current_time Get current time" in said
+    assert '"timezone": "Europe/Paris"' in said
+    assert "True Error" in said

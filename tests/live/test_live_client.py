@@ -52,6 +52,7 @@ class Town(Daemon):
                 "off": kit("echo", disabled=True),
             },
             workspaces={"quiet": {"mcpServers": {"good": {"disabled": True}}}},
+            profiles={"echoes": {"allow": ["mcp:*:echo"], "deny": ["mcp:news", "mcp:off"]}},
         )
         self.up()
 
@@ -242,6 +243,28 @@ def test_what_may_not_be_called_is_a_permission_error_until_it_may(shared: Daemo
                 await agent.enable("of")
 
     run("trio", main)
+
+
+@behaviour("client:errors", "client:looks")
+def test_what_a_profile_does_not_permit_is_a_permission_error_and_not_shown(shared: Daemon) -> None:
+    async def main() -> None:
+        async with client(shared, profile="echoes") as agent:
+            assert {tool.name for tool in await agent.tools()} == {"echo__echo", "good__echo"}
+            assert {"off", "news"}.isdisjoint(each.name for each in await agent.servers())
+            assert (await agent.call(("good", "echo"), {"text": "may"})).text == "may"
+            for name in ("good__seen", "mcp:good:seen", "hold", "news__known"):
+                with pytest.raises(PermissionError) as caught:
+                    await agent.call(name)
+                assert caught.value.kind == "not_permitted"  # type: ignore[attr-defined]
+                with pytest.raises(PermissionError):
+                    await agent.resolve(name)
+            with pytest.raises(PermissionError):
+                await agent.call(("good", "seen"))
+        with pytest.raises(BadCall, match="echoes"):
+            async with client(shared, profile="echos"):
+                pytest.fail("there is no such profile")
+
+    run("asyncio", main)
 
 
 @behaviour("client:errors")

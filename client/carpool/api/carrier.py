@@ -58,8 +58,8 @@ class Carrier:
         self._socket = await reach(self._place, start=self._start)
 
     def say(self, line: bytes, *, alone: bool = False) -> None:
-        """A line, with its end. After the end it goes nowhere. `alone`: no others are to be expected, so it is
-        written at once; else whatever is said in one turn of the event loop is written together.
+        """A line, with its end; after the session's end it goes nowhere. `alone`: no others are expected,
+        so it is written at once; else all that is said in one turn of the event loop is written together.
         """
         if self.ended is None:
             self._attachment.say(line)

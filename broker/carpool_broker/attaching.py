@@ -110,7 +110,8 @@ class Attaching:
         if attach.streams:
             self._carry(agent, attach, lines[1:])
             return
-        refused = self._host.objection(attach) if attach.server or attach.workspace else None
+        named = attach.server or attach.workspace or attach.profile
+        refused = self._host.objection(attach) if named else None
         if refused is not None:
             self._refuse(agent, refused.text)
             return

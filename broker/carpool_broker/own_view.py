@@ -36,7 +36,9 @@ def servers(outlook: Outlook, session: Session, view: View) -> list[dict[str, An
     untrusted = outlook.sources.untrusted(session.source)
     for name, why in outlook.sources.misconfigured(session.source).items():
         found.setdefault(name, _server(name, "untrusted" if name in untrusted else "misconfigured", why))
-    return [found[name] for name in sorted(found)]
+    rights, shown = view.scope.rights, {entry.server for entry in view.scope.servers}
+    # Of those that are in no scope the tags are not known: rights by tag alone do not show them.
+    return [found[name] for name in sorted(found) if name in shown or rights.see(name, ())]
 
 
 class Refusal(NamedTuple):
@@ -85,8 +87,17 @@ def described(view: View, tool: ViewTool, own: Mapping[str, RawJson]) -> dict[st
         "description": description,
         "aliases": view.resolver.aliases(tool.server, tool.tool),
         "definition": definition,
-        "tags": next((list(entry.tags) for entry in view.scope.servers if entry.server == tool.server), []),
+        "tags": _tags(view, tool.server, definition or {}),
     }
+
+
+def _tags(view: View, server: ServerName, definition: Mapping[str, Any]) -> list[str]:
+    """Those of its server, then those that the tool itself says (docs/python.md)."""
+    entry = view.scope.entry_of(server)
+    meta = definition.get("_meta")
+    own = meta.get("carpool/tags") if isinstance(meta, dict) else None
+    said = [tag for tag in own if isinstance(tag, str)] if isinstance(own, list) else []
+    return [*dict.fromkeys([*(entry.tags if entry is not None else ()), *said])]
 
 
 class _Described(Struct):

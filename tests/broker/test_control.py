@@ -180,8 +180,13 @@ async def test_a_name_is_resolved_to_a_tool_to_candidates_or_to_the_reason_why_n
     rig = Rig(tmp_path)
     rig.core.handle(AgentCame(session=ME, source=DAEMON, agent="", pid=1, carrier="client"), 1.0)
     for spec in rig.core.sources.wanted().pools:
-        offers = [ToolOffer(name, RawJson(b'{"name":"%b"}' % name.encode())) for name in ("now", spec.server)]
+        offers = [
+            ToolOffer(name, RawJson(b'{"name":"%b","_meta":{"carpool/tags":["own",1]}}' % name.encode()))
+            for name in ("now", spec.server)
+        ]
         rig.core.handle(Catalog(spec.key, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25"), 1.0)
+    (tool,) = (await rig.ask("carpool/tools", name="git__git"))["tools"]
+    assert tool["tags"] == ["code", "own"]
     found = await rig.ask("carpool/resolve", name="mcp:git.now")
     assert found == {"server": "git", "tool": "now", "name": "git__now"}
     found = await rig.ask("carpool/resolve", name="now")

@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import signal
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -50,6 +52,7 @@ class Town(Daemon):
                 "off": kit("echo", disabled=True),
             },
             workspaces={"quiet": {"mcpServers": {"good": {"disabled": True}}}},
+            profiles={"echoes": {"allow": ["mcp:*:echo"], "deny": ["mcp:news", "mcp:off"]}},
         )
         self.up()
 
@@ -242,6 +245,28 @@ def test_what_may_not_be_called_is_a_permission_error_until_it_may(shared: Daemo
     run("trio", main)
 
 
+@behaviour("client:errors", "client:looks")
+def test_what_a_profile_does_not_permit_is_a_permission_error_and_not_shown(shared: Daemon) -> None:
+    async def main() -> None:
+        async with client(shared, profile="echoes") as agent:
+            assert {tool.name for tool in await agent.tools()} == {"echo__echo", "good__echo"}
+            assert {"off", "news"}.isdisjoint(each.name for each in await agent.servers())
+            assert (await agent.call(("good", "echo"), {"text": "may"})).text == "may"
+            for name in ("good__seen", "mcp:good:seen", "hold", "news__known"):
+                with pytest.raises(PermissionError) as caught:
+                    await agent.call(name)
+                assert caught.value.kind == "not_permitted"  # type: ignore[attr-defined]
+                with pytest.raises(PermissionError):
+                    await agent.resolve(name)
+            with pytest.raises(PermissionError):
+                await agent.call(("good", "seen"))
+        with pytest.raises(BadCall, match="echoes"):
+            async with client(shared, profile="echos"):
+                pytest.fail("there is no such profile")
+
+    run("asyncio", main)
+
+
 @behaviour("client:errors")
 def test_a_server_that_awaits_trust_is_refused_as_that(shared: Daemon) -> None:
     place = shared.base / "project"
@@ -423,3 +448,21 @@ def test_progress_logs_and_changed_lists_are_told(shared: Daemon, backend: str) 
 async def kill_broker(daemon: Daemon) -> None:
     facts = await anyio.to_thread.run_sync(daemon.facts)
     os.kill(facts["broker"]["pid"], signal.SIGKILL)
+
+
+@behaviour("client:no-daemon")
+def test_the_examples_of_the_page_run(
+    daemon: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = daemon({"time": {"command": "mcp-server-time"}}, up=False)
+    monkeypatch.setattr(os, "environ", one.environ)
+    monkeypatch.chdir(one.base)
+    page = (Path(__file__).parents[2] / "docs" / "client.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(compile(block, "docs/client.md", "exec"), {"__name__": "example"})
+    said = capsys.readouterr().out
+    assert "time__get_current_time Get current time" in said
+    assert '"timezone": "Europe/Paris"' in said
+    assert "True Error" in said

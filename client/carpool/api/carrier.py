@@ -57,11 +57,16 @@ class Carrier:
         """Connect. Raises `NotRunning`."""
         self._socket = await reach(self._place, start=self._start)
 
-    def say(self, line: bytes) -> None:
-        """A line, with its end. After the end it goes nowhere."""
+    def say(self, line: bytes, *, alone: bool = False) -> None:
+        """A line, with its end; after the session's end it goes nowhere. `alone`: no others are expected,
+        so it is written at once; else all that is said in one turn of the event loop is written together.
+        """
         if self.ended is None:
             self._attachment.say(line)
-            self._kick.set()
+            if alone:
+                self._write_now()
+            if self._attachment.out:
+                self._kick.set()
 
     async def room(self) -> None:
         """Wait while no broker is there, or while it does not read."""
@@ -70,9 +75,7 @@ class Carrier:
 
     def close(self) -> None:
         """Leave: the broker cancels what is open."""
-        if self._socket is not None and self._attachment.out:
-            with suppress(OSError):  # what can be said without waiting: a cancel, an answer
-                self._socket.send(self._attachment.out)
+        self._write_now()  # a cancel, an answer
         self._end(NotRunning("This session was closed.", kind="not_running", whose="caller"))
 
     async def carry(self) -> None:
@@ -140,6 +143,12 @@ class Carrier:
                 self.session = attachment.attached.session
             if attachment.out:  # the broker asked for variables
                 self._kick.set()
+
+    def _write_now(self) -> None:
+        """Write what the socket takes without waiting."""
+        if self._socket is not None and self._attachment.out:
+            with suppress(OSError):
+                self._attachment.wrote(self._socket.send(self._attachment.out))
 
     async def write(self) -> None:
         """Write whatever is there to be written."""

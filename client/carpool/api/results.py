@@ -80,7 +80,7 @@ class Tool(Struct, frozen=True):
     aliases: tuple[str, ...] = ()
     """Other spellings that mean this tool alone."""
     tags: tuple[str, ...] = ()
-    """Of its server."""
+    """Of its server, and its own (docs/python.md)."""
 
     @property
     def input_schema(self) -> Json:

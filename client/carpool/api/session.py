@@ -135,7 +135,7 @@ class Session:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": number}}
         line = request_line(number, method, RawJson(_encode(params)))
         self._pending[number] = pending
-        self._carrier.say(line)
+        self._carrier.say(line, alone=len(self._pending) == 1)
         pending.was_sent = True
         try:
             await self._answer(pending, on_progress)

@@ -151,6 +151,7 @@ def test_arms_without_an_end_end() -> None:
         ),
         ({"type": "string", "format": "uuid"}, {"type": ["string", "null"], "format": "uuid"}),
         ({"type": "string", "format": "uri"}, {"type": ["string", "null"]}),
+        ({"type": "string", "format": ["uri"]}, {"type": ["string", "null"]}),
         ({"type": "string", "pattern": "^a"}, {"type": ["string", "null"], "pattern": "^a"}),
         ({"type": "string", "pattern": "(?!a)"}, {"type": ["string", "null"]}),
         ({"type": "number", "minimum": 0}, {"type": ["number", "null"], "minimum": 0}),
@@ -194,6 +195,8 @@ def test_a_schema_that_holds_itself_has_a_strict_form() -> None:
         ({"not": TEXT}, "p uses 'not'"),
         ({"allOf": [TEXT, {"minLength": 1}]}, "p uses 'allOf'"),
         ({"minimum": 1}, "p says no type"),
+        ({"type": "any"}, "p is of a type that JSON Schema does not have"),
+        ({"type": ["string", {}]}, "p is of a type that JSON Schema does not have"),
         ({"anyOf": []}, "p has an 'anyOf' of nothing"),
         ({"type": "string", "anyOf": [TEXT]}, "p has 'anyOf' beside 'type'"),
         ({"$ref": "#/$defs/none"}, "p refers to something that is not in its definitions"),
@@ -339,7 +342,21 @@ def test_whatever_the_strict_form_lets_a_model_write_fits_the_schema_of_the_tool
     jsonschema.Draft202012Validator(tool).validate(without_nulls(tool, arguments))
 
 
-WORDS = ["type", "properties", "required", "anyOf", "oneOf", "allOf", "$ref", "$defs", "a", "items", "enum"]
+WORDS = [
+    "type",
+    "properties",
+    "required",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "$ref",
+    "$defs",
+    "a",
+    "items",
+    "enum",
+    "format",
+    "const",
+]
 
 
 @given(

@@ -28,9 +28,8 @@ _KEPT: Final = frozenset(
     {"title", "description", "enum", "const", "multipleOf", "minItems", "maxItems"}
     | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 )
-_FORMATS: Final = frozenset(
-    {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
-)
+_FORMATS: Final = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid")
+_TYPES: Final = ("string", "number", "integer", "boolean", "null", "object", "array")
 _REFUSED: Final = (
     *("not", "if", "dependentRequired", "dependentSchemas", "dependencies", "patternProperties"),
     *("prefixItems", "$dynamicRef", "$recursiveRef"),
@@ -171,9 +170,9 @@ def _only_part(schema: Schema, path: str) -> Schema:
 def _kinds(schema: Schema, path: str) -> list[str]:
     """The types that a schema names, or that follow from what else it says."""
     kind = schema.get("type")
-    if isinstance(kind, str):
+    if kind in _TYPES:
         return [kind]
-    if isinstance(kind, list | tuple) and kind and all(isinstance(each, str) for each in kind):
+    if isinstance(kind, list | tuple) and kind and all(each in _TYPES for each in kind):
         return list(kind)
     if kind is None and "properties" in schema:
         return ["object"]
@@ -184,7 +183,7 @@ def _kinds(schema: Schema, path: str) -> list[str]:
         kinds = {_SCALARS.get(type(each)): None for each in values}
         if None not in kinds:
             return [each for each in kinds if each is not None]
-    raise _no(path, "says no type")
+    raise _no(path, "says no type" if kind is None else "is of a type that JSON Schema does not have")
 
 
 def _said(schema: Schema, done: dict[str, Any]) -> dict[str, Any]:

@@ -1006,6 +1006,9 @@ _ADAPTERS: Final = {
     "adapters:calls": Behaviour(
         "issue 7", "Every call that a model writes is answered in its API's shape, also what cannot be read."
     ),
+    "adapters:round-trip": Behaviour(
+        "issue 7", "A model's calls in each API's form run at once on real servers, and each is answered."
+    ),
     "adapters:strict": Behaviour(
         "issue 7",
         "What a model writes in the strict form fits the tool's own schema; a schema without one says why.",

@@ -268,6 +268,21 @@ def test_null_for_what_may_only_be_left_out_is_left_out(said: Json, meant: Json)
     assert without_nulls(FILTERS, said) == meant
 
 
+@behaviour("adapters:strict")
+@pytest.mark.parametrize("more", [{}, {"additionalProperties": False}])
+def test_null_for_what_only_another_arm_of_the_top_describes_is_left_out(more: Json) -> None:
+    noted = {"kind": {"const": "id"}, "note": {"type": ["string", "null"]}}
+    union = {
+        "oneOf": [schema({"url": TEXT, "size": WHOLE}, "url", **more), schema(noted, "kind", "note", **more)]
+    }
+    form = strict(as_object(union).schema)
+    by_url: Json = {**dict.fromkeys(form["required"]), "url": "x"}
+    assert without_nulls(union, by_url) == {"url": "x"}
+    by_note: Json = {**dict.fromkeys(form["required"]), "kind": "id"}
+    assert without_nulls(union, by_note) == {"kind": "id", "note": None}
+    assert without_nulls(union, {"url": "x", "unknown": None}) == {"url": "x", "unknown": None}
+
+
 def test_arguments_of_a_tool_without_a_schema_stay() -> None:
     assert without_nulls(None, {"a": None}) == {"a": None}
 

@@ -1,7 +1,7 @@
 """Between MCP and the function calling of model APIs: plain JSON in, plain JSON out.
 
-Owns nothing itself; each file says what it owns. All of it is pure: no I/O, no clock, and no package of a
-model's provider. Nothing that is given is changed; what comes back may share parts with it.
+Owns nothing itself; each file says what it owns. All of it but `answering` is pure: no I/O, no clock, and no
+package of a model's provider. Nothing that is given is changed; what comes back may share parts with it.
 
 A text of a result is wanted often and alone, so the rest is imported when it is asked for.
 """
@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING
 from carpool.adapters.flat import as_success, flatten
 
 if TYPE_CHECKING:
+    from carpool.adapters.answering import Caller, answer_anthropic, answer_openai
     from carpool.adapters.model_calls import ModelCall, answered, anthropic_calls, failure, openai_calls
     from carpool.adapters.tool_lists import ToolListError, mcp_tools
     from carpool.adapters.toolbox import Toolbox, UnknownToolError
 
 __all__ = [
+    "Caller",
     "ModelCall",
     "ToolListError",
     "Toolbox",
     "UnknownToolError",
+    "answer_anthropic",
+    "answer_openai",
     "answered",
     "anthropic_calls",
     "as_success",
@@ -30,6 +34,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    **dict.fromkeys(("Caller", "answer_anthropic", "answer_openai"), "answering"),
     **dict.fromkeys(("ModelCall", "answered", "anthropic_calls", "failure", "openai_calls"), "model_calls"),
     **dict.fromkeys(("ToolListError", "mcp_tools"), "tool_lists"),
     **dict.fromkeys(("Toolbox", "UnknownToolError"), "toolbox"),

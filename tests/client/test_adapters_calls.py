@@ -143,7 +143,13 @@ def test_images_stay_images_where_that_is_asked() -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAEC"}}
     assert answered(call, result)["content"] == "see\n[image: image/png, 3 bytes]\n "
     assert answered(call, result, whole=True)["content"] == [{"type": "text", "text": "see"}, image]
-    # An error takes text only.
+    responses = answered(ModelCall("responses", "c1", "t", {}), result, whole=True)
+    assert responses["output"] == [
+        {"type": "input_text", "text": "see"},
+        {"type": "input_image", "image_url": "data:image/png;base64,AAEC"},
+    ]
+    assert isinstance(answered(ModelCall("chat", "c1", "t", {}), result, whole=True)["content"], str)
+    # A failure holds text only.
     assert isinstance(answered(call, {**result, "isError": True}, whole=True)["content"], str)
     assert answered(call, {"structuredContent": {"a": 1}}, whole=True)["content"] == '{"a": 1}'
 
@@ -159,7 +165,7 @@ def test_images_stay_images_where_that_is_asked() -> None:
         {**PNG, "data": 5},
     ],
 )
-def test_an_image_that_the_messages_api_would_refuse_is_said_instead(image: Json) -> None:
+def test_an_image_that_an_api_would_refuse_is_said_instead(image: Json) -> None:
     content = answered(ModelCall("anthropic", "c", "t", {}), {"content": [image]}, whole=True)["content"]
     assert [block["type"] for block in content] == ["text"]
 

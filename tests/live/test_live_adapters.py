@@ -6,6 +6,8 @@ The models are scripts here; the shapes are those of the APIs (`carpool.adapters
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -161,3 +163,46 @@ async def test_a_list_that_was_written_for_a_model_stands_in_for_a_server_until_
                 use = {"type": "tool_use", "id": "u", "name": "far__echo", "input": {"text": "twice"}}
                 (said,) = (await answer_anthropic(carpool, [use], toolbox))[0]["content"]
             assert said["content"] == "twice"
+
+
+class Said(SimpleNamespace):
+    """An object of a provider's package, as far as a program looks at it."""
+
+    def model_dump(self) -> Json:
+        return json.loads(json.dumps(self, default=vars))  # type: ignore[no-any-return]
+
+
+def model(*answers: Said) -> Any:
+    """A client of either provider that gives these answers, and keeps what it was asked."""
+    left, asked = list(answers), []
+
+    async def create(**request: Any) -> Said:
+        asked.append({**request, "messages": list(request["messages"])})
+        return left.pop(0)
+
+    by_openai = SimpleNamespace(completions=SimpleNamespace(create=create))
+    return SimpleNamespace(chat=by_openai, messages=SimpleNamespace(create=create), asked=asked)
+
+
+@behaviour("adapters:round-trip")
+async def test_the_page_does_what_it_says(shared: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Path(__file__).parents[2] / "docs" / "function-calling.md"
+    program: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        exec(compile(block, str(page), "exec"), program)
+    for name, value in shared.environ.items():
+        monkeypatch.setenv(name, value)
+    call = {"id": "c1", "type": "function", "function": {"name": LOOK, "arguments": '{"city": "Bern"}'}}
+    use = {"type": "tool_use", "id": "u1", "name": "here__picture", "input": {}}
+    wants, done = Said(tool_calls=[call], content=None), Said(content="Cold.", tool_calls=None)
+    openai = model(Said(choices=[Said(message=wants)]), Said(choices=[Said(message=done)]))
+    claude = model(Said(content=[Said(**use)]), Said(content=[Said(type="text", text="A dot.")]))
+    with trio.fail_after(LIMIT_S):
+        assert await program["ask_openai"](openai, "How is it?") == "Cold."
+        assert await program["ask_claude"](claude, "What is it?") == "A dot."
+    assert json.loads(openai.asked[1]["messages"][-1]["content"])[1] == {"city": "Bern"}
+    assert claude.asked[1]["messages"][-1]["content"][0]["content"][1]["type"] == "image"
+    source, target = shared.base / "functions.json", shared.base / "tools.json"
+    source.write_text(json.dumps(WRITTEN["openai"]))
+    program["convert"](source, target)
+    assert json.loads(target.read_text())["tools"] == mcp_tools(WRITTEN["openai"])

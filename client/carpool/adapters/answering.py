@@ -27,26 +27,26 @@ class Caller(Protocol):
         """The result of a tool: what MCP says, or an object with that as `raw`."""
 
 
-async def answer_openai(caller: Caller, answer: object, toolbox: Toolbox | None = None) -> list[Json]:
+async def answer_openai(
+    caller: Caller, answer: object, toolbox: Toolbox | None = None, *, whole: bool = False
+) -> list[Json]:
     """Run the calls in a model's answer, all at once; the messages to append behind it, in its order.
 
     `answer`: of chat completions (then the messages have the role `tool`) or of the Responses API (then they
     are `function_call_output` items), as JSON or as an object of the `openai` package. Empty where nothing is
     called. `toolbox`: the list that the model was given; then a name that is not in it is not called. A call
-    that raises is answered with what it raised; the others go on.
+    that raises is answered with what it raised; the others go on. `whole`: images stay images, which the
+    Responses API takes.
     """
     calls = openai_calls(answer)
     results = await _run(caller, calls, toolbox)
-    return [answered(call, result) for call, result in zip(calls, results, strict=True)]
+    return [answered(call, result, whole=whole) for call, result in zip(calls, results, strict=True)]
 
 
 async def answer_anthropic(
     caller: Caller, answer: object, toolbox: Toolbox | None = None, *, whole: bool = False
 ) -> list[Json]:
-    """The same for the Messages API: one user message with all results; empty where nothing is called.
-
-    With `whole` images stay images.
-    """
+    """The same for the Messages API: one user message with all results; empty where nothing is called."""
     calls = anthropic_calls(answer)
     results = await _run(caller, calls, toolbox)
     blocks = [answered(call, result, whole=whole) for call, result in zip(calls, results, strict=True)]

@@ -1,11 +1,11 @@
 """The tool calls in what a model wrote, and their results in the shape in which it reads them.
 
-Owns both shapes for each API. Sources: OpenAI API, chat completions (`message.tool_calls`, answered by
-messages of the role `tool`) and Responses (`function_call` items, answered by `function_call_output`);
-Anthropic Messages API (`tool_use` blocks, answered by `tool_result` blocks of one user message; images as
-base64 of four types; an error takes text only; a text is never empty). OpenAI: "the model does not always
-generate valid JSON": what cannot be read is a call too, with a `problem` in place of arguments, since both
-APIs refuse to go on while a call is without an answer.
+Owns both shapes for each API. Sources, as the types of the packages openai 3.54 and anthropic 2.12 have them:
+chat completions (`message.tool_calls`, answered by messages of the role `tool`, which hold text only) and
+Responses (`function_call` items, answered by `function_call_output`); the Messages API (`tool_use` blocks,
+answered by `tool_result` blocks of one user message; errors of the API add that a failure holds text only and
+that no text is blank). "The model does not always generate valid JSON" (OpenAI): what cannot be read is a
+call too, with a `problem` in place of arguments, since both APIs refuse to go on while one is unanswered.
 
 A text that says what is wrong never repeats what the model wrote. Knows nothing of: lists of tools, who runs
 a call.
@@ -13,10 +13,10 @@ a call.
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, NoReturn
 
-from carpool.adapters.flat import bytes_in, flatten, is_failure
+from carpool.adapters.flat import flatten, is_failure
 
 Json = dict[str, Any]
 Api = Literal["chat", "responses", "anthropic"]
@@ -72,17 +72,20 @@ def anthropic_calls(answer: object) -> list[ModelCall]:
 def answered(call: ModelCall, result: Mapping[str, Any], *, whole: bool = False) -> Json:
     """The result of a tool as the answer to this call: a message, an item or a block, by the call's API.
 
-    Flattened; with `whole` images stay images for the Messages API, which alone takes them here.
+    Flattened; with `whole` images stay images, where they can: not in chat completions, not in a failure.
     """
-    text, failed = flatten(result), is_failure(result)
+    failed = is_failure(result)
+    text = flatten(result)
+    seen = [] if failed or not whole else _parts(result)
     if call.api == "anthropic":
-        content = (_blocks(result) if whole and not failed else None) or text
         flag = {"is_error": True} if failed else {}
+        content = [_ANTHROPIC[kind](said) for kind, said in seen] or text
         return {"type": "tool_result", "tool_use_id": call.id, "content": content, **flag}
-    said = FAILED + text if failed else text
+    text = FAILED + text if failed else text
     if call.api == "responses":
-        return {"type": "function_call_output", "call_id": call.id, "output": said}
-    return {"role": "tool", "tool_call_id": call.id, "content": said}
+        output = [_RESPONSES[kind](said) for kind, said in seen] or text
+        return {"type": "function_call_output", "call_id": call.id, "output": output}
+    return {"role": "tool", "tool_call_id": call.id, "content": text}
 
 
 def failure(text: str) -> Json:
@@ -128,28 +131,40 @@ def _arguments(given: object) -> tuple[Json, str]:
     return dict(given), ""
 
 
-def _blocks(result: object) -> list[Json]:
-    """Content for the Messages API: images it takes as such, everything else as text."""
+def _parts(result: object) -> list[tuple[str, Any]]:
+    """`("image", (its type, its base64))` for each image that models take, `("text", …)` for all else."""
     content = result.get("content") if isinstance(result, Mapping) else None
-    found: list[Json] = []
+    found: list[tuple[str, Any]] = []
     for block in content if isinstance(content, list | tuple) else ():
         image = _image(block)
         text = "" if image else flatten({"content": [block]})
         if image:
-            found.append(image)
-        elif text.strip():  # "text content blocks must contain non-whitespace text"
-            found.append({"type": "text", "text": text})
+            found.append(("image", image))
+        elif text.strip():
+            found.append(("text", text))
     return found
 
 
-def _image(block: object) -> Json | None:
+def _image(block: object) -> tuple[str, str] | None:
     if not isinstance(block, Mapping) or block.get("type") != "image" or block.get("mimeType") not in _IMAGES:
         return None
     data = block.get("data")
-    if bytes_in(data) is None or not isinstance(data, str) or len(data) % 4 or not _BASE64.fullmatch(data):
+    if not isinstance(data, str) or len(data) % 4 or not _BASE64.fullmatch(data):
         return None
-    source = {"type": "base64", "media_type": block["mimeType"], "data": data}
-    return {"type": "image", "source": source}
+    return block["mimeType"], data
+
+
+_ANTHROPIC: Final[Mapping[str, Callable[[Any], Json]]] = {
+    "text": lambda text: {"type": "text", "text": text},
+    "image": lambda image: {
+        "type": "image",
+        "source": {"type": "base64", "media_type": image[0], "data": image[1]},
+    },
+}
+_RESPONSES: Final[Mapping[str, Callable[[Any], Json]]] = {
+    "text": lambda text: {"type": "input_text", "text": text},
+    "image": lambda image: {"type": "input_image", "image_url": "data:{};base64,{}".format(*image)},
+}
 
 
 def _plain(answer: object) -> object:

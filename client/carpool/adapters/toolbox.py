@@ -1,9 +1,9 @@
 """Tools in the list formats of model APIs, and the names that models then say back into the tools' own.
 
-Owns the table of names in both directions and the shape of each list. Sources: OpenAI API,
-`FunctionDefinition` of chat completions (a name has at most 64 of A-Z, a-z, 0-9, underscore and dash) and
-`FunctionTool` of the Responses API, where `strict` is true unless it is said; Anthropic Messages API,
-`ToolParam` (names match `^[a-zA-Z0-9_-]{1,64}$`).
+Owns the table of names in both directions and the shape of each list. Sources: the package openai 3.54,
+`FunctionDefinition` for chat completions (a name has at most 64 of A-Z, a-z, 0-9, underscore and dash) and
+`FunctionTool` for the Responses API, where `strict` must be said (left out it was true); anthropic 2.12,
+`ToolParam` (names match `^[a-zA-Z0-9_-]{1,64}$`: Messages API, "Define tools").
 
 Invariants: shown names are legal and distinct, whatever the list; a name depends on no other tool unless two
 fall on one (the rules are those of docs/names.md).

@@ -102,6 +102,34 @@ def test_arguments_lead_back_to_the_tools_own_schema() -> None:
     assert toolbox.arguments("do_it", {"a": "x", "b": None}) == {"a": "x"}
 
 
+@behaviour("adapters:names")
+def test_parameters_are_shown_by_legal_names_that_lead_back() -> None:
+    text = {"type": "string"}
+    keys = ["$filter", "_filter", "größe", "b" * 70, "$top", "fine.key"]
+    tool = {
+        "name": "find",
+        "inputSchema": {"type": "object", "properties": dict.fromkeys(keys, text), "required": ["$filter"]},
+    }
+    toolbox = Toolbox([tool])
+    schema = toolbox.anthropic()[0]["input_schema"]
+    shown = list(schema["properties"])
+    assert all(re.fullmatch(r"[a-zA-Z0-9_.-]{1,64}", key) for key in shown)
+    assert (shown[1], shown[2], shown[4], shown[5]) == ("_filter", "gr__e", "_top", "fine.key")
+    assert schema["required"] == [shown[0]]
+    assert toolbox.arguments("find", {key: key for key in shown}) == dict(zip(keys, shown, strict=True))
+    assert toolbox.openai(strict=True)[0]["function"]["parameters"]["required"] == shown
+    assert toolbox.arguments("find", dict.fromkeys(shown)) == {"$filter": None}
+
+
+@given(st.lists(st.text(st.characters(codec=None), max_size=70) | st.text("a._$", max_size=2), unique=True))
+def test_whatever_parameters_are_called_their_shown_names_are_legal_and_distinct(keys: list[str]) -> None:
+    tool = {"name": "t", "inputSchema": {"type": "object", "properties": {key: {} for key in keys}}}
+    toolbox = Toolbox([tool])
+    shown = list(toolbox.anthropic()[0]["input_schema"]["properties"])
+    assert all(re.fullmatch(r"[a-zA-Z0-9_.-]{1,64}", key) for key in shown)
+    assert toolbox.arguments("t", dict.fromkeys(shown, 1)) == dict.fromkeys(keys, 1)
+
+
 def test_of_two_tools_of_one_name_the_first_counts_and_one_without_a_name_is_refused() -> None:
     assert Toolbox([WEATHER, {**WEATHER, "description": "other"}]).anthropic()[0]["description"][:4] == "Says"
     with pytest.raises(ToolListError, match="tool 1 of the list has no name"):
@@ -224,7 +252,7 @@ def test_a_list_for_models_can_be_a_tools_file() -> None:
     st.dictionaries(
         st.text(min_size=1, max_size=70),
         st.dictionaries(
-            st.text(max_size=5),
+            st.text("abc_.-", min_size=1, max_size=5),
             st.sampled_from([{"type": "string"}, {"type": ["integer", "null"]}, {"enum": ["a"]}]),
             max_size=3,
         ),

@@ -51,7 +51,7 @@ async def test_a_model_of_chat_completions_is_served(shared: Daemon) -> None:
             functions = {each["function"]["name"]: each["function"] for each in toolbox.openai(strict=True)}
             assert len(functions) == 5
             assert all(LEGAL.fullmatch(name) for name in functions)
-            assert functions[LOOK]["parameters"]["required"] == ["city", "unit", "days"]
+            assert functions[LOOK]["parameters"]["required"] == ["city", "unit", "_in_detail", "days"]
             assert "$defs" in functions[LOOK]["parameters"]
             assert functions["here__either"]["parameters"]["properties"].keys() == {"url", "id"}
             long = next(name for name in functions if "longer" in name)
@@ -104,13 +104,13 @@ async def test_a_model_of_the_messages_api_is_served(shared: Daemon) -> None:
             )
             wanted = [
                 {"type": "text", "text": "I look."},
-                {"type": "tool_use", "id": "u1", "name": LOOK, "input": {"city": "Rom", "unit": "F"}},
+                {"type": "tool_use", "id": "u1", "name": LOOK, "input": {"city": "Rom", "_in_detail": True}},
                 {"type": "tool_use", "id": "u2", "name": "here__picture", "input": {}},
                 {"type": "tool_use", "id": "u3", "name": "here__either", "input": {"other": None}},
             ]
             (message,) = await answer_anthropic(carpool, {"content": wanted}, toolbox, whole=True)
     looked, picture, refused = message["content"]
-    assert json.loads(looked["content"][0]["text"]) == ["look.up (now)", {"city": "Rom", "unit": "F"}]
+    assert json.loads(looked["content"][0]["text"]) == ["look.up (now)", {"city": "Rom", "$in detail": True}]
     assert [block["type"] for block in picture["content"]] == ["text", "image", "text"]
     assert (refused["is_error"], refused["content"]) == (True, "null is not of type 'string'")
 

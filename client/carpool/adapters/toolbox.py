@@ -13,8 +13,9 @@ Knows nothing of: how a model is asked, who runs a call.
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from carpool.adapters.keys import with_legal_keys
 from carpool.adapters.nulls import without_nulls
 from carpool.adapters.parameters import as_object
 from carpool.adapters.strict import NotStrictError, strict
@@ -26,6 +27,15 @@ Json = dict[str, Any]
 
 _NOBODY = ServerName("")
 """Names of a list are whole names already: nothing is put in front."""
+
+
+class _Form(NamedTuple):
+    """One tool's parameters as models are shown them."""
+
+    parameters: Json
+    keys: dict[str, str]
+    """What parameters stand for that are shown by another name."""
+    lost: str
 
 
 class Listed(Protocol):
@@ -55,6 +65,7 @@ class Toolbox:
             if not isinstance(name, str):
                 raise ToolListError(f"tool {at} of the list has no name")
             self._tools.setdefault(name, found)
+        self._forms: dict[str, _Form] = {}
         self._shown = qualify_all(((_NOBODY, name) for name in self._tools), {_NOBODY: ""})
         self._resolver = Resolver(self._shown)
 
@@ -97,9 +108,9 @@ class Toolbox:
     def not_strict(self) -> dict[str, str]:
         """The tools' own names of those that have no strict form, and why."""
         reasons = {}
-        for name, tool in self._tools.items():
+        for name in self._tools:
             try:
-                strict(as_object(tool.get("inputSchema")).schema)
+                strict(self._form(name).parameters)
             except NotStrictError as error:
                 reasons[name] = str(error)
         return reasons
@@ -116,13 +127,23 @@ class Toolbox:
     def arguments(self, name: str, arguments: Mapping[str, Any]) -> Json:
         """What a model wrote for a tool (by the name it is shown), as the tool's own schema wants it.
 
-        `null` that the strict form stands for "left out" with is left out. Raises `UnknownToolError`.
+        Parameters that were shown by another name have their own again; `null` that means "left out" is left
+        out. Raises `UnknownToolError`.
         """
-        return without_nulls(self._tools[self.original(name)].get("inputSchema"), arguments)
+        own = self.original(name)
+        keys = self._form(own).keys
+        said = {keys.get(key, key): value for key, value in arguments.items()}
+        return without_nulls(self._tools[own].get("inputSchema"), said)
+
+    def _form(self, name: str) -> _Form:
+        if name not in self._forms:
+            schema, lost = as_object(self._tools[name].get("inputSchema"))
+            self._forms[name] = _Form(*with_legal_keys(schema), lost)
+        return self._forms[name]
 
     def _function(self, name: str, description_chars: int | None, *, with_strict: bool) -> Json:
         tool = self._tools[name]
-        parameters, lost = as_object(tool.get("inputSchema"))
+        parameters, _, lost = self._form(name)
         said = tool.get("description") or tool.get("title")
         description = said if isinstance(said, str) else ""
         if lost:

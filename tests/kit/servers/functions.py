@@ -15,6 +15,7 @@ CITY = {
     "properties": {
         "city": {"type": "string", "description": "Where."},
         "unit": {"enum": ["C", "F"], "default": "C"},
+        "$in detail": {"type": "boolean"},
         "days": {"type": "array", "items": {"$ref": "#/$defs/Day"}},
     },
     "required": ["city"],

@@ -80,11 +80,20 @@ def ps(as_json: bool) -> None:
     click.echo(ps_page(facts, rows))
 
 
+_FORMATS = ("openai", "openai-responses", "anthropic")
+
+
 @click.command()
 @click.argument("name", required=False)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(_FORMATS),
+    help="The list that a model API takes as `tools`, as JSON (docs/function-calling.md).",
+)
 @workspace_option
 @json_option
-def tools(name: str | None, workspace: str, as_json: bool) -> None:
+def tools(name: str | None, form: str | None, *, workspace: str, as_json: bool) -> None:
     """List the tools agents see, or explain one NAME in any spelling. Starts carpool when it does not run."""
     with open_door(control=True, start=True, workspace=workspace) as door:
         answer = ask(door, "carpool/tools", {"name": name} if name else {}, timeout_s=60)
@@ -92,7 +101,9 @@ def tools(name: str | None, workspace: str, as_json: bool) -> None:
     problem = answer.get("error") or (
         f"no tool is called {name!r}; `carpool tools` lists all" if name else ""
     )
-    if as_json:
+    if form:
+        print_json(_in_form(found, form))
+    elif as_json:
         print_json(found)
     elif found and name:
         click.echo("\n\n".join(_explained(tool) for tool in found))
@@ -101,8 +112,24 @@ def tools(name: str | None, workspace: str, as_json: bool) -> None:
         click.echo(display.columns(["NAME", "SERVER", "DESCRIPTION"], rows))
     if not found and (name or answer.get("error")):
         fail(_sentence(problem))
-    if not found and not as_json:
+    if not found and not as_json and not form:
         click.echo("no tools: no server is configured, or none has told its tools; see `carpool status`")
+
+
+def _in_form(found: list[Facts], form: str) -> list[Facts]:
+    from carpool.adapters import Toolbox  # late: no other verb of these needs it
+
+    toolbox = Toolbox(
+        {**(tool.get("definition") or {}), "name": tool["name"], "description": tool["description"]}
+        for tool in found
+    )
+    match form:
+        case "openai":
+            return toolbox.openai()
+        case "openai-responses":
+            return toolbox.openai_responses()
+        case _:
+            return toolbox.anthropic()
 
 
 _ROLES = "launcher broker supervisor spawner shim"

@@ -173,6 +173,14 @@ def test_objects_are_closed_and_require_everything_at_every_depth() -> None:
     assert strict(schema({}))["additionalProperties"] is False
 
 
+def test_a_reference_into_another_property_is_a_copy_of_it() -> None:
+    found = strict(schema({"a": TEXT, "b": {"$ref": "#/properties/a", "description": "too"}}, "b"))
+    assert found["properties"] == {
+        "a": {"type": ["string", "null"]},
+        "b": {"type": "string", "description": "too"},
+    }
+
+
 def test_a_schema_that_holds_itself_has_a_strict_form() -> None:
     tree = schema({"children": {"type": "array", "items": {"$ref": "#/$defs/T"}}}, "children")
     found = strict(schema({"t": {"$ref": "#/$defs/T"}}, "t", **{"$defs": {"T": tree}}))
@@ -199,9 +207,10 @@ def test_a_schema_that_holds_itself_has_a_strict_form() -> None:
         ({"type": ["string", {}]}, "p is of a type that JSON Schema does not have"),
         ({"anyOf": []}, "p has an 'anyOf' of nothing"),
         ({"type": "string", "anyOf": [TEXT]}, "p has 'anyOf' beside 'type'"),
-        ({"$ref": "#/$defs/none"}, "p refers to something that is not in its definitions"),
-        ({"$ref": "https://example.org/s"}, "p refers to something that is not in its definitions"),
+        ({"$ref": "#/$defs/none"}, "p refers to something that is not in it"),
+        ({"$ref": "https://example.org/s"}, "p refers to something that is not in it"),
         ({"$ref": "#/$defs/D", "minimum": 1}, "p has '$ref' beside 'minimum'"),
+        (schema({"q": {"$ref": "#/properties/p"}}), "p.q.q holds itself without a definition"),
         (schema({"q": {"if": {}}}), "p.q uses 'if'"),
         (schema({"a": TEXT}, "b"), "p requires 'b' and does not describe it"),
         ({"type": "string", "enum": "abc"}, "p has an 'enum' that is no list"),

@@ -1044,6 +1044,18 @@ _ADAPTERS: Final = {
     "adapters:schemas": Behaviour(
         "issue 7", "Every schema becomes one that model APIs take, and says what of it they cannot be told."
     ),
+    "adapters:names": Behaviour(
+        "issue 7", "Whatever tools are called, model APIs get legal names, each once, that lead back."
+    ),
+    "adapters:lists": Behaviour(
+        "issue 7", "Lists of tools for OpenAI's APIs and Anthropic's are read as MCP's, and made of them."
+    ),
+    "adapters:calls": Behaviour(
+        "issue 7", "Every call that a model writes is answered in its API's shape, also what cannot be read."
+    ),
+    "adapters:round-trip": Behaviour(
+        "issue 7", "A model's calls in each API's form run at once on real servers, and each is answered."
+    ),
     "adapters:strict": Behaviour(
         "issue 7",
         "What a model writes in the strict form fits the tool's own schema; a schema without one says why.",

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from carpool import display, dry_run
+from carpool.adapters import as_success
 from carpool.cli import (
     EXIT_FAILED,
     EXIT_USAGE,
@@ -64,6 +65,9 @@ class _Progress(msgspec.Struct):
     is_flag=True,
     help="Only check the arguments against the tool's schema, as it is listed; no server is started.",
 )
+@click.option(
+    "--flat", is_flag=True, help="Show the result as models read it; with --json: {success, output}."
+)
 @json_option
 def call(
     name: str,
@@ -73,6 +77,7 @@ def call(
     profile: str,
     workspace: str,
     only_check: bool,
+    flat: bool,
     as_json: bool,
 ) -> None:
     """Call the tool NAME (any spelling `carpool tools NAME` knows). Exit code 1: its answer is an error."""
@@ -84,13 +89,16 @@ def call(
         try:
             result = _called(door, params, timeout_s)
         except AnsweredError as error:
+            if as_json and flat:
+                print_json({"success": False, "output": str(error)})
+                raise click.exceptions.Exit(EXIT_FAILED) from None
             if as_json:
                 click.echo(f'{{"error": {display.ascii_json(bytes(error.error))}}}')
                 raise click.exceptions.Exit(EXIT_FAILED) from None
             fail(str(error) or "the call was answered with an error")
         except DoorError as error:
             fail_at(error)
-    is_error = _show(result, as_json)
+    is_error = _show_flat(result, as_json) if flat else _show(result, as_json)
     if is_error:
         raise click.exceptions.Exit(EXIT_FAILED)
 
@@ -175,6 +183,20 @@ def _show(result: msgspec.Raw, as_json: bool) -> bool:
         for block in read.content:
             click.echo(_block(block), err=read.is_error)
     return read is not None and read.is_error
+
+
+def _show_flat(result: msgspec.Raw, as_json: bool) -> bool:
+    """Print the result as one text; whether it is an error."""
+    try:
+        whole = json.loads(bytes(result))
+    except (ValueError, RecursionError):  # legal JSON that Python does not read: digits, depth
+        whole = bytes(result).decode("utf-8", "replace")
+    said = as_success(whole)
+    if as_json:
+        print_json(said)
+    else:
+        click.echo(display.printable(said["output"], lines=True), err=not said["success"])
+    return not said["success"]
 
 
 def _read(result: msgspec.Raw) -> _Result | None:

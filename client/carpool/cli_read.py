@@ -80,13 +80,24 @@ def ps(as_json: bool) -> None:
     click.echo(ps_page(facts, rows))
 
 
+_FORMATS = ("openai", "openai-responses", "anthropic")
+
+
 @click.command()
 @click.argument("name", required=False)
 @click.option("--tag", default="", help="Only tools of servers with this tag.")
 @click.option("--tokens", is_flag=True, help="What they cost a model that is shown them, the most first.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(_FORMATS),
+    help="The list that a model API takes as `tools`, as JSON (docs/function-calling.md).",
+)
 @workspace_option
 @json_option
-def tools(name: str | None, tag: str, *, tokens: bool, workspace: str, as_json: bool) -> None:
+def tools(
+    name: str | None, tag: str, form: str | None, *, tokens: bool, workspace: str, as_json: bool
+) -> None:
     """List the tools agents see, or explain one NAME in any spelling. Starts carpool when it does not run."""
     with open_door(control=True, start=True, workspace=workspace) as door:
         answer = ask(door, "carpool/tools", {"name": name} if name else {}, timeout_s=60)
@@ -96,7 +107,9 @@ def tools(name: str | None, tag: str, *, tokens: bool, workspace: str, as_json: 
     problem = answer.get("error") or (
         f"no tool is called {name!r}; `carpool tools` lists all" if name else ""
     )
-    if as_json:
+    if form:
+        print_json(_in_form(found, form))
+    elif as_json:
         print_json([{**tool, "tokens": tool_costs.tokens_of(tool)} for tool in found] if tokens else found)
     elif found and tokens:
         click.echo(tool_costs.costs_page(found))
@@ -107,10 +120,26 @@ def tools(name: str | None, tag: str, *, tokens: bool, workspace: str, as_json: 
         click.echo(display.columns(["NAME", "SERVER", "DESCRIPTION"], rows))
     if not found and (name or answer.get("error")):
         fail(_sentence(problem))
-    if not found and not as_json and tag:
+    if not found and not as_json and not form and tag:
         click.echo(f"no tools: no server that offers any has the tag {display.printable(tag)}")
-    elif not found and not as_json:
+    elif not found and not as_json and not form:
         click.echo("no tools: no server is configured, or none has told its tools; see `carpool status`")
+
+
+def _in_form(found: list[Facts], form: str) -> list[Facts]:
+    from carpool.adapters import Toolbox  # late: no other verb of these needs it
+
+    toolbox = Toolbox(
+        {**(tool.get("definition") or {}), "name": tool["name"], "description": tool["description"]}
+        for tool in found
+    )
+    match form:
+        case "openai":
+            return toolbox.openai()
+        case "openai-responses":
+            return toolbox.openai_responses()
+        case _:
+            return toolbox.anthropic()
 
 
 _ROLES = "launcher broker supervisor spawner shim"

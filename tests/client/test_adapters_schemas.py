@@ -151,6 +151,7 @@ def test_arms_without_an_end_end() -> None:
         ),
         ({"type": "string", "format": "uuid"}, {"type": ["string", "null"], "format": "uuid"}),
         ({"type": "string", "format": "uri"}, {"type": ["string", "null"]}),
+        ({"type": "string", "format": ["uri"]}, {"type": ["string", "null"]}),
         ({"type": "string", "pattern": "^a"}, {"type": ["string", "null"], "pattern": "^a"}),
         ({"type": "string", "pattern": "(?!a)"}, {"type": ["string", "null"]}),
         ({"type": "number", "minimum": 0}, {"type": ["number", "null"], "minimum": 0}),
@@ -170,6 +171,14 @@ def test_objects_are_closed_and_require_everything_at_every_depth() -> None:
     closed = schema({"x": TEXT, "y": {"type": ["integer", "null"]}}, "x", "y", additionalProperties=False)
     assert found["properties"] == {"a": closed, "b": {"type": "array", "items": closed}}
     assert strict(schema({}))["additionalProperties"] is False
+
+
+def test_a_reference_into_another_property_is_a_copy_of_it() -> None:
+    found = strict(schema({"a": TEXT, "b": {"$ref": "#/properties/a", "description": "too"}}, "b"))
+    assert found["properties"] == {
+        "a": {"type": ["string", "null"]},
+        "b": {"type": "string", "description": "too"},
+    }
 
 
 def test_a_schema_that_holds_itself_has_a_strict_form() -> None:
@@ -194,11 +203,14 @@ def test_a_schema_that_holds_itself_has_a_strict_form() -> None:
         ({"not": TEXT}, "p uses 'not'"),
         ({"allOf": [TEXT, {"minLength": 1}]}, "p uses 'allOf'"),
         ({"minimum": 1}, "p says no type"),
+        ({"type": "any"}, "p is of a type that JSON Schema does not have"),
+        ({"type": ["string", {}]}, "p is of a type that JSON Schema does not have"),
         ({"anyOf": []}, "p has an 'anyOf' of nothing"),
         ({"type": "string", "anyOf": [TEXT]}, "p has 'anyOf' beside 'type'"),
-        ({"$ref": "#/$defs/none"}, "p refers to something that is not in its definitions"),
-        ({"$ref": "https://example.org/s"}, "p refers to something that is not in its definitions"),
+        ({"$ref": "#/$defs/none"}, "p refers to something that is not in it"),
+        ({"$ref": "https://example.org/s"}, "p refers to something that is not in it"),
         ({"$ref": "#/$defs/D", "minimum": 1}, "p has '$ref' beside 'minimum'"),
+        (schema({"q": {"$ref": "#/properties/p"}}), "p.q.q holds itself without a definition"),
         (schema({"q": {"if": {}}}), "p.q uses 'if'"),
         (schema({"a": TEXT}, "b"), "p requires 'b' and does not describe it"),
         ({"type": "string", "enum": "abc"}, "p has an 'enum' that is no list"),
@@ -263,6 +275,21 @@ FILTERS = schema(
 )
 def test_null_for_what_may_only_be_left_out_is_left_out(said: Json, meant: Json) -> None:
     assert without_nulls(FILTERS, said) == meant
+
+
+@behaviour("adapters:strict")
+@pytest.mark.parametrize("more", [{}, {"additionalProperties": False}])
+def test_null_for_what_only_another_arm_of_the_top_describes_is_left_out(more: Json) -> None:
+    noted = {"kind": {"const": "id"}, "note": {"type": ["string", "null"]}}
+    union = {
+        "oneOf": [schema({"url": TEXT, "size": WHOLE}, "url", **more), schema(noted, "kind", "note", **more)]
+    }
+    form = strict(as_object(union).schema)
+    by_url: Json = {**dict.fromkeys(form["required"]), "url": "x"}
+    assert without_nulls(union, by_url) == {"url": "x"}
+    by_note: Json = {**dict.fromkeys(form["required"]), "kind": "id"}
+    assert without_nulls(union, by_note) == {"kind": "id", "note": None}
+    assert without_nulls(union, {"url": "x", "unknown": None}) == {"url": "x", "unknown": None}
 
 
 def test_arguments_of_a_tool_without_a_schema_stay() -> None:
@@ -339,7 +366,21 @@ def test_whatever_the_strict_form_lets_a_model_write_fits_the_schema_of_the_tool
     jsonschema.Draft202012Validator(tool).validate(without_nulls(tool, arguments))
 
 
-WORDS = ["type", "properties", "required", "anyOf", "oneOf", "allOf", "$ref", "$defs", "a", "items", "enum"]
+WORDS = [
+    "type",
+    "properties",
+    "required",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "$ref",
+    "$defs",
+    "a",
+    "items",
+    "enum",
+    "format",
+    "const",
+]
 
 
 @given(

@@ -192,6 +192,22 @@ def test_one_tool_is_explained_in_any_spelling_and_an_unknown_one_is_a_failure(
     assert "tyme" in unknown.stderr
 
 
+@pytest.mark.usefixtures("broker")
+def test_tools_are_listed_in_the_form_of_a_model_api(house: House) -> None:
+    shown = json.loads(house.run("tools", "--format", "anthropic").stdout)
+    assert shown[0] == {
+        "name": "time__now",
+        "description": "Tell the time.",
+        "input_schema": {"type": "object", "properties": {}},
+    }
+    (one,) = json.loads(house.run("tools", "time.now", "--format", "openai").stdout)
+    assert (one["type"], one["function"]["name"]) == ("function", "time__now")
+    (one,) = json.loads(house.run("tools", "time.now", "--format", "openai-responses").stdout)
+    assert (one["type"], one["name"], one["strict"]) == ("function", "time__now", False)
+    unknown = house.run("tools", "tyme", "--format", "openai")
+    assert (unknown.returncode, unknown.stdout) == (1, "[]\n")
+
+
 def test_call_greets_and_prints_the_text(house: House, broker: FakeBroker) -> None:
     done = house.run("call", "time__now", "--args", '{"zone":\r\n "UTC"}')
     assert (done.returncode, done.stdout) == (0, '{"zone": "UTC"}\\x1b[2J\n')
@@ -211,6 +227,20 @@ def test_call_json_prints_the_result_object_and_exits_1_when_it_is_an_error(
     assert refused.returncode == 1
     assert json.loads(refused.stdout)["error"]["code"] == -32602
     assert "\x1b" not in done.stdout
+
+
+@pytest.mark.usefixtures("broker")
+def test_a_flat_result_is_one_text_and_for_programs_whether_it_worked(house: House) -> None:
+    done = house.run("call", "time__now", "--args", '{"zone": "UTC"}', "--flat")
+    assert (done.returncode, done.stdout) == (0, '{"zone": "UTC"}\\x1b[2J\n')
+    failed = house.run("call", "git__log", "--flat")
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert "{}" in failed.stderr
+    told = house.run("call", "time__now", "--flat", "--json")
+    assert json.loads(told.stdout) == {"success": True, "output": "{}\x1b[2J"}
+    refused = house.run("call", "unknown", "--flat", "--json")
+    assert refused.returncode == 1
+    assert json.loads(refused.stdout)["success"] is False
 
 
 def test_a_call_whose_broker_dies_is_said_to_have_been_executed_perhaps(house: House) -> None:

@@ -42,12 +42,17 @@ def flatten(result: Mapping[str, Any]) -> str:
         text = _encodable(_text(result))
     except RecursionError:  # a result that was made in this process may hold itself
         text = _bracket("result", "nested too deep")
-    return text or (SILENT_FAILURE if _is_error(result) else "")
+    return text or (SILENT_FAILURE if is_failure(result) else "")
 
 
 def as_success(result: Mapping[str, Any]) -> dict[str, Any]:
     """`{"success": bool, "output": str}`: whether the tool says that it worked, and its text."""
-    return {"success": not _is_error(result), "output": flatten(result)}
+    return {"success": not is_failure(result), "output": flatten(result)}
+
+
+def is_failure(result: object) -> bool:
+    """Whether the tool says that it failed."""
+    return isinstance(result, Mapping) and result.get("isError") is True
 
 
 def parts(content: object) -> list[str]:
@@ -132,10 +137,6 @@ def _json(value: object) -> str:
 
 def _listed(value: object) -> list[object]:
     return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _is_error(result: object) -> bool:
-    return isinstance(result, Mapping) and result.get("isError") is True
 
 
 def _encodable(text: str) -> str:

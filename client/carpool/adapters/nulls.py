@@ -10,7 +10,7 @@ Knows nothing of: names, model APIs.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from carpool.adapters.parameters import Schema, arms, followed, properties_of, required_of
+from carpool.adapters.parameters import Schema, arms, as_object, followed, properties_of, required_of
 
 _MAX_SCHEMAS: Final = 20_000
 """Looked at for one call; past that every `null` stays. Arms that refer to each other never end."""
@@ -31,18 +31,33 @@ def without_nulls(schema: object, arguments: Mapping[str, Any]) -> dict[str, Any
     if not isinstance(schema, Mapping):
         return given
     try:
-        meant: dict[str, Any] = _Reading(schema).of(schema, given)
+        return _Reading(schema, given).whole()
     except RecursionError:  # a schema that holds itself, and a value as deep
         return given
-    return meant
 
 
 class _Reading:
     """One call's arguments, read with the schema of its tool."""
 
-    def __init__(self, root: Schema) -> None:
+    def __init__(self, root: Schema, given: dict[str, Any]) -> None:
         self._root = root
+        self._given = given
+        self._shown = properties_of(as_object(root).schema)
+        """What models are shown at the top: the properties of all arms of a union there."""
         self._left = _MAX_SCHEMAS
+
+    def whole(self) -> dict[str, Any]:
+        described: set[str] = set()
+        for each in self._describing(self._root, self._given):
+            described.update(properties_of(each), required_of(each))
+        meant: dict[str, Any] = self.of(self._root, self._given)
+        return {
+            name: each for name, each in meant.items() if name in described or not self._is_of_an_arm(name)
+        }
+
+    def _is_of_an_arm(self, name: str) -> bool:
+        """Whether it is left out by the word `null`, if only an arm that is not meant describes it."""
+        return self._given[name] is None and name in self._shown
 
     def of(self, schema: object, value: Any) -> Any:
         """`value` without what is `null` and may only be left out, where `schema` describes it."""
@@ -100,7 +115,9 @@ class _Reading:
         properties, required = properties_of(top), required_of(top)
         if any(name not in value for name in required):
             return False
-        if top.get("additionalProperties") is False and not value.keys() <= properties.keys():
+        is_whole = value is self._given
+        names = [name for name in value if not (is_whole and self._is_of_an_arm(name))]
+        if top.get("additionalProperties") is False and not properties.keys() >= set(names):
             return False
         return all(
             self._fits(schema, value[name])

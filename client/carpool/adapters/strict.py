@@ -28,9 +28,8 @@ _KEPT: Final = frozenset(
     {"title", "description", "enum", "const", "multipleOf", "minItems", "maxItems"}
     | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 )
-_FORMATS: Final = frozenset(
-    {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
-)
+_FORMATS: Final = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid")
+_TYPES: Final = ("string", "number", "integer", "boolean", "null", "object", "array")
 _REFUSED: Final = (
     *("not", "if", "dependentRequired", "dependentSchemas", "dependencies", "patternProperties"),
     *("prefixItems", "$dynamicRef", "$recursiveRef"),
@@ -58,6 +57,7 @@ class _Form:
 
     def __init__(self, root: Schema) -> None:
         self._root = root
+        self._copying: list[str] = []
         self._schemas = self._properties = self._values = self._chars = 0
 
     def whole(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class _Form:
             if key in schema:
                 return self._union(schema, key, path, level)
         if "$ref" in schema:
-            return self._reference(schema, path)
+            return self._reference(schema, path, level)
         return self._typed(schema, path, level)
 
     def _union(self, schema: Schema, key: str, path: str, level: int) -> dict[str, Any]:
@@ -97,18 +97,29 @@ class _Form:
         # `oneOf` only forbids what fits twice: nothing that a model writes needs that.
         return _said(schema, {"anyOf": [self._schema(each, path, level) for each in variants]})
 
-    def _reference(self, schema: Schema, path: str) -> dict[str, Any]:
+    def _reference(self, schema: Schema, path: str, level: int) -> dict[str, Any]:
         ref = schema["$ref"]
         beside = schema.keys() - _SAYS_ONLY - {"$ref"}
         if beside:
             raise _no(path, f"has '$ref' beside {_listed(beside)}")
-        at_home = isinstance(ref, str) and (
-            ref == "#" or (ref.startswith(("#/$defs/", "#/definitions/")) and ref.count("/") == 2)
-        )
-        if not at_home or pointed(self._root, ref) is None:
-            raise _no(path, "refers to something that is not in its definitions")
+        target = pointed(self._root, ref)
+        if target is None:
+            raise _no(path, "refers to something that is not in it")
+        is_defined = ref == "#" or (ref.startswith(("#/$defs/", "#/definitions/")) and ref.count("/") == 2)
+        if (
+            not is_defined
+        ):  # into another property, as zod's JSON Schema has it: that one's form may take null
+            return self._copied(ref, {**target, **_said(schema, {})}, path, level)
         said = _said(schema, {})
         return {"anyOf": [{"$ref": ref}], **said} if said else {"$ref": ref}
+
+    def _copied(self, ref: str, schema: Schema, path: str, level: int) -> dict[str, Any]:
+        if ref in self._copying:
+            raise _no(path, "holds itself without a definition")
+        self._copying.append(ref)
+        form = self._schema(schema, path, level)
+        self._copying.pop()
+        return form
 
     def _typed(self, schema: Schema, path: str, level: int) -> dict[str, Any]:
         kinds = _kinds(schema, path)
@@ -171,9 +182,9 @@ def _only_part(schema: Schema, path: str) -> Schema:
 def _kinds(schema: Schema, path: str) -> list[str]:
     """The types that a schema names, or that follow from what else it says."""
     kind = schema.get("type")
-    if isinstance(kind, str):
+    if kind in _TYPES:
         return [kind]
-    if isinstance(kind, list | tuple) and kind and all(isinstance(each, str) for each in kind):
+    if isinstance(kind, list | tuple) and kind and all(each in _TYPES for each in kind):
         return list(kind)
     if kind is None and "properties" in schema:
         return ["object"]
@@ -184,7 +195,7 @@ def _kinds(schema: Schema, path: str) -> list[str]:
         kinds = {_SCALARS.get(type(each)): None for each in values}
         if None not in kinds:
             return [each for each in kinds if each is not None]
-    raise _no(path, "says no type")
+    raise _no(path, "says no type" if kind is None else "is of a type that JSON Schema does not have")
 
 
 def _said(schema: Schema, done: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from carpool_broker.core.effects import Acknowledge, ReplyStateless, SayListChan
 from carpool_broker.core.events import Notice
 from carpool_broker.core.interests import MAX_WATCHED
 from carpool_broker.core.listens import MAX_LISTENS, MAX_URIS
-from carpool_protocol.ids import EMPTY_OBJECT, RawJson, SessionId
+from carpool_protocol.ids import EMPTY_OBJECT, Epoch, RawJson, SessionId
 from carpool_protocol.messages import Discover, Updated, Watch
 from tests.broker.stateless_rig import ONE, PLAIN, TWO, A, B, Rig
 from tests.broker.supervisors import supervisor_comes
@@ -54,6 +54,19 @@ def test_a_server_without_subscriptions_grants_none() -> None:
     rig = Rig()
     rig.catalog(A, "x", features=["tools", "resources"])
     assert listen(rig, R1, uris=(FILE,)) == [Acknowledge(ONE, R1, (), ())]
+
+
+def test_listens_that_come_from_an_earlier_broker_say_that_lists_may_be_others_now() -> None:
+    """What became of them while no broker was there nobody was told."""
+    rig = Rig(told=False)
+    listen(rig, R1, "tools", "prompts")
+    listen(rig, R2, "tools", uris=(FILE,))
+    back = rig.feed(ev.AgentResumed(ONE, Epoch(""), (), ()))
+    said = [each for each in back if isinstance(each, SayListChanged)]
+    assert said == [SayListChanged(ONE, family, R1) for family in ("tools", "prompts")]
+    later = [*rig.catalog(A, "x"), *rig.catalog(B, "y")]
+    at = later.index(Acknowledge(ONE, R2, ("tools",), (FILE,)))
+    assert SayListChanged(ONE, "tools", R2) in later[at:], "once it is in force, and behind that"
 
 
 def test_uris_of_servers_that_have_not_told_their_catalogs_wait_for_them() -> None:

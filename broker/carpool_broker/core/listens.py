@@ -118,9 +118,25 @@ class Listens:
         uris = tuple(uri for uri, _ in routes)
         listen.tasks = self._tasks.of(session, event.tasks)
         self._out(Acknowledge(session.id, event.id, listen.families, uris, listen.tasks))
+        if listen.in_doubt:
+            self._say_old(session, listen)
         self._tasks.heard(listen.tasks, event.id, on=True)
         if news:
             self._watching.say_interests()
+
+    def resumed(self, session: Session) -> None:
+        """This session has come from an earlier broker, with the listens that were in force there. Nobody has
+        told it what became of the lists between the two: each says that they have changed.
+        """
+        for listen in session.listens.values():
+            listen.in_doubt = True
+            if listen.granted:
+                self._say_old(session, listen)
+
+    def _say_old(self, session: Session, listen: Listen) -> None:
+        listen.in_doubt = False
+        for family in listen.families:
+            self._out(SayListChanged(session.id, family, listen.event.id))
 
     def changed(self, session: Session, families: Iterable[Notice]) -> None:
         """Lists that this session sees are others now: every listen for them says so, each time."""

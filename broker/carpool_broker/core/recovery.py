@@ -191,6 +191,7 @@ class Recovery:
         """A session has come back. Its requests are in its books from now on."""
         self._back[session.id] = event.supervisor
         self._before.resumed(session.id, event.asks, now)
+        self._requests.listens.resumed(session)
         session.called.update(self._held.pop(session.id, ()))
         for told in bereft.came_back(session, event.stateful):
             self._out(told)

@@ -85,12 +85,14 @@ class Owed:
 class Listen:
     """One `subscriptions/listen`."""
 
-    __slots__ = ("event", "families", "granted", "places", "tasks")
+    __slots__ = ("event", "families", "granted", "in_doubt", "places", "tasks")
 
     def __init__(self, event: AgentListened) -> None:
         self.event = event
         self.granted = False
         """False: it waits for catalogs."""
+        self.in_doubt = False
+        """It was in force at an earlier broker: lists may have changed since that spoke last."""
         self.places: tuple[tuple[ServerName, str], ...] = ()
         """What it is subscribed to: servers, and their own URIs."""
         self.families: tuple[Notice, ...] = ()

@@ -275,6 +275,40 @@ def test_a_call_whose_user_was_sent_to_urls_is_said_again_by_the_next_broker(rem
         assert again.call != call.call
 
 
+def test_a_retry_of_a_call_that_had_ended_is_good_once_at_the_next_broker_too() -> None:
+    rig = Rig(life=0)
+    rig.link()
+    rig.come(greets=False)
+    (call,) = only(rig.feed(says()), Call)
+    url = RawJson(b'{"mode":"url"}')
+    sent_away = {"is_error": True, "body": EMPTY_OBJECT, "urls_first": True, "urls": (url,)}
+    said, _ = rig.feed(Answered(call.call, **sent_away))  # type: ignore[arg-type]
+    after = Rig()
+    after.link()
+    after.resume(greets=False)
+    first, second = (
+        after.feed(says(request, state=said.state, given={said.inputs[0].key: MORE})) for request in "23"
+    )
+    assert [type(each) for each in first] == [Call]
+    assert b"bad_request_state" in second[0].body
+    said, _ = after.feed(Answered(first[0].call, **sent_away))  # type: ignore[arg-type]
+    third = says("4", state=said.state, given={said.inputs[0].key: MORE})
+    assert [type(each) for each in after.feed(third)] == [Call], "the token of a later round is another"
+
+
+def test_a_token_for_a_call_of_an_earlier_broker_that_ends_here_is_good_once() -> None:
+    rig = Rig()
+    rig.link(recorded(7))
+    rig.resume(says(), greets=False)
+    url = RawJson(b'{"mode":"url"}')
+    said, _ = rig.feed(Answered(OLD, is_error=True, body=EMPTY_OBJECT, urls_first=True, urls=(url,)))
+    first, second = (
+        rig.feed(says(request, state=said.state, given={said.inputs[0].key: MORE})) for request in "23"
+    )
+    assert [type(each) for each in first] == [Call]
+    assert b"bad_request_state" in second[0].body
+
+
 def test_calls_of_earlier_brokers_have_their_number_in_tokens_made_here() -> None:
     record, said = parked(("q1", ""))
     rig = Rig()

@@ -28,7 +28,7 @@ from carpool_broker.core.events import AgentCalled
 from carpool_broker.core.ledger import Ledger
 from carpool_broker.core.replies import refusal
 from carpool_broker.core.session import Owed, Session
-from carpool_broker.core.tokens import Token, Tokens
+from carpool_broker.core.tokens import Spent, Token, Tokens
 from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.faults import fault, for_method
 from carpool_protocol.ids import ABSENT, AskId, CallId, RawJson, SessionId
@@ -100,6 +100,7 @@ class Parked:
         self._ledger = ledger
         self._out = out
         self.tokens = Tokens(secret)
+        self.spent = Spent()
         self._place = place
         self.unknown: Callable[[Session, AgentCalled, float], bool] = lambda *_: False
         """What becomes of a retry whose call is not here; False: nothing."""
@@ -173,12 +174,10 @@ class Parked:
             found.number += 1
             key = f"url-{owed.rounds + 1}-{found.number}"
             found.inputs[key] = Wanted(Input(key, "elicitation/create", url), None)
-        # The retry says all that is needed: nothing of the call need be remembered once its agent can say it.
         if waits:
             self._require(found, now)
-            self._out(LetGo(owed.session.id, owed.call))
-        else:
-            self._out(Written([owed.call]))
+        # Once its agent knows nothing of the call need be remembered: the retry says all that is needed.
+        self._out(LetGo(owed.session.id, owed.call) if waits else Written([owed.call]))
         return True
 
     # --- agents ----------------------------------------------------------------------------------------
@@ -204,6 +203,8 @@ class Parked:
             return
         owed = found.owed
         self.expiring.disarm(owed.call)
+        if found.again:
+            self.spent.spend(session.id, owed.call, owed.rounds)
         if found.outcome is not None or found.again:
             owed.asked = event
         else:
@@ -300,6 +301,7 @@ class Parked:
         """The agent is gone."""
         for call in list(self._of.get(session.id, ())):
             self._end(call, "the agent is gone")
+        self.spent.forget(session.id)
 
     def overdue(self, now: float) -> None:
         """Rounds that are complete are said; calls that nobody came back for end."""

@@ -221,8 +221,10 @@ class Recovery:
             self._hold(session, event, now)
             return True
         if token.marks == ENDED:
-            self._parked.say_again(session, event, token, now)
-            return True
+            good = self._parked.spent.spend(session.id, token.call, token.round)
+            if good:
+                self._parked.say_again(session, event, token, now)
+            return good
         call = self.record.get(session.id, token.call)
         if call is not None:
             self._adopt(self._ledger.open(session, event), call, token, now)

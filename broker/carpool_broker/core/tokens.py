@@ -2,9 +2,9 @@
 
 Owns their form: `call.round.marks.mac`. The mac is a keyed hash of the rest, the session and the request
 (method, name, digest of params), so a token is good for nobody else and for nothing else. Which token was
-used is not to be seen from it: that is `parked`'s. `marks` says which questions its agent was told: so a
-broker that did not ask them itself knows whether an answer is for a question, or for one before it of the
-same name.
+used is not to be seen from it: that is `parked`'s, and `Spent` for calls that nothing remembers. `marks` says
+which questions its agent was told: so a broker that did not ask them itself knows whether an answer is for a
+question, or for one before it of the same name.
 
 Knows nothing of: which calls there are, what is answered.
 """
@@ -23,6 +23,9 @@ from carpool_protocol.ids import AskId, CallId, SessionId
 
 ENDED: Final = "u"
 """Instead of marks: the call has ended at its server, and nothing was done; it is to be said again."""
+
+MAX_SPENT: Final = 256
+"""Of one session."""
 
 _DIGITS: Final = 18
 _PARTS: Final = 4
@@ -76,3 +79,27 @@ class Tokens:
         words = [head, session, asked.method, asked.name, asked.digest]
         bound = msgspec.msgpack.encode([word.encode("utf-8", "surrogatepass") for word in words])
         return f"{head}.{blake2b(bound, key=self._secret, digest_size=16).hexdigest()}"
+
+
+class Spent:
+    """Tokens of calls that had ended when they were made, as far as they were used here. No record has those
+    calls any more, so what a broker before this one was brought is not known.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[SessionId, dict[CallId, int]] = {}
+
+    def spend(self, session: SessionId, call: CallId, number: int) -> bool:
+        """Use the token of this round. False: it, or a later one of the call, was used before."""
+        rounds = self._of.setdefault(session, {})
+        if rounds.get(call, 0) >= number:
+            return False
+        rounds.pop(call, None)  # the latest is the last to be forgotten
+        rounds[call] = number
+        if len(rounds) > MAX_SPENT:
+            del rounds[next(iter(rounds))]
+        return True
+
+    def forget(self, session: SessionId) -> None:
+        """The agent is gone."""
+        self._of.pop(session, None)

@@ -30,6 +30,7 @@ from tests.kit.world_agents import Book, SimAgent
 from tests.kit.world_carriers import Carrier, Fate
 from tests.kit.world_deaths import Deaths
 from tests.kit.world_parties import Anybody, Party, Token
+from tests.kit.world_party_carriers import AnyCarrier, PartyCarrier
 from tests.kit.world_servers import SimInstance
 from tests.kit.world_sides import BOUNDS, LIST_WAIT_S, BrokerSide, Wire
 from tests.kit.world_supervisor import SupervisorSide
@@ -117,9 +118,9 @@ class World:
         self.max_processes = max_processes
         self.book = Book(BOUND_S, POLICY.ask_timeout_s)
         self.agents: dict[SessionId, Anybody] = {}
-        self.carriers: dict[SessionId, Carrier] = {}
-        """Of agents of the handshake era that are at a broker."""
-        self.away: list[Carrier] = []
+        self.carriers: dict[SessionId, AnyCarrier] = {}
+        """Of agents that are at a broker."""
+        self.away: list[AnyCarrier] = []
         """Those whose broker has died, and who will come back."""
         self.mishaps = 0
         """Whatever may cost a call but a broker's death."""
@@ -250,11 +251,15 @@ class World:
         agent = self.agents[session] = SimAgent(self.book, self.rng, session, careless=careless)
         agent.capabilities = capabilities or agent.capabilities
         came = bv.AgentCame(session=session, source=source, agent="sim", pid=1, carrier="shim")
-        carrier = self.carriers[session] = Carrier(agent, came)
-        carrier.secret, carrier.epoch = self.broker.heritage.secret_of(session), self.broker.served
-        self.broker.feed(came)
+        self._comes(Carrier(agent, came))
         self.broker.feed(agent.greet(self.now))
         return agent
+
+    def _comes(self, carrier: AnyCarrier) -> None:
+        session = carrier.came.session
+        self.carriers[session] = carrier
+        carrier.secret, carrier.epoch = self.broker.heritage.secret_of(session), self.broker.served
+        self.broker.feed(carrier.came)
 
     def party(
         self,
@@ -271,18 +276,10 @@ class World:
         self.agents[session] = party
         if asker is not None:
             party.by = dict.fromkeys(party.persons, asker)
-        self.broker.feed(
-            bv.AgentCame(
-                session=session,
-                source=source,
-                agent="sim",
-                pid=1,
-                carrier="door" if count > 1 else "shim",
-                shared=count > 1,
-                anonymous=anonymous,
-                max_open_calls=12 if count > 1 else 0,
-            )
-        )
+        came = bv.AgentCame(session=session, source=source, agent="sim", pid=1, carrier="shim")
+        if count > 1:
+            came = replace(came, carrier="door", shared=True, anonymous=anonymous, max_open_calls=12)
+        self._comes(PartyCarrier(party, came))
         return party
 
     def wanted(self, party: Party, token: Token) -> None:
@@ -299,8 +296,9 @@ class World:
         if roll < 0.25:
             again_s = delay_s + self.rng.choice((0.0, 0.1, 6.0))
             self._later_said(again_s, party, lambda: party.retry(token, self.now))
-        if roll < 0.4:
-            thief = self.rng.choice([each for each in self.agents.values() if isinstance(each, Party)])
+        thieves = [each for each in self.agents.values() if isinstance(each, Party)]
+        if roll < 0.4 and thieves:
+            thief = self.rng.choice(thieves)
             stolen = self.rng.choice(self.spent) if self.spent and self.rng.random() < 0.2 else token
             self._later_said(delay_s / 2, thief, lambda: thief.misuse(stolen, self.now))
 
@@ -309,6 +307,7 @@ class World:
         gone = [carrier for carrier in self.away if carrier.agent is agent]
         if gone:
             self.away.remove(gone[0])
+            self.spend(agent)
             agent.leave(self.now)
             self.deaths.forgive(agent)
         elif self.broker.stopped:

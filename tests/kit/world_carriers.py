@@ -2,14 +2,16 @@
 
 Owns what a carrier keeps of one agent (docs/decisions/0019): requests without an answer, what made the
 session what it is, questions shown and answered, the supervisor's epoch as told; what it reads of a broker
-that dies; and what it says to the next one. It keeps events where the real one keeps lines.
+that dies; and what it says to the next one. It keeps events where the real one keeps lines. What is kept of
+agents of the stateless era is `world_party_carriers`'.
 
 Knows nothing of: when brokers die, what becomes of what it says again.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from random import Random
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,11 +21,14 @@ from carpool_broker.core import events as bv
 from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
 from tests.kit.world_agents import SimAgent
 from tests.kit.world_asks import Violation
+from tests.kit.world_parties import Anybody
 
 Fate = Literal["back", "late", "impostor", "gone"]
 """What becomes of a carrier whose broker has died. `late`: it comes when nobody waits for it any more;
 `impostor`: with a secret that is no good; both begin anew, and their agents do not notice.
 """
+
+A = TypeVar("A", bound=Anybody)
 
 LOST = (b'"link_broken"', b'"answer_overdue"')
 
@@ -35,10 +40,10 @@ class Line(Struct):
     at: float
 
 
-class Carrier:
-    """Of one agent of the handshake era."""
+class Kept(ABC, Generic[A]):
+    """What any carrier keeps."""
 
-    def __init__(self, agent: SimAgent, came: bv.AgentCame) -> None:
+    def __init__(self, agent: A, came: bv.AgentCame) -> None:
         self.agent = agent
         self.came = came
         self.secret = ""
@@ -49,6 +54,48 @@ class Carrier:
         """What the agent has said while no broker was there."""
         self.choked: list[Line] | None = None
         """What lies in the broker because nobody reads it; None: all is read at once."""
+        self._silent: set[RawJson] = set()
+        self._sure: dict[RawJson, int] = {}
+        """Requests that may not be lost, and how many mishaps there were when they were said again."""
+
+    @abstractmethod
+    def says(self, event: bv.AnyEvent) -> None:
+        """The agent says this, whether it arrives or not."""
+
+    @abstractmethod
+    def is_silent(self, effect: bf.OwnEffect) -> bool:
+        """Whether the agent has had this at an earlier broker."""
+
+    @abstractmethod
+    def crosses(self, line: Line) -> bool:
+        """Whether it is about something that the agent has given up or answered while nobody read this."""
+
+    @abstractmethod
+    def passed(self, effect: bf.OwnEffect, mishaps: int) -> None:
+        """The agent has read this."""
+
+    @abstractmethod
+    def renamed(self, session: SessionId) -> None:
+        """The session begins anew under this id, and the agent does not notice."""
+
+    @abstractmethod
+    def again(self, session: SessionId, mishaps: int | None) -> Iterator[bv.AnyEvent]:
+        """All that is said to the next broker, in order. `mishaps`: so many so far, where nothing may be lost
+        unless there is another; None: something else than the broker's death may have cost a call.
+        """
+
+    def last_words(self, rng: Random) -> list[Line]:
+        """What can be read of a broker that died: all that left it, and some of what lay in it."""
+        self._silent.clear()
+        lines, self.choked = self.choked or [], None
+        return lines[: rng.randint(0, len(lines))]
+
+
+class Carrier(Kept[SimAgent]):
+    """Of one agent of the handshake era."""
+
+    def __init__(self, agent: SimAgent, came: bv.AgentCame) -> None:
+        super().__init__(agent, came)
         self._greeting: bv.AgentGreeted | None = None
         self._listing: bv.AgentListed | None = None
         self._wants: dict[str, bv.AgentWatched | bv.AgentSetLevel] = {}
@@ -59,14 +106,11 @@ class Carrier:
         """For which request each question was asked."""
         self._given: dict[AskId, bv.AgentAnswered] = {}
         """Answers to questions, until the request that they are for is over."""
-        self._silent: set[RawJson] = set()
-        self._sure: dict[RawJson, int] = {}
-        """Requests that may not be lost, and how many mishaps there were when they were said again."""
 
     # --- what passes ------------------------------------------------------------------------------------
 
     def says(self, event: bv.AnyEvent) -> None:
-        """The agent says this, whether it arrives or not."""
+        """See `Kept`."""
         match event:
             case bv.AgentGreeted():
                 self._greeting = event
@@ -80,7 +124,7 @@ class Carrier:
                 self._given.setdefault(event.ask, event)
 
     def is_silent(self, effect: bf.OwnEffect) -> bool:
-        """Whether the agent has had this at an earlier broker."""
+        """See `Kept`."""
         request = getattr(effect, "id", None)
         if request not in self._silent:
             return False
@@ -88,7 +132,7 @@ class Carrier:
         return True
 
     def crosses(self, line: Line) -> bool:
-        """Whether it is about something that the agent has given up or answered while nobody read this."""
+        """See `Kept`."""
         match line.effect:
             case bf.Reply() | bf.ReplyOutward():
                 return line.effect.id not in self.agent.open
@@ -100,7 +144,7 @@ class Carrier:
                 return False
 
     def passed(self, effect: bf.OwnEffect, mishaps: int) -> None:
-        """The agent has read this."""
+        """See `Kept`."""
         match effect:
             case bf.TellServed():
                 self.epoch = effect.epoch
@@ -129,14 +173,13 @@ class Carrier:
 
     # --- between two brokers ----------------------------------------------------------------------------
 
-    def last_words(self, rng: Random) -> list[Line]:
-        """What can be read of a broker that died: all that left it, and some of what lay in it."""
-        self._silent.clear()
-        lines, self.choked = self.choked or [], None
-        return lines[: rng.randint(0, len(lines))]
+    def renamed(self, session: SessionId) -> None:
+        """See `Kept`."""
+        self.agent.book.asks.aliases[session] = self.agent.session
+        self.agent.session = session
 
-    def again(self, session: SessionId, epoch: Epoch) -> Iterator[bv.AnyEvent]:
-        """All that is said to the next broker, in order. `epoch`: empty where it begins anew."""
+    def again(self, session: SessionId, mishaps: int | None) -> Iterator[bv.AnyEvent]:
+        """See `Kept`."""
         agent = self.agent
         made: list[bv.AgentGreeted | bv.AgentListed | bv.AgentWatched | bv.AgentSetLevel] = []
         if self._greeting is not None and agent.greeted:
@@ -150,15 +193,13 @@ class Carrier:
             del self._for[ask]
             self._given.pop(ask, None)
         self._said = {id_: each for id_, each in self._said.items() if id_ in agent.open}
+        if mishaps is not None:
+            self._sure = dict.fromkeys(self._said, mishaps)
         calls = tuple(each for each in self._said.values() if isinstance(each, bv.AgentCalled))
         rest = [each for each in self._said.values() if not isinstance(each, bv.AgentCalled)]
         yield self.came
         yield from made
         ours = tuple(replace(each, session=session) for each in calls)
-        yield bv.AgentResumed(session, epoch, ours, tuple(agent.asks), self.stateful)
+        yield bv.AgentResumed(session, self.epoch, ours, tuple(agent.asks), self.stateful)
         yield from rest
         yield from self._given.values()
-
-    def is_sure(self, mishaps: int) -> None:
-        """Nothing that is open may be lost, unless there is another mishap."""
-        self._sure = dict.fromkeys(self._said, mishaps)

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from carpool_protocol.ids import Epoch, SessionId
-from tests.kit.world_carriers import Carrier, Fate
-from tests.kit.world_parties import Anybody, Party
+from tests.kit.world_agents import SimAgent
+from tests.kit.world_carriers import Fate
+from tests.kit.world_parties import Anybody, Open, Party
+from tests.kit.world_party_carriers import AnyCarrier
 from tests.kit.world_sides import BrokerSide
 
 if TYPE_CHECKING:
@@ -26,8 +28,8 @@ class Deaths:
         """In how long the next broker comes, and what becomes of carriers."""
 
     def kill(self, away_s: float, *, fate: Fate | None = None, dies_in: int = 1) -> None:
-        """The broker dies, after so many effects or half a second; a new one comes. Agents of the handshake
-        era have carriers that come back, or any `fate`; to others it is the end.
+        """The broker dies, after so many effects or half a second; a new one comes. Carriers come back, or
+        all have this `fate`.
         """
         self._next = (away_s, fate)
         self.world.broker.dies_in = dies_in
@@ -54,10 +56,7 @@ class Deaths:
         self.world.operations.clear()
         self.world.book.cancelled.clear()  # nobody can tell the servers before the next one
         for agent in agents:
-            if isinstance(agent, Party):
-                self.world.spend(agent)
-            else:
-                self._lose_broker(carriers[agent.session], fate)
+            self._lose_broker(carriers[agent.session], fate)
         before = self.world.broker
 
         def again() -> None:
@@ -67,7 +66,7 @@ class Deaths:
 
         self.world.later(away_s, again)
 
-    def _lose_broker(self, carrier: Carrier, fate: Fate | None) -> None:
+    def _lose_broker(self, carrier: AnyCarrier, fate: Fate | None) -> None:
         roll = self.world.rng.random()
         common: Fate = (
             "gone" if roll < 0.1 else "late" if roll < 0.2 else "impostor" if roll < 0.3 else "back"
@@ -75,6 +74,8 @@ class Deaths:
         carrier.fate = fate or common
         if carrier.fate != "gone":
             self.world.away.append(carrier)
+        else:
+            self.world.spend(carrier.agent)
         for line in carrier.last_words(self.world.rng):
             if not carrier.crosses(line):
                 self.world.broker.deliver(carrier, line)
@@ -83,11 +84,13 @@ class Deaths:
 
     def forgive(self, agent: Anybody) -> None:
         """What it has given up nobody can tell its servers before it is back, or given up itself."""
-        first = self.world.book.asks.first_of(agent.session)
-        for number in [each for each in self.world.book.cancelled if self.world.book.owners[each] == first]:
+        own = [self.world.book.asks.first_of(agent.session)]
+        if isinstance(agent, Party):
+            own = agent.persons
+        for number in [each for each in self.world.book.cancelled if self.world.book.owners[each] in own]:
             del self.world.book.cancelled[number]
 
-    def come_back(self, carrier: Carrier) -> None:
+    def come_back(self, carrier: AnyCarrier) -> None:
         """It finds the next broker, now or as soon as that can be."""
         broker = self.world.broker
         if carrier not in self.world.away:
@@ -103,19 +106,20 @@ class Deaths:
         if not knows:
             self.world.sessions += 1
             new = SessionId(f"a{self.world.sessions}")
-            self.world.book.asks.aliases[new] = agent.session
-            agent.session, carrier.epoch = new, Epoch("")
+            carrier.renamed(new)
+            carrier.epoch = Epoch("")
             carrier.came = replace(carrier.came, session=new)
-        for request in agent.open.values():
+        for each in agent.open.values():
+            request = each.request if isinstance(each, Open) else each
             request.at = self.world.now
         self.world.agents[agent.session] = agent
         self.world.carriers[agent.session] = carrier
         carrier.secret = broker.heritage.secret_of(agent.session)
         carrier.fate = "back"
-        again = [replace(each, session=agent.session) for each in carrier.again(agent.session, carrier.epoch)]
         unharmed = self.world.supervisor.alive and self.world.mishaps == broker.mishaps
-        if carrier.epoch == self.world.supervisor.epoch and unharmed:
-            carrier.is_sure(self.world.mishaps)
+        sure = unharmed and carrier.epoch == self.world.supervisor.epoch
+        said = carrier.again(agent.session, self.world.mishaps if sure else None)
+        again = [replace(each, session=agent.session) for each in said]
         pipe, carrier.pipe = carrier.pipe, []
         for event in again:
             broker.feed(event)
@@ -125,8 +129,10 @@ class Deaths:
     def choke(self, share: float) -> None:
         """So many agents stop reading: what they are told lies in the broker until it dies."""
         for carrier in self.world.carriers.values():
-            if self.world.rng.random() < share and carrier.agent.greeted:
-                carrier.agent.careless = False
+            agent = carrier.agent
+            if self.world.rng.random() < share and (isinstance(agent, Party) or agent.greeted):
+                if isinstance(agent, SimAgent):
+                    agent.careless = False
                 carrier.choked = []
 
     def has(self, agent: Anybody) -> bool:
@@ -135,7 +141,7 @@ class Deaths:
             carrier.agent is agent for carrier in self.world.away
         )
 
-    def carrier_of(self, session: SessionId) -> Carrier | None:
+    def carrier_of(self, session: SessionId) -> AnyCarrier | None:
         """Where this agent's lines go first, whether a broker is there or not."""
         away = (each for each in self.world.away if each.agent.session == session)
         return self.world.carriers.get(session) or next(away, None)

@@ -48,6 +48,15 @@ class Token(Struct):
     wanted: list[Wanted]
     until: float
     used: bool = False
+    survived: bool = False
+    """The broker that made it has died. The next one does not know since when it is out, nor always that it
+    was used: it may give the same answer again, or say a call again that had ended for a page.
+    """
+
+    @property
+    def kind(self) -> Kind:
+        """Of requests with it that are good."""
+        return "read" if self.method == READ else "call"
 
 
 class Open(Struct):
@@ -143,16 +152,17 @@ class Party:
 
     def retry(self, token: Token, now: float, *, some: bool = False) -> bv.AnyEvent:
         """The same request again, with what was wanted (or `some` of it), if it may still be good."""
-        kind: Kind = "refused" if token.used else "read" if token.method == READ else "call"
+        pages = [each for each in token.wanted if each.ask is None]
+        no_good = token.used and not token.survived
+        kind: Kind = "refused" if no_good else token.kind
         id_ = self._open(kind, token.person, now, token.number)
         made = self.open[id_]
         made.name, made.method, made.rest = token.name, token.method, token.rest
-        pages = [each for each in token.wanted if each.ask is None]
-        if not token.used:
+        if not no_good:
             made.token = token
         agrees = self.rng.random() < 0.8
         brought = token.wanted[: max(1, len(token.wanted) // 2)] if some else token.wanted
-        if pages and agrees and not token.used and len(brought) == len(token.wanted):
+        if pages and agrees and not no_good and len(brought) == len(token.wanted):
             self.book.again[token.number] = self.book.again.get(token.number, 0) + 1
         given = [self._give(token.person, each, agrees=agrees) for each in brought]
         if self.rng.random() < 0.1:
@@ -283,7 +293,7 @@ class Party:
             self._count("refused")
             return
         if refused:
-            if was.token is None or was.request.at < was.token.until - EDGE_S:
+            if was.token is None or (was.request.at < was.token.until - EDGE_S and not was.token.survived):
                 raise Violation(f"request {was.request.number} of {was.person} is refused, and was good")
             self._count("expired")
             return
@@ -323,7 +333,7 @@ class Party:
     def _is_late(self, request: Request, token: Token) -> bool:
         """A broker that was stopped meanwhile may take it for in time."""
         late_s = self.book.pauses.took_s(token.until, request.at) if request.at > token.until else 0.0
-        return late_s > EDGE_S
+        return late_s > EDGE_S and not token.survived
 
     def _input(self, wanted: bf.Input, person: SessionId, number: int) -> Wanted:
         declared = self.by[person].capabilities

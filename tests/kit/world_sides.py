@@ -38,8 +38,9 @@ from carpool_supervisor.core.sharing import Evidence, EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.kit.world_agents import Book, SimAgent
 from tests.kit.world_asks import Violation
-from tests.kit.world_carriers import Carrier, Line
+from tests.kit.world_carriers import Line
 from tests.kit.world_parties import Anybody, Party, Token
+from tests.kit.world_party_carriers import AnyCarrier
 from tests.kit.world_servers import SimInstance
 from tests.kit.world_traits import Traits
 
@@ -67,7 +68,7 @@ class Stage(Protocol):
     max_processes: int
     book: Book
     agents: dict[SessionId, Anybody]
-    carriers: dict[SessionId, Carrier]
+    carriers: dict[SessionId, AnyCarrier]
     deaths: "Deaths"
     mishaps: int
     operations: dict[int, str]
@@ -328,15 +329,6 @@ class BrokerSide(Side):
         agent = self.world.agents.get(effect.session)  # type: ignore[union-attr]  # a note is for nobody
         if agent is None:
             raise Violation(f"{effect} is for an agent that is gone")
-        if isinstance(agent, Party):
-            if isinstance(effect, bf.LetGo):
-                self._written(effect)
-            elif not isinstance(effect, bf.TellServed | bf.TellStateful):
-                token = agent.take(effect, self.world.now)
-                self._written(effect)
-                if token is not None:
-                    self.world.wanted(agent, token)
-            return
         instead = asking.ask(effect) if isinstance(effect, bf.SendAsk) else b""
         carrier = self.world.carriers[agent.session]
         if isinstance(instead, bv.AgentAnswered):
@@ -349,14 +341,17 @@ class BrokerSide(Side):
             self.deliver(carrier, Line(effect, self.world.now))
             self._written(effect)
 
-    def deliver(self, carrier: Carrier, line: Line) -> None:
+    def deliver(self, carrier: AnyCarrier, line: Line) -> None:
         """The agent reads this."""
-        effect = line.effect
-        if not isinstance(effect, bf.TellServed | bf.TellStateful | bf.LetGo):
-            carrier.agent.take(effect, line.at)
+        effect, agent = line.effect, carrier.agent
+        for_agent = not isinstance(effect, bf.TellServed | bf.TellStateful | bf.LetGo)
+        said = agent.take(effect, line.at) if for_agent else None
         carrier.passed(effect, self.world.mishaps)
-        if isinstance(effect, bf.SendAsk):
-            self.world.asked(carrier.agent, effect.ask)
+        if isinstance(agent, Party):
+            if isinstance(said, Token):
+                self.world.wanted(agent, said)
+        elif isinstance(effect, bf.SendAsk):
+            self.world.asked(agent, effect.ask)
 
     def _written(self, effect: bf.OwnEffect) -> None:
         """An answer is with its carrier: the record hears that some time."""

@@ -163,3 +163,66 @@ def test_a_lease_of_either_pool_that_one_takes_the_place_of_is_told_as_lost() ->
         world.call(party, "s__t0")
         world.run(4)
     assert world.book.outcomes == {"ok": 2, "state_lost": 2}
+
+
+# --- a broker that dies ---------------------------------------------------------------------------------
+
+
+@behaviour("death:broker-pause", "record:nothing-runs-twice")
+@pytest.mark.parametrize("dies_in", [1, 2, 5])
+@pytest.mark.parametrize("count", [1, 4])
+def test_calls_in_flight_complete_at_the_next_broker_and_none_runs_twice(count: int, dies_in: int) -> None:
+    world = quiet(Traits(speaks="stateless", answer_s=1.0))
+    party = come(world, count)
+    for _ in range(6):
+        world.call(party, "s__t0")
+    world.run(0.3)
+    world.kill_broker(0.2, fate="back", dies_in=dies_in)
+    world.run(6)
+    assert world.book.outcomes == {"ok": 7}
+    assert set(world.book.ran.values()) == {1}
+
+
+@behaviour("death:broker-pause", "eras:tokens")
+@pytest.mark.parametrize("traits", [OLD, NEW, Traits(sends_to_urls=1.0)])
+def test_what_a_call_wants_is_brought_to_the_next_broker_and_nothing_runs_twice(traits: Traits) -> None:
+    world = quiet(traits)
+    party = come(world)
+    world.calm = not traits.sends_to_urls
+    said = world.wanted
+    world.wanted = lambda *_: None  # type: ignore[method-assign]
+    world.call(party, "s__t0")
+    while not party.tokens:
+        world.run(0.01)
+    world.kill_broker(0.2, fate="back")
+    world.run(3)
+    world.wanted = said  # type: ignore[method-assign]
+    world.calm = True
+    world.broker.feed(party.retry(party.tokens[0], world.now))
+    world.run(10)
+    assert world.book.outcomes.get("ok", 0) + world.book.outcomes.get("url_declined", 0) == 2
+    assert not party.open
+
+
+@behaviour("death:broker-pause", "eras:listens")
+def test_a_listen_goes_on_at_the_next_broker_and_hears_that_a_list_has_changed_meanwhile() -> None:
+    world = quiet(Traits(speaks="stateless", updates=1.0))
+    world.servers["gone"] = SimServer(name="gone", traits=Traits())
+    world.read_config()
+    world.run(3)
+    party = world.party(asker=ABLE)
+    world.broker.feed(party.listen(("sim://s/r",), world.now))
+    for _ in range(2):
+        world.broker.feed(party.list_tools(world.now))
+        world.run(3)
+    [listen] = party.listens.values()
+    assert listen.tools == ["gone__t0", "gone__t1", "s__t0", "s__t1"]
+    world.kill_broker(0.2, fate="back")
+    world.servers["gone"].configured = False
+    world.run(5)
+    assert not listen.tools, "it was told"
+    world.calm = False
+    world.call(party, "s__t0")
+    world.run(3)
+    assert world.book.eras["updated"] >= 1, "in doubt it hears once too often"
+    assert world.book.eras["listens"] == 1, "it was not told again that it is in force"

@@ -1,0 +1,135 @@
+"""What comes between agents of the stateless era and the broker of the simulated world: the shim of one, or
+the door for several who share a session.
+
+Owns what is kept of them (docs/decisions/0019): requests without a reply, listens that are in force, the
+supervisor's epoch as told; what is read of a broker that dies; what is said to the next one; and how long
+the tokens of a broker that died are good. It keeps events where the real ones keep lines.
+
+Knows nothing of: when brokers die, what becomes of what is said again.
+"""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from carpool_broker.core import effects as bf
+from carpool_broker.core import events as bv
+from carpool_protocol.ids import RawJson, SessionId
+from tests.kit.world_asks import Violation
+from tests.kit.world_carriers import LOST, Carrier, Kept, Line
+from tests.kit.world_parties import Open, Party
+
+REFUSED = b'"bad_request_state"'
+Said = bv.AgentCalled | bv.AgentListed | bv.AgentDiscovered | bv.AgentListened
+Last = bf.ReplyStateless | bf.Describe | bf.RequireInput | bf.EndListen
+
+
+class PartyCarrier(Kept[Party]):
+    """Of all agents of one session."""
+
+    def __init__(self, agent: Party, came: bv.AgentCame) -> None:
+        super().__init__(agent, came)
+        self._said: dict[RawJson, Said] = {}
+        """Requests without an answer, and listens that are in force."""
+        self._good: set[RawJson] = set()
+        """Those that bring a token which was good still when the next broker was there."""
+
+    # --- what passes ------------------------------------------------------------------------------------
+
+    def says(self, event: bv.AnyEvent) -> None:
+        """See `Kept`."""
+        if isinstance(event, Said):
+            self._said.setdefault(event.id, event)
+
+    def is_silent(self, effect: bf.OwnEffect) -> bool:
+        """Whether they have had this at an earlier broker: that a listen is in force, though it may be for
+        other things now, or is not. Of several each hears that it is not.
+        """
+        request = getattr(effect, "id", None)
+        if request not in self._silent:
+            return False
+        self._silent.discard(request)
+        listen = self.agent.listens.get(request)
+        if listen is not None and isinstance(effect, bf.Acknowledge):
+            listen.families, listen.held_uris = effect.families, effect.uris
+        elif isinstance(effect, Last):
+            self.agent.listens.pop(request, None)
+        return True
+
+    def crosses(self, line: Line) -> bool:
+        """See `Kept`."""
+        agent = self.agent
+        match line.effect:
+            case bf.ReplyStateless() | bf.Describe() | bf.RequireInput() | bf.Acknowledge():
+                return line.effect.id not in agent.open
+            case bf.EndListen():
+                return line.effect.id not in agent.listens
+            case bf.SayListChanged() | bf.SayUpdated():
+                return line.effect.listen not in agent.listens
+            case bf.ReportProgress() | bf.SayLog():
+                return line.effect.request not in agent.open
+            case _:
+                return False
+
+    def passed(self, effect: bf.OwnEffect, mishaps: int) -> None:
+        """See `Kept`."""
+        match effect:
+            case bf.TellServed():
+                self.epoch = effect.epoch
+            case bf.TellStateful():
+                self.stateful = effect.servers if len(self.agent.persons) == 1 else ()
+            case bf.ReplyStateless() | bf.Describe() | bf.RequireInput() | bf.EndListen():
+                self._said.pop(effect.id, None)
+                said = bytes(effect.body) if isinstance(effect, bf.ReplyStateless) else b""
+                lost = any(word in said for word in LOST) or (effect.id in self._good and REFUSED in said)
+                if self._sure.pop(effect.id, None) == mishaps and lost:
+                    raise Violation(f"{self.agent.session} lost {effect.id!r}, and only the broker had died")
+            case _:
+                pass
+
+    # --- between two brokers ----------------------------------------------------------------------------
+
+    def renamed(self, session: SessionId) -> None:
+        """See `Kept`. No token is good any more."""
+        agent = self.agent
+        agent.book.asks.principals.update(dict.fromkeys(agent.persons, session))
+        agent.session = session
+        for token in agent.tokens:
+            token.until = 0.0
+
+    def again(self, session: SessionId, mishaps: int | None) -> Iterator[bv.AnyEvent]:
+        """See `Kept`."""
+        agent = self.agent
+        for token in agent.tokens:
+            token.survived = True
+            if mishaps is None:
+                token.until = 0.0
+        open_, listens = agent.open, agent.listens
+        self._said = {id_: each for id_, each in self._said.items() if id_ in open_ or id_ in listens}
+        said = self._said.values()
+        for each in said:
+            if isinstance(each, bv.AgentCalled) and each.state:
+                self._perhaps_good(open_[each.id], each)
+        tokens = {id_: each.token for id_, each in open_.items()}
+        self._good = {id_ for id_, each in tokens.items() if each and open_[id_].request.at < each.until}
+        held = [each for each in said if each.id not in open_]
+        calls = tuple(each for each in said if isinstance(each, bv.AgentCalled))
+        rest = [each for each in said if each.id in open_ and not isinstance(each, bv.AgentCalled)]
+        self._silent = {each.id for each in held}
+        self._sure = {} if mishaps is None else dict.fromkeys(open_, mishaps)
+        yield self.came
+        yield from held
+        ours = tuple(replace(each, session=session) for each in calls)
+        yield bv.AgentResumed(session, self.epoch, ours, (), self.stateful)
+        yield from rest
+
+    def _perhaps_good(self, retry: Open, event: bv.AgentCalled) -> None:
+        """A second retry with one token: where the refusal was not read the next broker may take it."""
+        for token in self.agent.tokens if retry.request.kind == "refused" else ():
+            if (token.state, token.number) == (event.state, retry.request.number):
+                retry.request.kind, retry.token = token.kind, token
+                if any(wanted.ask is None for wanted in token.wanted):
+                    self.agent.book.again[token.number] = self.agent.book.again.get(token.number, 0) + 1
+
+
+AnyCarrier = Carrier | PartyCarrier

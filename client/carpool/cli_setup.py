@@ -62,6 +62,7 @@ def setup(
         raise click.UsageError("--undo undoes everything: say it alone, or with --force or --dry-run")
     store = f"{paths.state_dir(os.environ, the_place().directory)}/setup"
     try:
+        paths.ensure_private(store, paths.STATE_VARIABLE)  # copies of secrets will lie there
         with setup_record.alone(store):
             if undo:
                 undo_all(store, dry_run=dry_run, force=force, as_json=as_json)
@@ -69,6 +70,8 @@ def setup(
                 _setup(
                     store, named, yes=yes, dry_run=dry_run, user_only=user_only, trust=trust, as_json=as_json
                 )
+    except paths.NotPrivateError as error:
+        fail(str(error), EXIT_USAGE)
     except OSError as error:
         fail(f"{error.filename or store} cannot be used ({error.strerror})")
 
@@ -213,6 +216,10 @@ def next_steps(plan: Plan, untrusted: str) -> list[str]:
     said = [f"Done. Restart {', '.join(titles)}: the first one starts carpool." if titles else "Done."]
     if untrusted:
         said.append(f"carpool trust {untrusted}     lets the project's servers run")
+    logins = list(dict.fromkeys(each.name for each in plan.moved if each.login and not each.under))
+    if logins:
+        more = f" (also {', '.join(logins[1:])})" if len(logins) > 1 else ""
+        said.append(f"carpool login {logins[0]}     if that server wants one{more}")
     return [
         *said,
         "carpool status           who is there, which servers run, what is saved",

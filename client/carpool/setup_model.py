@@ -83,6 +83,8 @@ class Moved(Struct, frozen=True):
     known: bool = False
     """carpool had this very server before."""
     notes: tuple[str, ...] = ()
+    login: bool = False
+    """It is reached over a URL without a header that says who asks: it may want a login."""
 
 
 class Left(Struct, frozen=True):

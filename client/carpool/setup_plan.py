@@ -177,7 +177,8 @@ class _Planning:
             under = table.root or (
                 posixpath.dirname(posixpath.dirname(into.path)) if into is self.project else ""
             )
-            self.moved.append(Moved(said, client.title, source.path, into.path, under, known, notes))
+            login = "url" in found.server and "headers" not in found.server
+            self.moved.append(Moved(said, client.title, source.path, into.path, under, known, notes, login))
             gone.append(name)
         return gone
 
@@ -227,8 +228,8 @@ def _rewritten(
         if not gone and not new:
             continue
         regions.append(path)
-        there = value_at(parse(text, "").value, path)
-        text = put(text, path, new) if there is None and new else swap(text, path, gone, new)
+        made = bool(new) and value_at(parse(text, "").value, path) is None
+        text = put(text, path, new) if made else swap(text, path, gone, new)
     return text, tuple(regions)
 
 

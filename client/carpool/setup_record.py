@@ -74,7 +74,6 @@ class Run(Struct, frozen=True):
 @contextlib.contextmanager
 def alone(store: str) -> Iterator[None]:
     """One setup at a time. Raises `OSError`."""
-    os.makedirs(store, mode=0o700, exist_ok=True)
     with open(private_files.open_to_append(f"{store}/lock"), "a", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -28,6 +28,11 @@ from carpool_protocol.names import check_server_name
 _HOLDERS: Final = {"plain": "mcpServers", "codex": "mcpServers", "vscode": "servers", "opencode": "mcp"}
 _FIRST: Final = ("command", "args", "url", "transport", "headers", "env", "cwd")
 _NOTHING: Final[dict[str, JsonValue]] = {"disabled": False, "env": {}, "headers": {}, "args": []}
+_PROGRAMS_OWN = re.compile(
+    r"\$\{(input:|command:|config:|workspaceFolderBasename|workspaceFolder:|(?:relativeF|f)ile[A-Z}]|lineNumber|selectedText"
+    r"|execPath|defaultBuildTask)"
+)
+"""Variables of VS Code and its kin that have no equal here."""
 _DOLLAR = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _PLACE = re.compile(r"^[^:]*:[0-9]+: (?:(?:mcpServers|servers|mcp)\.[^ ]+: )?")
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_-]+")
@@ -71,8 +76,8 @@ def take(
     if is_own_entry(entry):
         return None
     ours = name if check_server_name(name) is None else safe_name(name)
-    if "${input:" in json.dumps(entry):
-        return Stays("${input:…} is asked for by the program, and cannot be asked for here")
+    if (own := _PROGRAMS_OWN.search(json.dumps(entry))) is not None:
+        return Stays(f"only the program can fill in ${{{own[1]}…}}")
     read = _read(client, ours, entry)
     if isinstance(read, Stays):
         return read
@@ -159,16 +164,22 @@ def _in_our_spelling(client: Client, entry: dict[str, JsonValue]) -> dict[str, J
     if client.form == "codex":
         return _of_codex(entry)
     if client is GEMINI:
-        env = entry.get("env")
-        if isinstance(env, dict):
-            return {**entry, "env": {key: _braced(value) for key, value in env.items()}}
+        return {key: _braced(value) for key, value in entry.items()}
     if client is CLAUDE_CODE and entry.get("type") == "streamable-http":
         return {**entry, "type": "http"}
     return entry
 
 
 def _braced(value: JsonValue) -> JsonValue:
-    return _DOLLAR.sub(r"${\1}", value) if isinstance(value, str) else value
+    match value:
+        case str():
+            return _DOLLAR.sub(r"${\1}", value)
+        case list():
+            return [_braced(each) for each in value]
+        case dict():
+            return {key: _braced(inner) for key, inner in value.items()}
+        case _:
+            return value
 
 
 _CODEX: Final = {

@@ -42,7 +42,7 @@ def swap(text: str, out: Collection[str], put_in: Mapping[str, dict[str, JsonVal
         if SERVERS in document and not document[SERVERS]:
             del document[SERVERS]
         changed = tomlkit.dumps(document)
-    except (TOMLKitError, KeyError, AttributeError, TypeError, ValueError, RecursionError):
+    except (TOMLKitError, KeyError, AttributeError, TypeError, ValueError, IndexError, RecursionError):
         raise CannotEditError("its layout is too unusual to be edited by a program") from None
     end = "\r\n" if "\r\n" in text else "\n"
     kept = changed

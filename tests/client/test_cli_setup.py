@@ -84,8 +84,11 @@ def test_every_program_s_files_are_set_up_and_afterwards_exactly_as_they_were(ho
     assert {after[name][0] for name in made if "shop" not in name} == {0o600}
     kept = house.directory / "state" / "setup"
     assert {stat.S_IMODE(each.stat().st_mode) for each in kept.rglob("*")} == {0o600, 0o700}
-    assert done.stdout.splitlines()[-4:] == [
+    assert done.stdout.splitlines()[-6:] == [
+        "Done. Restart Claude Code, Claude Desktop, Cursor, VS Code, Windsurf, Codex, Gemini CLI, opencode: "
+        "the first one starts carpool.",
         f"carpool trust {project}     lets the project's servers run",
+        "carpool login linear     if that server wants one (also microsoft-docs, figma)",
         "carpool status           who is there, which servers run, what is saved",
         "carpool tools            what agents see",
         "carpool setup --undo     everything back as it was",
@@ -307,6 +310,18 @@ def test_what_somebody_else_put_into_the_project_s_file_is_not_trusted_along(hou
     assert "Change these files?" in said
     assert f"carpool trust {project}     lets" in said
     assert not (house.directory / "state" / "trust.json").exists()
+
+
+@behaviour("setup:secrets")
+def test_no_copy_of_a_file_is_put_where_others_can_read_it(house: House) -> None:
+    project = moved_in(house)
+    store = house.directory / "state" / "setup"
+    store.mkdir(parents=True)
+    store.chmod(0o755)
+    before = tree(house)
+    done = run(house, project, "--yes")
+    assert (done.returncode, tree(house), list(store.iterdir())) == (2, before, [])
+    assert f"run `chmod 700 {store}`" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ from carpool.setup_model import Change, Own, Plan, Secrets, Source
 from carpool.setup_plan import make_plan
 from carpool.setup_show import page
 from carpool.setup_undo import verdict
+from carpool_protocol.config.edit import put
+from carpool_protocol.config.jsonc import parse
 from tests.behaviours import behaviour
 
 HOME = "/home/u"
@@ -118,7 +120,8 @@ def test_a_secret_that_the_env_file_has_is_not_written_again() -> None:
 @pytest.mark.parametrize(
     ("client", "entry", "why"),
     [
-        (VS_CODE, {"command": "a", "env": {"A": "${input:a}"}}, "asked for by the program"),
+        (VS_CODE, {"command": "a", "env": {"A": "${input:a}"}}, "only the program can fill in ${input:…}"),
+        (CURSOR, {"command": "a", "args": ["${fileDirname}"]}, "only the program can fill in ${file"),
         (VS_CODE, {"command": "a", "envFile": ".env"}, 'carpool does not know its key "envFile"'),
         (
             CLAUDE_CODE,
@@ -170,6 +173,18 @@ def test_a_server_with_a_relative_path_runs_in_the_project_as_it_did() -> None:
     assert servers(planned(source(GEMINI, held)))["a"]["cwd"] == "${workspace}"
     assert "cwd" not in servers(planned(source(GEMINI, held)))["b"]
     assert "cwd" not in servers(planned(source(CLAUDE_DESKTOP, held)))["a"]
+
+
+def test_a_variable_of_gemini_is_one_of_ours_wherever_it_stands() -> None:
+    held = {
+        "mcpServers": {"a": {"httpUrl": "https://h/$ID/mcp", "headers": {"X-Key": "$KEY"}, "timeout": 5000}}
+    }
+    assert servers(planned(source(GEMINI, held)))["a"] == {
+        "url": "https://h/${ID}/mcp",
+        "transport": "http",
+        "headers": {"X-Key": "${KEY}"},
+        "timeout_s": 5.0,
+    }
 
 
 def test_what_claude_code_keeps_for_a_directory_goes_to_a_workspace_of_it() -> None:
@@ -264,6 +279,32 @@ env_http_headers = { "X-A" = "A" }
         },
         "b": {"url": "https://h/mcp", "headers": {"X-A": "${A}", "Authorization": "Bearer ${TOKEN}"}},
     }
+
+
+@behaviour("setup:secrets")
+@pytest.mark.parametrize(
+    ("client", "text"),
+    [
+        (CURSOR, '{"mcpServers":{"a":{"command":"c","env":{"LEVEL":"hunter word"}},"b":{"command":"d"}}}'),
+        (CURSOR, '{"mcpServers": {"a": {"command": "c", "env": {"LEVEL": "\\u0068unter word"}}}}'),
+        (CURSOR, '{"mcpServers": {"a": {"command": "c", "args": ["--token", "hunter\\u0020word"]}}}'),
+        (
+            CURSOR,
+            '{"mcpServers": {"a": {"envFile": "x", "env": {"LEVEL": "hunter word"}},\n"b":{"command":"b"}}}',
+        ),
+        (CURSOR, '{"mcpServers": {\n// "a": {"env": {"A_TOKEN": "hunter word"}},\n"b":{"command":"b"}}}'),
+        (CURSOR, '{"apiKey": "hunter word",\n"mcpServers": {"b":{"command":"b"}}}'),
+        (OPENCODE, '{"mcp": {"a": {"type": "local", "command": ["c", "--password=hunter word"]}}}'),
+        (CODEX, "[mcp_servers.a]\ncommand = 'c'\nenv = { LEVEL = 'hunter word' }\n"),
+        (CODEX, '[mcp_servers.a]\ncommand = "c"\n[mcp_servers.a.env]\nA_KEY = """hunter word"""\n'),
+        (CODEX, '[mcp_servers.a]\ncommand = "c"\n[mcp_servers.a.env]\nLEVEL = "hunter\\u0020word"\n'),
+        (CODEX, 'secret = "hunter word"\n[mcp_servers.a]\ncommand = "c"\n'),
+    ],
+)
+def test_no_value_of_an_environment_is_shown_however_it_is_written(client: Client, text: str) -> None:
+    plan = planned(source(client, text))
+    assert plan.changes
+    assert "hunter" not in page(plan)
 
 
 # --- places ------------------------------------------------------------------------------------------------
@@ -373,12 +414,22 @@ def test_whatever_a_file_looks_like_what_is_changed_goes_back(text: str) -> None
     for change in plan.changes:
         assert undone(change, change.after) == change.before
         if change.role == "client":
+            beside = put(change.after.decode(), ("beside",), ["somebody's"])
+            left = parse((undone(change, beside.encode()) or b"").decode(), "")
+            assert left.value == {**_object(text), "beside": ["somebody's"]}
+        if change.role == "client":
             again = planned(source(CURSOR, change.after.decode()), own=_own(plan))
             assert [each.role for each in again.changes] == []
     assert "ghp_0123456789canary" not in page(plan)
     for change in plan.changes:
         if change.role != "secrets":
             assert b"ghp_0123456789canary" not in change.after or change.role == "client"  # of what stays
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = parse(text, "").value
+    assert isinstance(value, dict)
+    return value
 
 
 def _own(plan: Plan) -> str | None:

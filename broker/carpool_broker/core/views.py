@@ -207,9 +207,7 @@ def uri_table(scope: Scope, shelves: Mapping[PoolKey, Shelf]) -> UriTable:
                 entry.key,
                 _uris(scope, entry, shelf, "resources"),
                 _uris(scope, entry, shelf, "templates"),
-                serves=shelf is not None
-                and shelf.serves_resources
-                and scope.rights.reach("resource", entry.server, entry.tags),
+                serves=shelf is not None and shelf.serves_resources and scope.reaches("resource", entry),
                 denied=tuple(
                     uri for it in _URI_FAMILIES for uri in _uris(scope, entry, shelf, it, denied=True)
                 ),

@@ -15,7 +15,7 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from carpool_broker import own_view
+from carpool_broker import own_view, profile_report
 from carpool_broker.configuration import Configuration, Followed
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.routing import kept_back
@@ -140,6 +140,8 @@ class Control:
             case "carpool/servers":
                 mine, view = self._core.sessions[session], self._core.view_of(session)
                 result = {"servers": own_view.servers(self._core.outlook, mine, view)}
+            case "carpool/profiles":
+                result = profile_report.page(self._core, self._configuration.config)
             case "carpool/operate":
                 result = await self._operate(_decode(params, _OperateParams))
             case "carpool/why":

@@ -109,15 +109,12 @@ class Outlook:
         away = [
             (server, off.prefix, "disabled", off.why)
             for server, off in self.sources.disabled(session.source).items()
+            if may_be_of(name, server, scope.separator, off.prefix)
         ]
-        # Any name can belong to a server that is shown without a prefix: it would say nothing.
-        away += [
-            (it, prefix, "not_permitted", of_profile(scope)) for it, prefix in scope.barred if prefix != ""
-        ]
+        away += [(it, prefix, "not_permitted", of_profile(scope)) for it, prefix in scope.barring(name)]
         meant = [
             (len(server if prefix is None else prefix), server, slug, why)
             for server, prefix, slug, why in away
-            if may_be_of(name, server, scope.separator, prefix)
         ]
         return max(meant)[1:] if meant else None
 

@@ -86,6 +86,9 @@ def _named(
             return _denied(found)
         case Unknown():
             suspects = view.suspects(subject, "tools" if method == TOOLS_CALL else "prompts")
+            if not suspects and (barring := view.scope.barring(subject)):
+                server, _ = barring[-1]
+                return NoTarget(fault="not_permitted", detail=of_profile(view.scope), server=server)
             return NoTarget(fault=fault, detail=_perhaps(view, method, found), suspects=suspects)
 
 

@@ -14,7 +14,7 @@ from carpool_broker.core.rights import ALL_RIGHTS, Rights
 from carpool_protocol.capability import Kind
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.messages import ToolOffer
-from carpool_protocol.names import SEPARATOR
+from carpool_protocol.names import SEPARATOR, may_be_of
 
 
 class ScopeEntry(Struct, frozen=True, kw_only=True, cache_hash=True):
@@ -85,6 +85,16 @@ class Scope(Struct, frozen=True, cache_hash=True):
     def reaches(self, kind: Kind, entry: ScopeEntry) -> bool:
         """Whether anything of this kind that the server may offer can be let through."""
         return self.rights.reach(kind, entry.server, entry.tags, stranger=entry.stranger)
+
+    def barring(self, spelling: str) -> list[tuple[ServerName, str | None]]:
+        """Servers that are kept back as a whole and that `spelling` can belong to. Any name can belong to one
+        that is shown without a prefix: it would say nothing.
+        """
+        return [
+            (server, prefix)
+            for server, prefix in self.barred
+            if prefix != "" and may_be_of(spelling, server, self.separator, prefix)
+        ]
 
     def entry_of(self, server: ServerName) -> ScopeEntry | None:
         """A server of this name; None: it is not seen."""

@@ -51,6 +51,9 @@ _PROFILES: Final = {
         "issue 7",
         "What a profile bounds is bounded for a session, and for all sessions of one token together.",
     ),
+    "profiles:strangers": Behaviour(
+        "rule 19", "A project's server takes no rights over with a name of the user's, unless he was told."
+    ),
     "profiles:max-tools": Behaviour(
         "issue 7", "Tools past max_tools leave the list, can be called, and are counted where people look."
     ),

@@ -349,8 +349,9 @@ class Configuration:
         return {"name": guest.spot.name, "root": self.layers.root_of(guest.spot)}
 
     def _reading(self, source: SourceId, basis: Basis, config: Config, found: Resolution) -> SourceRead:
-        frame = frame_of(config, basis.profile)
-        found = narrowed(found, config, frame.rights)
+        strangers = self.layers.strangers(basis.name, self.layers.workspaces.projects.get(basis.project))
+        frame = frame_of(config, basis.profile, strangers)
+        found = narrowed(found, config, frame.rights, strangers)
         if basis.server:
             found = only(found, ServerName(basis.server))
         whys = {

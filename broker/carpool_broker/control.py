@@ -15,10 +15,11 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from carpool_broker import own_view
+from carpool_broker import own_view, profile_report
 from carpool_broker.configuration import Configuration, Followed
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.view import View, ViewTool
+from carpool_broker.core.routing import kept_back
+from carpool_broker.core.view import Denied, View, ViewTool
 from carpool_broker.known_lists import known_lists
 from carpool_broker.status import Facts, page
 from carpool_broker.switching import CannotSwitchError, Switching, SwitchParams
@@ -139,6 +140,8 @@ class Control:
             case "carpool/servers":
                 mine, view = self._core.sessions[session], self._core.view_of(session)
                 result = {"servers": own_view.servers(self._core.outlook, mine, view)}
+            case "carpool/profiles":
+                result = profile_report.page(self._core, self._configuration.config)
             case "carpool/operate":
                 result = await self._operate(_decode(params, _OperateParams))
             case "carpool/why":
@@ -203,6 +206,7 @@ class Control:
                 supervisors=self._supervisors(),
                 surveyed=surveyed if isinstance(surveyed, Surveyed) else None,
                 sessions=sessions,
+                left_out={each.id: core.view_of(each.id).left_out for each in sessions},
                 calls=core.ledger.opened,
                 lists=known_lists(core, self._told_at),
                 servers=servers,
@@ -230,11 +234,14 @@ class Control:
         found = view.resolve(params.name)
         if isinstance(found, ViewTool):
             return {"tools": [own_view.described(view, found, own[found.key])]}
+        if isinstance(found, Denied):
+            raise ControlError("not_permitted", kept_back(found.profile), found.server)
         if isinstance(found, Ambiguous):
             names = ", ".join(found.candidates)
             raise ControlError("unknown_tool", f"More than one server has it; say which: {names}.")
         if (off := self._core.outlook.off(self._core.sessions[session], params.name)) is not None:
-            raise ControlError("disabled", off[1], off[0])
+            server, slug, why = off
+            raise ControlError(slug, why, server)
         suggestions = getattr(found, "suggestions", ())
         raise ControlError("unknown_tool", f"Did you mean {', '.join(suggestions)}?" if suggestions else "")
 

@@ -65,6 +65,14 @@ class Layers:
             ({}, frozenset()) if too_many is None else (dict.fromkeys(names, too_many.render()), frozenset())
         )
 
+    def strangers(self, name: str, project: Project | None) -> frozenset[ServerName]:
+        """Servers of a project that may run, have taken the name of one of the user's, and were not named so
+        when trust was asked for (rule 19).
+        """
+        if project is None or project.config is None:
+            return frozenset()
+        return frozenset((project.config.servers.keys() & self.named(name).servers.keys()) - project.listed)
+
     def variables_at(self, spot: Spot) -> list[str]:
         """The variables that servers use there, also those that may not run yet."""
         project = self.project_at(spot)

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from carpool_broker.core.outlook import FAILING, Outlook
 from carpool_broker.core.own_tools import OURS
+from carpool_broker.core.routing import kept_back
 from carpool_broker.core.session import Session
 from carpool_broker.core.view import Denied, OwnTool, View, ViewTool
 from carpool_protocol.ids import RawJson, ServerName
@@ -63,12 +64,13 @@ def meaning(outlook: Outlook, session: Session, view: View, name: str) -> dict[s
         case OwnTool():
             return {"server": OURS, "tool": found.kind, "name": found.qualified}
         case Denied():
-            return Refusal("not_permitted", "", found.server)
+            return Refusal("not_permitted", kept_back(found.profile), found.server)
         case Ambiguous():
             return {"candidates": list(found.candidates), "ambiguous": True}
         case Unknown():
             if (off := outlook.off(session, name)) is not None:
-                return Refusal("disabled", off[1], off[0])
+                server, slug, why = off
+                return Refusal(slug, why, server)
             return {"candidates": list(found.suggestions), "ambiguous": False}
 
 

@@ -48,6 +48,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     """Those of the sessions that are here and have a project file."""
     places: Mapping[SessionId, Mapping[str, str]] = {}
     """In which workspace each session is: `{name, root}`."""
+    left_out: Mapping[SessionId, int] = {}
+    """Tools that `max_tools` leaves out of each session's list."""
     waiting: Mapping[PoolKey, int]
     """Calls that wait in the broker's own lines."""
     switches: Mapping[ServerName, bool] = {}
@@ -81,6 +83,8 @@ def page(facts: Facts) -> dict[str, Any]:
                 "pid": session.pid,
                 "era": "handshake" if session.greeted else "stateless" if session.stateless else "",
                 "profile": session.profile,
+                "principal": session.principal,
+                "tools_left_out": facts.left_out.get(session.id, 0),
                 "in_flight": len(session.owed),
                 "calls": session.calls,
                 "version": session.version,

@@ -13,7 +13,7 @@ from carpool_protocol.config.load import ConfigFile, Layer, load_layer
 from carpool_protocol.config.model import Config
 from carpool_protocol.config.project import Workspace, find_workspace
 from carpool_protocol.config.stamps import Stamp, is_current, stamp
-from carpool_protocol.config.trust import Trust, complaint, read_trust, trust_of
+from carpool_protocol.config.trust import Trust, complaint, read_listed, read_trust, trust_of
 
 log = logging.getLogger("carpool.broker")
 
@@ -31,6 +31,8 @@ class Project:
         self.env: dict[str, str] = {}
         self.digest = ""
         self.trust: Trust = "untrusted"
+        self.listed: frozenset[str] = frozenset()
+        """Servers that were named as taking the place of the user's when trust was asked for."""
         self.problems: list[str] = []
         """Why the file as it is now is not in force."""
         self.warnings: list[str] = []
@@ -136,6 +138,7 @@ class Workspaces:
             log.warning("%s", wrong)
         self._store_wrong = wrong
         project.trust = trust_of(trusted, workspace, project.digest)
+        project.listed = read_listed(self._store, workspace) if self._store else frozenset()
         for text in project.said():
             if text not in before:
                 log.warning("%s", text)

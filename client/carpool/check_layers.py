@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from carpool.check_modules import module_warnings, wrong_names
+from carpool.check_profiles import strangers
 from carpool_protocol.config.expand import PLACES, Missing, expand
 from carpool_protocol.config.load import ConfigFile, find_config_file, home_of, load_layer
 from carpool_protocol.config.merge import cap_problem, merge, shadowed
@@ -83,6 +84,7 @@ def read_layers(environ: Mapping[str, str], named: str | None, cwd: str, store: 
         env = _over(found, user, workspace, home, store)
     if found.config is not None:
         found.warnings += found.config.unusable.values()
+        found.warnings += strangers(found.config)
         found.known, found.project_known = {**layer.env, **environ}, {**layer.env, **env, **environ}
         found.places = {"workspace": workspace.root or cwd, "cwd": cwd}
         found.unset = _unset(found.config, found.known, found.project_known)

@@ -158,6 +158,11 @@ workspace_option = click.option(
 )
 
 
+profile_option = click.option(
+    "--profile", default="", metavar="NAME", help="See and call what this profile may."
+)
+
+
 def as_workspace(value: str) -> str:
     """A workspace as the broker takes it: a name as it is, a directory absolute and there."""
     if "/" not in value and value not in {".", "..", "~"}:

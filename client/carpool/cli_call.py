@@ -21,6 +21,7 @@ from carpool.cli import (
     json_option,
     open_door,
     print_json,
+    profile_option,
     workspace_option,
 )
 from carpool.door import AnsweredError, Door, DoorError
@@ -57,7 +58,7 @@ class _Progress(msgspec.Struct):
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(0, min_open=True), default=CALL_S, help="Seconds."
 )
-@click.option("--profile", default="", help="See and call what this profile may.")
+@profile_option
 @workspace_option
 @click.option(
     "--dry-run",
@@ -82,7 +83,7 @@ def call(
 ) -> None:
     """Call the tool NAME (any spelling `carpool tools NAME` knows). Exit code 1: its answer is an error."""
     if only_check:
-        _judge(name, json_object(arguments), workspace, as_json)
+        _judge(name, json_object(arguments), (profile, workspace), as_json)
         return
     params = {"name": name, "arguments": json_object(arguments), "_meta": {"progressToken": _PROGRESS}}
     with open_door(control=False, start=True, profile=profile, workspace=workspace) as door:
@@ -112,9 +113,9 @@ def _called(door: Door, params: dict[str, Any], timeout_s: float) -> msgspec.Raw
         raise DoorError(text) from None
 
 
-def _judge(name: str, arguments: msgspec.Raw, workspace: str, as_json: bool) -> None:
-    """Say what is wrong with the arguments; exit code 1 where anything is."""
-    tool = _listed(name, workspace)
+def _judge(name: str, arguments: msgspec.Raw, where: tuple[str, str], as_json: bool) -> None:
+    """Say what is wrong with the arguments; exit code 1 where anything is. `where`: profile and workspace."""
+    tool = _listed(name, *where)
     schema = (tool.get("definition") or {}).get("inputSchema")
     try:
         wrong = dry_run.problems(schema, json.loads(bytes(arguments)))
@@ -139,9 +140,9 @@ def _judge(name: str, arguments: msgspec.Raw, workspace: str, as_json: bool) -> 
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
-def _listed(name: str, workspace: str) -> dict[str, Any]:
+def _listed(name: str, profile: str, workspace: str) -> dict[str, Any]:
     """The tool as it is listed; ends the verb where no list that is known has it."""
-    with open_door(control=True, start=True, workspace=workspace) as door:
+    with open_door(control=True, start=True, profile=profile, workspace=workspace) as door:
         try:
             answer = msgspec.json.decode(door.request("carpool/tools", {"name": name, "offline": True}))
         except DoorError as error:

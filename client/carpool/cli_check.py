@@ -13,11 +13,14 @@ import click
 
 from carpool import display
 from carpool.check_layers import Checked, read_layers, working_directory
-from carpool.cli import EXIT_FAILED, EXIT_USAGE, ask, json_option, open_door, print_json
+from carpool.check_profiles import lines
+from carpool.cli import EXIT_FAILED, EXIT_USAGE, ask, json_option, open_door, print_json, reach, the_place
 from carpool.cli_call import json_object
 from carpool.cli_daemon import OPERATE_S
+from carpool.door import DoorError
 from carpool_protocol import paths
 from carpool_protocol.config.describe import Row, describe
+from carpool_protocol.config.model import Config
 from carpool_protocol.switch_file import read_switches
 
 
@@ -105,6 +108,7 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
         with open_door(control=True) as door:
             answer = ask(door, "carpool/operate", {"verb": "start", "servers": None}, OPERATE_S)
             results = answer.get("results") or []
+    profiles = [] if named or problems or found.config is None else _let_through(found.config)
     if as_json:
         print_json(
             {
@@ -124,6 +128,7 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
                 "workspace": found.workspace,
                 "project": found.project,
                 "switched": switched,
+                "profiles": profiles,
                 "started": results,
             }
         )
@@ -132,10 +137,25 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
         for name, how in switched.items():
             what = "enabled" if how == "on" else "disabled"
             click.echo(display.printable(f"{name} is {what} until carpool stops, whatever is written"))
+        for line in lines(profiles):
+            click.echo(display.printable(line))
     if problems:
         raise click.exceptions.Exit(EXIT_USAGE)
     if not all(each["ok"] for each in results):
         raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _let_through(config: Config) -> list[dict[str, Any]]:
+    """What the carpool that runs here says of each profile; empty where none runs, or there are none."""
+    if not config.profiles:
+        return []
+    try:
+        door = reach(the_place(), control=True)
+    except DoorError:
+        return []
+    with door:
+        found: list[dict[str, Any]] = ask(door, "carpool/profiles", {}).get("profiles") or []
+    return found
 
 
 def _switched(found: Checked) -> dict[str, str]:

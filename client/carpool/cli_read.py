@@ -17,6 +17,7 @@ from carpool.cli import (
     json_option,
     open_door,
     print_json,
+    profile_option,
     reach,
     the_place,
     workspace_option,
@@ -93,13 +94,21 @@ _FORMATS = ("openai", "openai-responses", "anthropic")
     type=click.Choice(_FORMATS),
     help="The list that a model API takes as `tools`, as JSON (docs/function-calling.md).",
 )
+@profile_option
 @workspace_option
 @json_option
 def tools(
-    name: str | None, tag: str, form: str | None, *, tokens: bool, workspace: str, as_json: bool
+    name: str | None,
+    tag: str,
+    form: str | None,
+    *,
+    tokens: bool,
+    profile: str,
+    workspace: str,
+    as_json: bool,
 ) -> None:
     """List the tools agents see, or explain one NAME in any spelling. Starts carpool when it does not run."""
-    with open_door(control=True, start=True, workspace=workspace) as door:
+    with open_door(control=True, start=True, profile=profile, workspace=workspace) as door:
         answer = ask(door, "carpool/tools", {"name": name} if name else {}, timeout_s=60)
     found: list[Facts] = answer.get("tools") or []
     if tag:
@@ -274,6 +283,11 @@ def status_page(facts: Facts) -> str:
     ]
     heads = ["SESSION", "AGENT", "PID", "VIA", "ERA", "PROFILE", "WORKSPACE", "IN FLIGHT"]
     parts.append(display.columns(heads, rows, right={"PID", "IN FLIGHT"}) or "no agents are attached")
+    parts += [
+        display.printable(f"{each['id']}: max_tools leaves {_count(left, 'tool')} out of its list")
+        for each in sessions
+        if (left := each.get("tools_left_out"))
+    ]
     sums = (
         f"{_count(totals.get('instances', 0), 'server process', 'es')} for "
         f"{_count(totals.get('sessions', 0), 'session')}, "

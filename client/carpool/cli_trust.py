@@ -15,13 +15,22 @@ import click
 from carpool import display
 from carpool.cli import EXIT_FAILED, EXIT_USAGE, fail, json_option, print_json, the_place
 from carpool_protocol import paths
+from carpool_protocol.capability import capability
 from carpool_protocol.config.expand import PLACES, references
 from carpool_protocol.config.load import ConfigFile, Layer, find_config_file, home_of, load_config, load_layer
 from carpool_protocol.config.merge import merge, shadowed
 from carpool_protocol.config.model import Config, ServerConfig
 from carpool_protocol.config.named import roots_of
 from carpool_protocol.config.project import PROJECT_FILES, Workspace, find_workspace, named_at
-from carpool_protocol.config.trust import Trust, give_trust, mend, read_trust, take_trust, trust_of
+from carpool_protocol.config.trust import (
+    Trust,
+    give_trust,
+    mend,
+    read_listed,
+    read_trust,
+    take_trust,
+    trust_of,
+)
 
 T = TypeVar("T")
 Facts = dict[str, Any]
@@ -74,11 +83,12 @@ def trust(directory: str | None, *, yes: bool, revoke: bool, listing: bool, as_j
     if user is not None and name:
         user = merge(user, user.workspaces[name])
     facts = described(workspace, layer, config, now, user)
-    if now == "trusted":
+    replaced = [] if user is None else sorted(config.servers.keys() & user.servers.keys())
+    if now == "trusted" and read_listed(store, workspace).issuperset(replaced):
         _say(facts, as_json, "is trusted already")
         return
     _ask(facts, yes=yes, as_json=as_json)
-    _store(lambda: give_trust(store, workspace, layer.digest))
+    _store(lambda: give_trust(store, workspace, layer.digest, replaced))
     _say({**facts, "trust": "trusted"}, as_json, "is trusted")
 
 
@@ -102,9 +112,23 @@ def described(workspace: Workspace, layer: Layer, config: Config, now: Trust, us
         ],
         "unusable": dict(config.unusable),
         "replaces": [each.where for each in shadowed(user, config)] if user is not None else [],
+        "covered": {} if user is None else covered(user, config),
         "shadowed": list(workspace.shadowed),
         "warnings": [each.render() for each in layer.loaded.warnings],
     }
+
+
+def covered(user: Config, project: Config) -> dict[str, list[str]]:
+    """Which of the user's profiles let their agents use anything of each of these servers, by its name or its
+    tags. Those that are about servers of any name are not counted.
+    """
+    found: dict[str, list[str]] = {}
+    for name, server in project.servers.items():
+        for profile in user.profiles.values():
+            granted = (it for it in map(capability, profile.allow) if not it.is_general)
+            if any(it.is_of(name, server.tags) for it in granted):
+                found.setdefault(name, []).append(profile.name)
+    return found
 
 
 def _command(server: ServerConfig) -> list[str]:
@@ -126,6 +150,8 @@ def page(facts: Facts) -> str:
     said = [f"{file} would run, in {root}:"]
     if facts["trust"] == "changed":
         said[0] = f"{file} has changed since you trusted it. It would run, in {root}:"
+    elif facts["trust"] == "trusted":
+        said[0] = f"{file} is trusted; and takes the place of a server that you had not. It runs, in {root}:"
     rows = [
         [
             each["name"],
@@ -143,6 +169,10 @@ def page(facts: Facts) -> str:
     ]
     notes += [f"{each} belongs to it" for each in facts["files"][1:]]
     notes += [f"{name} takes the place of your own server of this name" for name in facts["replaces"]]
+    notes += [
+        f"agents with your profile {' or '.join(profiles)} may use {name}"
+        for name, profiles in facts["covered"].items()
+    ]
     notes += [f"{each} is not read: {facts['file']} shadows it" for each in facts["shadowed"]]
     notes += [*facts["unusable"].values(), *facts["warnings"]]
     said += [display.printable("\n".join(notes), lines=True)] if notes else []

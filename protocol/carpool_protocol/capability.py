@@ -41,6 +41,11 @@ class Capability(Struct, frozen=True, cache_hash=True):
     tag: str | None = None
     """Of servers with such a tag only."""
 
+    @property
+    def is_general(self) -> bool:
+        """Whether it is about servers of every name: whoever takes a name over gains nothing by it."""
+        return self.server == "*" and self.tag is None
+
     def is_of(self, server: str, tags: Collection[str]) -> bool:
         """Whether it covers anything that this server may have."""
         if self.tag is not None:

@@ -125,8 +125,8 @@ _KINDS: Final = (
         "not_permitted",
         "refused",
         INVALID_PARAMS,
-        "The configuration does not permit this tool.",
-        "Use another tool, or ask the user to change the allow and deny lists of the server or the profile.",
+        "The configuration does not permit this tool, prompt or resource.",
+        "Use another one, or ask the user to change the allow and deny lists of the server or the profile.",
         protocol=True,
     ),
     FaultKind(
@@ -183,6 +183,13 @@ _KINDS: Final = (
         "Ask the user to look at the file and to run `carpool trust` there.",
     ),
     FaultKind(
+        "too_many_servers",
+        "refused",
+        4107,
+        "This agent has called as many different servers as its profile lets it.",
+        "Use a tool of a server that was called before, or ask the user to raise max_servers of the profile.",
+    ),
+    FaultKind(
         "needs_session",
         "refused",
         4105,
@@ -220,6 +227,13 @@ _KINDS: Final = (
         5303,
         "This agent has more calls open than may wait for one session.",
         "Wait for some of the open calls to end, then try again.",
+    ),
+    FaultKind(
+        "too_many_a_minute",
+        "unavailable",
+        5315,
+        "This agent has made as many calls in a minute as its profile lets it.",
+        "Wait, then try again.",
     ),
     FaultKind(
         "arguments_too_many",

@@ -51,7 +51,9 @@ def frame(servers: dict[str, Any] | None = None, **profile: Any) -> Scope:
     assert config is not None
     found = frame_of(config, "p")
     entries = tuple(
-        ScopeEntry(server=name, key=PoolKey(name), prefix=each.tools_prefix, tags=each.tags)
+        ScopeEntry(
+            server=name, key=PoolKey(name), prefix=each.tools_prefix, tags=each.tags, max_tools=each.max_tools
+        )
         for name, each in config.servers.items()
         if found.rights.see(name, each.tags) and not each.disabled
     )
@@ -102,16 +104,6 @@ def test_every_spelling_of_what_is_kept_back_is_refused_and_says_by_which_profil
     assert isinstance(refused, NoTarget)
     assert (refused.fault, refused.server, refused.subject) == ("not_permitted", "git", "push")
     assert refused.detail == "The profile p keeps it back."
-
-
-@behaviour("profiles:call")
-def test_whoever_knows_a_server_that_is_kept_back_as_a_whole_is_told_so() -> None:
-    found = view(allow=["mcp:git"])
-    assert found.resolve("hub__search") == Denied(HUB, "", "p")
-    assert found.resolve("mcp:hub:anything") == Denied(HUB, "", "p")
-    assert isinstance(found.resolve("off__x"), Unknown), "one that is disabled is kept back from everybody"
-    bare = view({**SERVERS, "hub": {"command": "y", "tools_prefix": ""}}, allow=["mcp:git"])
-    assert isinstance(bare.resolve("search"), Unknown), "any name could be meant"
 
 
 @behaviour("profiles:leak")

@@ -8,7 +8,9 @@ from msgspec.structs import replace
 from carpool_broker.core import events as ev
 from carpool_broker.core.declared import Asker, Capabilities
 from carpool_broker.core.effects import Acknowledge, Describe, ReplyStateless, RequireInput, SayTask
+from carpool_broker.core.rights import Rights
 from carpool_broker.core.tasks import MAX_KEPT_S, MAX_TASKS
+from carpool_protocol.capability import capability
 from carpool_protocol.ids import InstanceId, RawJson, SessionId
 from carpool_protocol.messages import (
     Answered,
@@ -270,3 +272,22 @@ def test_a_listen_for_tasks_where_there_are_none_hears_of_none() -> None:
         [said] = listen(Rig(), "x", by=by)
         assert isinstance(said, Acknowledge)
         assert said.tasks == ()
+
+
+@behaviour("profiles:reload")
+def test_a_task_whose_tool_is_kept_back_now_can_be_ended_and_nothing_else() -> None:
+    rig = rigged()
+    task = begin(rig)
+    listen(rig, task)
+    told = TaskTold(HERE, "T", BODY)
+    assert [each for each in rig.feed(told) if isinstance(each, SayTask)]
+    source = rig.core.sessions[ONE].source
+    goal = rig.core.sources.sources[source].goal
+    rights = Rights(deny=(capability("mcp:a:x"),))
+    rig.feed(replace(goal, scope=replace(goal.scope, profile="p", rights=rights)))
+    code, text = refused(about(rig, task))
+    assert code == -32602
+    assert "The profile p keeps it back." in text
+    assert rig.feed(told) == []
+    [call] = about(rig, task, "3", method="tasks/cancel")
+    assert isinstance(call, Call)

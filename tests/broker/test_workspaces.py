@@ -51,13 +51,13 @@ class House:
         path.write_text(json.dumps({"mcpServers": servers, **rest}), encoding="utf-8")
         return path
 
-    def trust(self, file: Path) -> None:
+    def trust(self, file: Path, *listed: str) -> None:
         layer = load_layer(ConfigFile(str(file), asked_for=True), str(self.base), project=True)
-        give_trust(self.store, find_workspace(str(file.parent), str(self.base)), layer.digest)
+        give_trust(self.store, find_workspace(str(file.parent), str(self.base)), layer.digest, listed)
 
-    def attach(self, directory: str, workspace: str = "") -> Attach:
+    def attach(self, directory: str, workspace: str = "", profile: str = "") -> Attach:
         cwd = str(self.base / directory)
-        return Attach(version=ATTACH_VERSION, carrier="shim", cwd=cwd, workspace=workspace)
+        return Attach(version=ATTACH_VERSION, carrier="shim", cwd=cwd, workspace=workspace, profile=profile)
 
     def come(self, session: SessionId, directory: str, workspace: str = "", **environment: str) -> SourceRead:
         """What the session sees."""
@@ -323,3 +323,33 @@ def test_servers_that_await_trust_are_named_to_agents_and_not_without_end() -> N
     (reply,) = [each for each in effects if isinstance(each, Reply)]
     assert b"The server s11 awaits trust: /p/.mcp.json is not trusted yet" in bytes(reply.body)
     assert json.loads(bytes(reply.body))["_meta"]["carpool/error"]["code"] == "untrusted"
+
+
+@behaviour("profiles:strangers")
+def test_a_project_takes_no_rights_over_with_a_name_unless_the_user_was_told(tmp_path: Path) -> None:
+    profiles = {
+        "named": {"allow": ["mcp:a:*", "mcp:b:*"]},
+        "tagged": {"allow": ["tag:mine"]},
+        "general": {"allow": ["mcp:*:*"]},
+    }
+    house = House(tmp_path, {"a": {"command": "mine", "tags": ["mine"]}}, profiles=profiles)
+    its = {"a": {"command": "its", "tags": ["mine"]}, "b": {"command": "its"}}
+    house.trust(file := house.project("p", its))
+
+    def seen(session: str, profile: str) -> list[str]:
+        house.configuration.enter(SessionId(session), house.attach("p", profile=profile), {})
+        guest = house.configuration.guest(SessionId(session))
+        assert guest is not None
+        scope = house.configuration.resolve(guest.source).scope
+        assert ("a" in {name for name, _ in scope.barred}) is ("a" not in {it.server for it in scope.servers})
+        found = [it.server for it in scope.servers if scope.permits("tool", it, "x")]
+        house.configuration.leave(SessionId(session))
+        return [str(name) for name in found]
+
+    assert seen("s1", "named") == ["b"], "nobody else has this name: it is meant"
+    assert seen("s2", "tagged") == []
+    assert seen("s3", "general") == ["a", "b"]
+    house.trust(file, "a")
+    house.come(ONE, "p")
+    house.look()
+    assert (seen("s4", "named"), seen("s5", "tagged")) == (["a", "b"], ["a"])

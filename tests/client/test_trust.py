@@ -161,6 +161,26 @@ def test_trust_is_taken_back(house: House) -> None:
     assert trusted(house) == []
 
 
+@behaviour("profiles:strangers")
+def test_the_question_says_which_profiles_cover_it_and_is_asked_again_for_a_name_that_is_taken(
+    house: House,
+) -> None:
+    file = project(house)
+    own = house.base / ".config" / "carpool" / "carpool.json"
+    own.parent.mkdir(parents=True, exist_ok=True)
+    profiles = {"reader": {"allow": ["mcp:b:*"]}, "all": {}, "other": {"allow": ["mcp:c"]}}
+    own.write_text(json.dumps({"profiles": profiles}), encoding="utf-8")
+    done = house.run("trust", "--yes", str(file.parent))
+    assert "agents with your profile reader may use b" in done.stdout
+    assert house.run("trust", "--yes", str(file.parent)).stdout == f"{file} is trusted already\n"
+    own.write_text(
+        json.dumps({"mcpServers": {"b": {"command": "x"}}, "profiles": profiles}), encoding="utf-8"
+    )
+    facts = json.loads(house.run("trust", "--yes", "--json", str(file.parent)).stdout)
+    assert (facts["covered"], len(facts["replaces"])) == ({"b": ["reader"]}, 1)
+    assert house.run("trust", "--yes", str(file.parent)).stdout == f"{file} is trusted already\n"
+
+
 def test_what_it_would_replace_and_shadow_is_said_and_values_are_not(house: House) -> None:
     own = house.base / ".config" / "carpool" / "carpool.json"
     own.parent.mkdir(parents=True)

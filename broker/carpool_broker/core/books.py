@@ -16,6 +16,7 @@ def check(ledger: Ledger, sessions: Mapping[SessionId, Session]) -> None:
     """Assert every invariant of the ledger of these sessions."""
     ledger.arguments.check(sessions.values())
     ledger.unread.check(sessions.values())
+    ledger.quotas.check(sessions.values())
     parked = [owed for owed in ledger.calls.values() if owed.parked]
     of = Counter(owed.session.id for owed in parked)
     known = sum(len(s.owed) for s in sessions.values()) + len(parked)

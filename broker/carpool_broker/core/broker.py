@@ -236,6 +236,7 @@ class BrokerCore:
                 self.linking.say_wanted()
             case LimitsRead():
                 self.ledger.bounds = event.bounds
+                self.ledger.quotas.limit(event.bounds.profiles)
                 self.requests.list_wait_s = event.list_wait_s
                 for each in self.sessions.values():
                     self.ledger.pump(each, now)
@@ -248,6 +249,7 @@ class BrokerCore:
                 came.anonymous, came.max_open_calls = event.anonymous, event.max_open_calls
                 came.profile, came.principal = event.profile, event.principal
                 self.sessions[event.session] = came
+                self.ledger.quotas.enter(came, self.ledger.bounds.profiles)
                 self.outlook.enter(came)
                 if event.shared and self.sources.enter(event.source, asking=came.asking, stateless=True):
                     self._follow()
@@ -330,6 +332,8 @@ class BrokerCore:
                 self.requests.forget(session)
                 self.parked.forget(session)
                 self.ledger.forget(session)
+                self.ledger.quotas.leave(session)
+                self.ledger.pump(session, now)
                 self.ledger.fresh.forget_session(session.id)
                 self.asks.forget(session)
                 self.recovery.forget(session)

@@ -136,8 +136,10 @@ class Interests:
         """
         parts = None
         for session, watched in self._watched.items():
-            server = self._scope_of(session).server_of(key)
-            if server is None:
+            scope = self._scope_of(session)
+            server = scope.server_of(key)
+            entry = None if server is None else scope.entry_of(server)
+            if server is None or entry is None or not scope.permits("resource", entry, uri):
                 continue
             told = watched.get((server, uri), {})
             for holder, spelled in told.items():
@@ -164,10 +166,11 @@ class Interests:
     def _wanted_uris(self) -> dict[PoolKey, tuple[str, ...]]:
         found: dict[PoolKey, set[str]] = {}
         for session, watched in self._watched.items():
-            keys: Mapping[ServerName, PoolKey] = {e.server: e.key for e in self._scope_of(session).servers}
+            scope = self._scope_of(session)
+            entries = {entry.server: entry for entry in scope.servers}
             for server, uri in watched:
-                if server in keys:
-                    found.setdefault(keys[server], set()).add(uri)
+                if server in entries and scope.permits("resource", entries[server], uri):
+                    found.setdefault(entries[server].key, set()).add(uri)
         return {key: tuple(sorted(uris)) for key, uris in found.items()}
 
     def check(self, sessions: Mapping[SessionId, object]) -> None:

@@ -23,6 +23,7 @@ from carpool_broker.core.calling import stateless_call
 from carpool_broker.core.effects import AnyEffect, Reply, ReportProgress
 from carpool_broker.core.events import AgentCalled
 from carpool_broker.core.fresh import Fresh
+from carpool_broker.core.quotas import Quota, Quotas
 from carpool_broker.core.replies import answer as answer_to
 from carpool_broker.core.replies import is_keepable
 from carpool_broker.core.session import Owed, Session
@@ -77,6 +78,7 @@ class Ledger:
         self.backstop_s: dict[PoolKey, float] = {}
         self.backstops: Deadlines[CallId] = Deadlines()
         self.waits: Deadlines[CallId] = Deadlines()
+        self.quotas = Quotas()
         self._stalled: dict[SessionId, None] = {}
         """Sessions whose line may hold calls that only the link kept back."""
 
@@ -110,6 +112,9 @@ class Ledger:
         if self.draining and not session.keeps:
             self.fail(owed, "closing")
             return
+        if session.quota is not None and (excess := session.quota.excess(owed, now)) is not None:
+            self.fail(owed, excess.fault, excess.detail, excess.retry_after_s)
+            return
         if not session.waiting and self.may_send(session):
             self._send(owed, now)
             return
@@ -135,6 +140,7 @@ class Ledger:
             and (self.credit_bytes or 0) > 0
             and session.unread_bytes <= SLOW_BYTES
             and not self.draining
+            and (session.quota is None or session.quota.has_room)
         )
 
     def _send(self, owed: Owed, now: float) -> None:
@@ -142,6 +148,8 @@ class Ledger:
         session = owed.session
         owed.stage = "sent"
         session.sent += 1
+        if session.quota is not None:
+            session.quota.sent += 1
         if owed.server not in session.used:
             for told in bereft.used(session, owed.server, self.states.get(owed.key)):
                 self._out(told)
@@ -160,13 +168,32 @@ class Ledger:
 
     def pump(self, session: Session, now: float) -> None:
         """Send what waits in this session's line, as far as it may go."""
+        if session.quota is not None:
+            self.pump_together(session.quota, now)
+            return
         while session.waiting and self.may_send(session):
-            owed = session.waiting.popleft()
-            session.waiting_bytes -= owed.size_bytes
-            self.waits.disarm(owed.call)
-            self._send(owed, now)
+            self._send_next(session, now)
         if session.waiting:
             self._stalled[session.id] = None  # perhaps it is the link that keeps it back now
+
+    def pump_together(self, quota: Quota, now: float) -> None:
+        """The same for all sessions of one holder: they take turns, one call each."""
+        ready = [session for session in quota.sessions.values() if session.waiting]
+        while ready:
+            ready = [session for session in ready if session.waiting and self.may_send(session)]
+            for session in ready:
+                if self.may_send(session):
+                    self._send_next(session, now)
+                    quota.last(session)
+        for session in quota.sessions.values():
+            if session.waiting:
+                self._stalled[session.id] = None
+
+    def _send_next(self, session: Session, now: float) -> None:
+        owed = session.waiting.popleft()
+        session.waiting_bytes -= owed.size_bytes
+        self.waits.disarm(owed.call)
+        self._send(owed, now)
 
     def pump_all(self, now: float) -> None:
         """The link can carry more: sessions take turns, one call each."""
@@ -176,10 +203,7 @@ class Ledger:
             session = self._sessions.get(session_id)
             if session is None or not session.waiting or not self.may_send(session):
                 continue
-            owed = session.waiting.popleft()
-            session.waiting_bytes -= owed.size_bytes
-            self.waits.disarm(owed.call)
-            self._send(owed, now)
+            self._send_next(session, now)
             if session.waiting:
                 self._stalled[session_id] = None
 
@@ -207,8 +231,8 @@ class Ledger:
                 self._out(answer_to(owed, is_error=answer.is_error, body=answer.body))
             else:
                 self._out(Reply(session.id, asked.id, answer.is_error, answer.body, answer.call))
-            if owed.session.waiting:
-                self.pump(owed.session, now)
+            if session.waiting or session.quota is not None:
+                self.pump(session, now)
         elif answer.task:
             self._out(CancelTask(answer.instance, answer.task))
 
@@ -340,6 +364,8 @@ class Ledger:
         owed.call, owed.stage = call, "sent"
         session = owed.session
         session.sent += 1
+        if session.quota is not None:
+            session.quota.sent += 1
         if owed.asked.by is not None:
             assert self.aftermath is not None
             self.aftermath.leaves(owed)
@@ -370,6 +396,8 @@ class Ledger:
             del session.owed[owed.asked.id]
         if owed.stage == "sent":
             session.sent -= 1
+            if session.quota is not None:
+                session.quota.sent -= 1
             self.backstops.disarm(owed.call)
         elif owed.stage == "waiting":
             session.waiting.remove(owed)

@@ -11,7 +11,7 @@ Knows nothing of: what a page holds (`view`), who is told that a list changed.
 from collections.abc import Callable
 from typing import Final
 
-from carpool_broker.core.effects import AnyEffect, Describe, Reply, ReplyStateless
+from carpool_broker.core.effects import AnyEffect, Describe, Note, Reply, ReplyStateless
 from carpool_broker.core.events import AgentDiscovered, AgentListed, Notice
 from carpool_broker.core.hints import Hints
 from carpool_broker.core.listing import FAMILIES, BadCursor, Family
@@ -28,6 +28,8 @@ from carpool_protocol.messages import Feature
 
 DISCOVER_WAIT_S: Final = 2.0
 """The official SDKs give a server 10 s to answer before they take it for one of the handshake era."""
+
+MAX_SAID: Final = 64
 
 METHODS: Final[dict[Family, str]] = {
     "tools": "tools/list",
@@ -57,6 +59,8 @@ class Lists:
         self._out = out
         self.wait_s = 10.0
         self.waits: Deadlines[Who] = Deadlines()
+        self._said: set[tuple[str, int]] = set()
+        """What was said of tools that are left out, by profile and number."""
 
     def listed(self, session: Session, event: AgentListed, now: float) -> None:
         """A page of a list; the first one waits for catalogs that are on their way, for a while."""
@@ -104,6 +108,7 @@ class Lists:
                 self._out(refusal(session, event.id, None, "bad_cursor"))
                 return
             session.listed.add(notice_of(event.family))
+            self._say_left_out(session, event)
             self._hints.renew(self._outlook.view(session), now)
             self._out(Reply(session.id, event.id, is_error=False, body=page.body))
 
@@ -116,6 +121,7 @@ class Lists:
         if isinstance(page, BadCursor):
             self._out(refusal(session, event.id, event.by, "bad_cursor", method=method))
             return
+        self._say_left_out(session, event)
         ttl_ms, public = self._hints.of(view, (event.family,), now)
         self._hints.renew(view, now)
         self._out(
@@ -129,6 +135,17 @@ class Lists:
                 public=public and not session.named,
             )
         )
+
+    def _say_left_out(self, session: Session, event: AgentListed) -> None:
+        """Once for each number of them: whoever has set `max_tools` is to see what it does."""
+        left_out = self._outlook.view(session).left_out
+        if event.family != "tools" or not left_out or (session.profile, left_out) in self._said:
+            return
+        if len(self._said) >= MAX_SAID:
+            self._said.clear()
+        self._said.add((session.profile, left_out))
+        whose = f" of agents with the profile {session.profile}" if session.profile else ""
+        self._out(Note("warning", f"max_tools leaves {left_out} tools out of the list{whose}"))
 
     def _describe(self, session: Session, event: AgentDiscovered, now: float) -> None:
         view = self._outlook.view(session)

@@ -15,19 +15,19 @@ from msgspec import Struct
 
 from carpool_broker.core.scope import Scope
 from carpool_protocol.ids import ServerName
-from carpool_protocol.names import Ambiguous, Resolved, Resolver, Tool, Unknown, may_be_of, qualify_all
+from carpool_protocol.names import Ambiguous, Resolved, Resolver, Tool, Unknown, qualify_all
 
 T = TypeVar("T")
 
 
 class Denied(Struct, frozen=True):
-    """It exists, or may, and is kept back by its server's configuration or by the profile (fault
+    """It is there, and kept back by its server's configuration or by the profile (fault
     `not_permitted`).
     """
 
     server: ServerName
     name: str
-    """The server's own name for it, or its URI; empty where the server as a whole is kept back."""
+    """The server's own name for it, or its URI."""
     profile: str = ""
     """Whose rights keep it back; empty: the server's configuration does."""
 
@@ -81,26 +81,19 @@ class NameTable(Generic[T]):
 
     def _denial(self, spelling: str) -> Denied | None:
         if not self._denied:
-            return self._barred(spelling)
+            return None
         if self._denied_resolver is None:
             names = qualify_all(self._denied, prefixes_of(self._scope), self._scope.separator)
             self._denied_resolver = Resolver(names)
         denied = self._denied_resolver.resolve(spelling)
         if not isinstance(denied, Resolved):
-            return self._barred(spelling)
+            return None
         return self._why(denied.server, denied.tool)
 
     def _why(self, server: ServerName, name: str) -> Denied:
         entry = self._scope.entry_of(server)
         by_file = self._tools and entry is not None and not entry.allows(name)
         return Denied(server, name, "" if by_file else self._scope.profile)
-
-    def _barred(self, spelling: str) -> Denied | None:
-        """With `tools_prefix` `""` any name could be meant: then it is just unknown."""
-        for server, prefix in self._scope.barred:
-            if prefix != "" and may_be_of(spelling, server, self._scope.separator, prefix):
-                return Denied(server, "", self._scope.profile)
-        return None
 
 
 def prefixes_of(scope: Scope) -> Mapping[ServerName, str | None]:

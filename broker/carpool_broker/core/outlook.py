@@ -16,6 +16,7 @@ from carpool_broker.core.effects import AnyEffect
 from carpool_broker.core.listing import Family
 from carpool_broker.core.own_tools import how_to
 from carpool_broker.core.registry import Registry
+from carpool_broker.core.routing import of_profile
 from carpool_broker.core.scope import Scope
 from carpool_broker.core.session import Session
 from carpool_broker.core.sources import Sources
@@ -100,15 +101,20 @@ class Outlook:
         """What this session sees."""
         return self._registry.view(session.scope)
 
-    def off(self, session: Session, name: str) -> tuple[ServerName, str] | None:
-        """The disabled server that an unknown name can belong to, best by the longest head, and why it is
-        off.
+    def off(self, session: Session, name: str) -> tuple[ServerName, str, str] | None:
+        """The server that an unknown name can belong to and that is disabled, or that the profile keeps back
+        as a whole; best by the longest head. With the fault, and why.
         """
-        separator = session.scope.separator
-        meant = [
-            (len(server if off.prefix is None else off.prefix), server, off.why)
+        scope = session.scope
+        away = [
+            (server, off.prefix, "disabled", off.why)
             for server, off in self.sources.disabled(session.source).items()
-            if may_be_of(name, server, separator, off.prefix)
+            if may_be_of(name, server, scope.separator, off.prefix)
+        ]
+        away += [(it, prefix, "not_permitted", of_profile(scope)) for it, prefix in scope.barring(name)]
+        meant = [
+            (len(server if prefix is None else prefix), server, slug, why)
+            for server, prefix, slug, why in away
         ]
         return max(meant)[1:] if meant else None
 

@@ -7,7 +7,9 @@ to them; a profile that has left the file grants nothing.
 Pure. Knows nothing of: sessions, who has which profile, files.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+
+from msgspec.structs import replace
 
 from carpool_broker.core.bounds import Limits
 from carpool_broker.core.rights import ALL_RIGHTS, NO_RIGHTS, Rights
@@ -15,6 +17,7 @@ from carpool_broker.core.scope import Scope
 from carpool_broker.core.scopes import Resolution, kept
 from carpool_protocol.capability import capability
 from carpool_protocol.config.model import Config
+from carpool_protocol.ids import ServerName
 
 
 def rights_of(config: Config, profile: str) -> Rights:
@@ -40,8 +43,8 @@ def limits_of(config: Config) -> Mapping[str, Limits]:
     return {name: limits for name, limits in found.items() if limits != Limits()}
 
 
-def frame_of(config: Config, profile: str) -> Scope:
-    """What agents with this profile see, still without servers."""
+def frame_of(config: Config, profile: str, strangers: Collection[ServerName] = ()) -> Scope:
+    """What agents with this profile see, still without servers. `strangers`: see `ScopeEntry.stranger`."""
     rights = rights_of(config, profile)
     written = config.profiles.get(profile)
     least = [config.max_tools, None if written is None else written.max_tools]
@@ -53,7 +56,8 @@ def frame_of(config: Config, profile: str) -> Scope:
         barred=tuple(
             (server.name, server.tools_prefix)
             for server in config.servers.values()
-            if not server.disabled and not rights.see(server.name, server.tags)
+            if not server.disabled
+            and not rights.see(server.name, server.tags, stranger=server.name in strangers)
         ),
         max_tools=min((most for most in least if most is not None), default=None),
         search=written is not None and written.show == "search",
@@ -61,9 +65,13 @@ def frame_of(config: Config, profile: str) -> Scope:
     )
 
 
-def narrowed(found: Resolution, config: Config, rights: Rights) -> Resolution:
+def narrowed(
+    found: Resolution, config: Config, rights: Rights, strangers: Collection[ServerName] = ()
+) -> Resolution:
     """Only those of these servers of which the rights permit anything."""
     if rights.are_all:
         return found
     tags = {name: server.tags for name, server in config.servers.items()}
-    return kept(found, lambda server: rights.see(server, tags.get(server, ())))
+    left = kept(found, lambda name: rights.see(name, tags.get(name, ()), stranger=name in strangers))
+    entries = [replace(it, stranger=True) if it.server in strangers else it for it in left.entries]
+    return replace(left, entries=entries)

@@ -274,6 +274,7 @@ class Registry:
         assert view.tool_names.by_name == afresh.tool_names.by_name
         assert view.prompt_names.by_name == afresh.prompt_names.by_name
         assert view.instructions == afresh.instructions
+        assert view.left_out == afresh.left_out
         assert view.capabilities() == afresh.capabilities()
         assert all(view.resolve(name) == tool for name, tool in view.tool_names.by_name.items())
         assert all(view.resolve_prompt(name) == it for name, it in view.prompt_names.by_name.items())

@@ -24,7 +24,7 @@ from carpool_broker.core.outward import needed
 from carpool_broker.core.own_calls import OwnCalls
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.replies import READ, is_keepable, refusal
-from carpool_broker.core.routing import NoTarget, Target, find, meant
+from carpool_broker.core.routing import NoTarget, Target, find, may_still, meant, of_profile
 from carpool_broker.core.session import Owed, Session
 from carpool_broker.core.tasks import Tasks
 from carpool_broker.core.view import OwnTool, View, ViewTool
@@ -233,8 +233,8 @@ class Requests:
             found.fault in {"unknown_tool", "unknown_prompt"}
             and (off := self._outlook.off(owed.session, asked.name)) is not None
         ):
-            owed.server, why = off
-            self._ledger.fail(owed, "disabled", why)
+            owed.server, fault, why = off
+            self._ledger.fail(owed, fault, why)
             return
         if asked.by is not None and not asked.own and _FAMILIES[asked.method] not in view.capabilities():
             self._ledger.fail(owed, "unknown_method")  # what is not announced is not served
@@ -321,6 +321,9 @@ class Requests:
             if owed.server in disabled and not owed.task:
                 self._ledger.fail(owed, "disabled", disabled[owed.server].why)
                 continue
+            if not self._is_permitted(owed):
+                self._ledger.fail(owed, "not_permitted", of_profile(session.scope))
+                continue
             key = keys.get(owed.server, owed.key)
             if key != owed.key and not owed.task:
                 owed.key = key
@@ -333,6 +336,12 @@ class Requests:
             or self.watching.has_early(session)
         ):
             self._outlook.discover(session, view)
+
+    def _is_permitted(self, owed: Owed) -> bool:
+        """Whether a call that has found its place may still go there."""
+        if owed.task:
+            return self.tasks.is_permitted(owed.task, owed.asked.method)
+        return may_still(owed.session.scope, owed.asked.method, owed.server, owed.target)
 
     def forget(self, session: Session) -> None:
         """The agent is gone, and nothing of it waits any more."""

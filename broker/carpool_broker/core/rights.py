@@ -26,23 +26,26 @@ class Rights(Struct, frozen=True, cache_hash=True):
         """Whether they keep nothing back."""
         return not self.deny and EVERYTHING in self.allow
 
-    def permit(self, kind: Kind, server: str, tags: Collection[str], name: str) -> bool:
+    def permit(
+        self, kind: Kind, server: str, tags: Collection[str], name: str, *, stranger: bool = False
+    ) -> bool:
         """Whether this tool, prompt or resource may be seen and called. `name`: the server's own, or the
-        URI; `tags`: the server's.
+        URI; `tags`: the server's; `stranger`: see `ScopeEntry`.
         """
-        return any(it.covers(kind, server, tags, name) for it in self.allow) and not any(
-            it.covers(kind, server, tags, name) for it in self.deny
-        )
+        return any(
+            it.covers(kind, server, tags, name) and (it.is_general or not stranger) for it in self.allow
+        ) and not any(it.covers(kind, server, tags, name) for it in self.deny)
 
-    def reach(self, kind: Kind, server: str, tags: Collection[str]) -> bool:
+    def reach(self, kind: Kind, server: str, tags: Collection[str], *, stranger: bool = False) -> bool:
         """Whether anything of this kind that the server may offer can be permitted."""
-        return any(it.kind in (None, kind) and it.is_of(server, tags) for it in self.allow) and not any(
-            it.covers_all(kind, server, tags) for it in self.deny
-        )
+        return any(
+            it.kind in (None, kind) and it.is_of(server, tags) and (it.is_general or not stranger)
+            for it in self.allow
+        ) and not any(it.covers_all(kind, server, tags) for it in self.deny)
 
-    def see(self, server: str, tags: Collection[str]) -> bool:
+    def see(self, server: str, tags: Collection[str], *, stranger: bool = False) -> bool:
         """Whether the server is there at all for agents with these rights."""
-        return any(self.reach(kind, server, tags) for kind in KINDS)
+        return any(self.reach(kind, server, tags, stranger=stranger) for kind in KINDS)
 
 
 ALL_RIGHTS: Final = Rights()

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from carpool_broker.core.own_tools import OURS
 from carpool_broker.core.resources import Route, Unroutable
+from carpool_broker.core.scope import Scope
 from carpool_broker.core.view import BadRef, CompletionTarget, Denied, OwnTool, View, ViewPrompt, ViewTool
 from carpool_protocol.content import text_of
 from carpool_protocol.faults import TOOLS_CALL
@@ -85,6 +86,9 @@ def _named(
             return _denied(found)
         case Unknown():
             suspects = view.suspects(subject, "tools" if method == TOOLS_CALL else "prompts")
+            if not suspects and (barring := view.scope.barring(subject)):
+                server, _ = barring[-1]
+                return NoTarget(fault="not_permitted", detail=of_profile(view.scope), server=server)
             return NoTarget(fault=fault, detail=_perhaps(view, method, found), suspects=suspects)
 
 
@@ -135,15 +139,42 @@ def _is_final(view: View, ref: RawJson) -> bool:
 def _denied(found: Denied) -> NoTarget:
     return NoTarget(
         fault="not_permitted",
-        detail=kept_back(found),
+        detail=kept_back(found.profile),
         server=found.server,
         subject=found.name,
     )
 
 
-def kept_back(found: Denied) -> str:
+def kept_back(profile: str) -> str:
     """Whose word that is; nothing where it is the server's own configuration."""
-    return f"The profile {found.profile} keeps it back." if found.profile else ""
+    return f"The profile {profile} keeps it back." if profile else ""
+
+
+def of_profile(scope: Scope) -> str:
+    """The same for all that the profile of this scope keeps back."""
+    return kept_back(scope.profile)
+
+
+def may_still(scope: Scope, method: str, server: ServerName, subject: str) -> bool:
+    """Whether a request that was let through may still go to this server now, about this subject in the
+    server's own spelling. A server that has left the configuration is no matter of rights.
+    """
+    if any(server == barred for barred, _ in scope.barred):
+        return False
+    entry = scope.entry_of(server)
+    if entry is None:
+        return True
+    match method:
+        case "tools/call":
+            return scope.permits("tool", entry, subject)
+        case "prompts/get":
+            return scope.permits("prompt", entry, subject)
+        case "completion/complete" if text_of(ref := RawJson(subject.encode()), "type") == "ref/prompt":
+            return scope.permits("prompt", entry, text_of(ref, "name") or "")
+        case "completion/complete":
+            return scope.permits("resource", entry, text_of(RawJson(subject.encode()), "uri") or "")
+        case _:
+            return scope.permits("resource", entry, subject)
 
 
 def _which(found: Ambiguous) -> str:

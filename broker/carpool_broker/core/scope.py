@@ -14,7 +14,7 @@ from carpool_broker.core.rights import ALL_RIGHTS, Rights
 from carpool_protocol.capability import Kind
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.messages import ToolOffer
-from carpool_protocol.names import SEPARATOR
+from carpool_protocol.names import SEPARATOR, may_be_of
 
 
 class ScopeEntry(Struct, frozen=True, kw_only=True, cache_hash=True):
@@ -33,6 +33,10 @@ class ScopeEntry(Struct, frozen=True, kw_only=True, cache_hash=True):
     max_tools: int | None = None
     """So many of its tools are listed; the others can be called. None: all are."""
     tags: tuple[str, ...] = ()
+    stranger: bool = False
+    """It is a project's, has the name of a server of the user's, and the user was not told so when he was
+    asked for trust: what he grants by name or tag is not meant for it (rule 19).
+    """
     offline: tuple[ToolOffer, ...] | None = None
     """What its `tools_file` lists, shown while the server has not told by itself, or is away."""
 
@@ -74,7 +78,23 @@ class Scope(Struct, frozen=True, cache_hash=True):
         """Whether what the server offers under this name of its own, or URI, may be seen and called."""
         if kind == "tool" and not entry.allows(name):
             return False
-        return self.rights.are_all or self.rights.permit(kind, entry.server, entry.tags, name)
+        return self.rights.are_all or self.rights.permit(
+            kind, entry.server, entry.tags, name, stranger=entry.stranger
+        )
+
+    def reaches(self, kind: Kind, entry: ScopeEntry) -> bool:
+        """Whether anything of this kind that the server may offer can be let through."""
+        return self.rights.reach(kind, entry.server, entry.tags, stranger=entry.stranger)
+
+    def barring(self, spelling: str) -> list[tuple[ServerName, str | None]]:
+        """Servers that are kept back as a whole and that `spelling` can belong to. Any name can belong to one
+        that is shown without a prefix: it would say nothing.
+        """
+        return [
+            (server, prefix)
+            for server, prefix in self.barred
+            if prefix != "" and may_be_of(spelling, server, self.separator, prefix)
+        ]
 
     def entry_of(self, server: ServerName) -> ScopeEntry | None:
         """A server of this name; None: it is not seen."""

@@ -5,7 +5,7 @@ Knows nothing of: effects, views, the link.
 """
 
 from collections import deque
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from carpool_broker.core.declared import Capabilities
 from carpool_broker.core.effects import SayUpdated
@@ -20,6 +20,9 @@ from carpool_broker.core.events import (
 from carpool_broker.core.scope import Scope
 from carpool_protocol.downgrade import NEWEST
 from carpool_protocol.ids import ABSENT, CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId
+
+if TYPE_CHECKING:
+    from carpool_broker.core.quotas import Quota
 
 Stage = Literal["returning", "unresolved", "waiting", "sent"]
 """`returning`: its session has come back, and the record that may hold it has not come (`recovery`).
@@ -107,7 +110,7 @@ class Session:
     __slots__ = (
         "agent", "anonymous", "argument_bytes", "asking", "bereft", "called", "calls", "capabilities",
         "carrier", "control", "fleeting", "greeted", "id", "keeps", "late", "left_out", "listed", "listens",
-        "lists", "marked", "max_open_calls", "owed", "pid", "principal", "profile", "rooting",
+        "lists", "marked", "max_open_calls", "owed", "pid", "principal", "profile", "quota", "rooting",
         "scope", "sent", "shared", "source", "stateful", "stateless", "unread_bytes", "used", "version",
         "waiting", "waiting_bytes", "wanders",
     )  # fmt: skip
@@ -138,6 +141,8 @@ class Session:
         """See `AgentCame`."""
         self.principal = ""
         """See `AgentCame`."""
+        self.quota: Quota | None = None
+        """What its profile lets it use (`quotas`); None without a profile."""
         self.version = ""
         self.capabilities = Capabilities()
         self.asking = False
@@ -183,5 +188,7 @@ class Session:
 
     @property
     def named(self) -> bool:
-        """Whether whoever asks has shown who they are: what they are given is for nobody else to pass on."""
-        return self.shared and not self.anonymous
+        """Whether what it is given is for nobody else to pass on: whoever asks has shown who they are, or has
+        rights that others do not have.
+        """
+        return bool(self.profile) or (self.shared and not self.anonymous)

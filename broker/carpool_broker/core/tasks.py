@@ -24,6 +24,7 @@ from carpool_broker.core.outlook import Outlook
 from carpool_broker.core.outward import needed
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.replies import refusal
+from carpool_broker.core.routing import may_still, of_profile
 from carpool_broker.core.session import Owed, Session
 from carpool_broker.core.view import View
 from carpool_protocol.deadlines import Deadlines
@@ -44,13 +45,15 @@ MAX_KEPT_S: Final = 24 * 3600.0
 class Task:
     """One task."""
 
-    __slots__ = ("id", "instance", "key", "listens", "server", "session", "theirs")
+    __slots__ = ("id", "instance", "key", "listens", "server", "session", "theirs", "tool")
 
     def __init__(self, id_: str, owed: Owed, answer: Answered) -> None:
         self.id = id_
         self.session: SessionId = owed.session.id
         self.server: ServerName = owed.server
         self.key: PoolKey = owed.key
+        self.tool = owed.target
+        """That began it, by its server's own name."""
         self.instance = answer.instance
         self.theirs = answer.task
         """The server's own id."""
@@ -143,12 +146,22 @@ class Tasks:
             self._out(refusal(session, event.id, event.by, "unknown_method", method=event.method))
         elif task is None or task.session != session.id:
             self._out(refusal(session, event.id, event.by, "unknown_task", method=event.method))
+        elif not self.is_permitted(task.id, event.method):
+            why = of_profile(session.scope)
+            self._out(refusal(session, event.id, event.by, "not_permitted", detail=why, method=event.method))
         else:
             owed = self._ledger.open(session, event)
             owed.server, owed.key, owed.target = task.server, task.key, task.theirs
             owed.task, owed.instance = task.id, task.instance
             owed.edit = needed(self._outlook.view(session), task.key, NEWEST)
             self._ledger.admit(owed, now)
+
+    def is_permitted(self, task_id: str, method: str) -> bool:
+        """Whether its session may ask this of it now. It may always be ended."""
+        task = self._tasks.get(task_id)
+        if task is None or method == "tasks/cancel":
+            return True
+        return may_still(self._sessions[task.session].scope, TOOLS_CALL, task.server, task.tool)
 
     def lost(self, task_id: str) -> None:
         """Its instance is gone."""
@@ -207,7 +220,7 @@ class Tasks:
     def told(self, event: TaskTold) -> None:
         """A server says how far a task is."""
         for task in self._at.get(event.instance, {}).values():
-            if task.theirs != event.task or not task.listens:
+            if task.theirs != event.task or not task.listens or not self.is_permitted(task.id, ""):
                 continue
             view = self._outlook.view(self._sessions[task.session])
             key = task.key if needed(view, task.key, NEWEST) else PoolKey("")

@@ -75,6 +75,7 @@ class View:
         "away",
         "hearsay",
         "instructions",
+        "left_out",
         "lists",
         "own",
         "prompt_names",
@@ -101,6 +102,7 @@ class View:
         hearsay: frozenset[PoolKey],
         instructions: str,
         features: frozenset[Feature],
+        left_out: int = 0,
         own: Mapping[str, OwnTool] = NO_OWN,
     ) -> None:
         self.scope = scope
@@ -116,6 +118,8 @@ class View:
         self.instructions = instructions
         """What the servers that are not away say about themselves, merged."""
         self._features = features
+        self.left_out = left_out
+        """Tools that `max_tools` leaves out of the list; they can be called."""
         self.lists = lists
         """In the order of `FAMILIES`."""
         self.tools = tools

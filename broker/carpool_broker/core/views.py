@@ -10,7 +10,9 @@ Invariant: where nothing changed, the new view holds the very parts of the forme
 Knows nothing of: who holds a view, who is told that it changed, how catalogs come in.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import islice
 from typing import Final, Protocol, TypeVar
 
 from msgspec import Struct
@@ -23,7 +25,7 @@ from carpool_broker.core.resources import Listed, UriTable
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_broker.core.view import NO_OWN, View
 from carpool_protocol.features import PERHAPS
-from carpool_protocol.ids import PoolKey, RawJson
+from carpool_protocol.ids import PoolKey, RawJson, ServerName
 from carpool_protocol.messages import Feature
 from carpool_protocol.names import Tool
 
@@ -98,9 +100,9 @@ def make_view(
         own: Mapping[str, OwnTool] = own_tools(
             tool_names.by_name, search=scope.search, resources=scope.resource_tools
         )
-        tools = tuple(
-            it for it in tool_names.by_name.values() if it.key not in hidden or it.key in stock.by_file
-        )
+        there = [it for it in tool_names.by_name.values() if it.key not in hidden or it.key in stock.by_file]
+        tools = tuple(there if scope.search else first_of(scope, there))
+        left_out = len(there) - len(tools)
         if former is not None and former.tools == tools:
             tools = former.tools
         # Where tools are found and not listed, the list is the same whatever servers come and go.
@@ -108,6 +110,7 @@ def make_view(
         tool_list = versioned("tools", None if former is None else former.lists[0], shown)
     else:
         tool_names, tools, own, tool_list = former.tool_names, former.tools, former.own, former.lists[0]
+        left_out = former.left_out
     if former is None or "prompts" in touched:
         prompt_names = prompt_table(scope, known)
         prompts = listed(
@@ -139,6 +142,7 @@ def make_view(
         hearsay=keys & stock.hearsay,
         instructions=instructions_of(scope, known, hidden),
         features=features_of_scope(scope, stock),
+        left_out=left_out,
     )
 
 
@@ -162,6 +166,20 @@ def tool_table(scope: Scope, known: Known) -> NameTable[ViewTool]:
         return shelf.tool(entry, tool[1], qualified)
 
     return NameTable(scope, allowed, denied, make, tools=True)
+
+
+def first_of(scope: Scope, tools: Iterable[ViewTool]) -> Iterable[ViewTool]:
+    """Those that `max_tools` leaves, of each server and of all: the first ones of the list."""
+    most = {entry.server: entry.max_tools for entry in scope.servers if entry.max_tools is not None}
+    if not most:
+        return tools if scope.max_tools is None else islice(tools, scope.max_tools)
+    seen: Counter[ServerName] = Counter()
+    kept: list[ViewTool] = []
+    for tool in tools:
+        seen[tool.server] += 1
+        if seen[tool.server] <= most.get(tool.server, seen[tool.server]):
+            kept.append(tool)
+    return kept[: scope.max_tools]
 
 
 def prompt_table(scope: Scope, known: Known) -> NameTable[ViewPrompt]:
@@ -189,9 +207,7 @@ def uri_table(scope: Scope, shelves: Mapping[PoolKey, Shelf]) -> UriTable:
                 entry.key,
                 _uris(scope, entry, shelf, "resources"),
                 _uris(scope, entry, shelf, "templates"),
-                serves=shelf is not None
-                and shelf.serves_resources
-                and scope.rights.reach("resource", entry.server, entry.tags),
+                serves=shelf is not None and shelf.serves_resources and scope.reaches("resource", entry),
                 denied=tuple(
                     uri for it in _URI_FAMILIES for uri in _uris(scope, entry, shelf, it, denied=True)
                 ),

@@ -105,7 +105,7 @@ class Watching:
         if patient and not final and self._outlook.unsettled(session, view):
             return None
         if isinstance(route, Denied):
-            return NoPlace("not_permitted", kept_back(route))
+            return NoPlace("not_permitted", kept_back(route.profile))
         if not isinstance(route, Route):
             return NoPlace("unknown_resource")
         catalog = self._registry.catalog(route.key)

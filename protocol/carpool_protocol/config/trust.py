@@ -1,6 +1,7 @@
 """Which project files the user has trusted, and in which words.
 
-Owns the file of trust in the state directory: `{path of a project file: digest of the bytes}`. Project files
+Owns the file of trust in the state directory: `{path of a project file: digest of the bytes}`, and which
+servers of each the user was told to take the place of his own (rule 19). Project files
 are code (design section 10): they name commands to run. Trust is for the very bytes that were looked at, with
 those of every file they bring in (`load.Layer.digest`); another byte, and it is asked again. Written by
 `carpool trust`, read by the broker. A file that cannot be read trusts nothing, and is never written over: who
@@ -11,7 +12,7 @@ Knows nothing of: who is asked, what is in the files.
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, Literal
 
@@ -28,6 +29,8 @@ Trust = Literal["trusted", "untrusted", "changed"]
 class _Store(Struct):
     version: int = 1
     trusted: dict[str, str] = {}
+    listed: dict[str, list[str]] = {}
+    """By the same names: servers that the question named as taking the place of the user's own."""
 
 
 _decoder = msgspec.json.Decoder(_Store)
@@ -46,7 +49,12 @@ def key_of(workspace: Workspace) -> str:
 
 def read_trust(store: str) -> dict[str, str]:
     """Digests of what is trusted, by `key_of`. Empty where there is no store or it cannot be read."""
-    return _read(store)[0]
+    return _read(store)[0].trusted
+
+
+def read_listed(store: str, workspace: Workspace) -> frozenset[str]:
+    """Servers of its project file that the user was told to take the place of his own when he trusted it."""
+    return frozenset(_read(store)[0].listed.get(key_of(workspace), ()))
 
 
 def complaint(store: str) -> str:
@@ -65,17 +73,17 @@ def mend(store: str) -> str:
         return _mended(store)
 
 
-def _read(store: str) -> tuple[dict[str, str], str]:
+def _read(store: str) -> tuple[_Store, str]:
     """What is trusted, and what is wrong with the file, a clause."""
     try:
         with open(store, "rb") as file:
-            return _decoder.decode(file.read()).trusted, ""
+            return _decoder.decode(file.read()), ""
     except FileNotFoundError:
-        return {}, ""
+        return _Store(), ""
     except OSError as error:
-        return {}, f"cannot be read ({error.strerror})"
+        return _Store(), f"cannot be read ({error.strerror})"
     except (ValueError, msgspec.MsgspecError, RecursionError):
-        return {}, "is not a file of trust of this version"
+        return _Store(), "is not a file of trust of this version"
 
 
 def _mended(store: str) -> str:
@@ -91,16 +99,21 @@ def trust_of(trusted: dict[str, str], workspace: Workspace, digest: str) -> Trus
     return "trusted" if known == digest else "changed"
 
 
-def give_trust(store: str, workspace: Workspace, digest: str) -> None:
-    """Trust these bytes. Raises `OSError`."""
-    with _changed(store) as trusted:
-        trusted[key_of(workspace)] = digest
+def give_trust(store: str, workspace: Workspace, digest: str, listed: Iterable[str] = ()) -> None:
+    """Trust these bytes. `listed`: see `read_listed`. Raises `OSError`."""
+    with _changed(store) as held:
+        key = key_of(workspace)
+        held.trusted[key] = digest
+        held.listed.pop(key, None)
+        if names := sorted(listed):
+            held.listed[key] = names
 
 
 def take_trust(store: str, workspace: Workspace) -> bool:
     """Trust its file no longer. Whether it was. Raises `OSError`."""
-    with _changed(store) as trusted:
-        return trusted.pop(key_of(workspace), None) is not None
+    with _changed(store) as held:
+        held.listed.pop(key_of(workspace), None)
+        return held.trusted.pop(key_of(workspace), None) is not None
 
 
 @contextmanager
@@ -112,12 +125,10 @@ def _locked(store: str) -> Iterator[None]:
 
 
 @contextmanager
-def _changed(store: str) -> Iterator[dict[str, str]]:
+def _changed(store: str) -> Iterator[_Store]:
     """The store, written back whole or not at all, by one at a time."""
     with _locked(store):
         _mended(store)
-        trusted = read_trust(store)
-        yield trusted
-        private_files.replace(
-            store, msgspec.json.format(msgspec.json.encode(_Store(trusted=trusted)), indent=1)
-        )
+        held = _read(store)[0]
+        yield held
+        private_files.replace(store, msgspec.json.format(msgspec.json.encode(held), indent=1))

@@ -205,24 +205,6 @@ def test_when_broker_and_supervisor_die_together_an_open_call_is_lost_and_the_se
     run("asyncio", main)
 
 
-@behaviour("client:no-daemon")
-def test_carpool_is_started_where_none_runs_and_its_end_is_a_connection_error(daemon: Make) -> None:
-    one = daemon({"good": observer()}, up=False)
-
-    async def main() -> None:
-        with pytest.raises(ConnectionError, match="carpool up"):
-            async with client(one):
-                pytest.fail("nothing runs")
-        async with Carpool(runtime_dir=one.directory, environ=one.environ, cwd=one.base) as agent:
-            assert (await agent.call("good__echo", {"text": "up"})).text == "up"
-            assert (await anyio.to_thread.run_sync(one.run, "down")).returncode == 0
-            with pytest.raises(ConnectionError, match="stopped"):
-                await until(lambda: agent.call("good__echo"), "carpool is gone")
-        one.up()
-
-    run("trio", main)
-
-
 @behaviour("client:errors", "client:operates")
 def test_what_may_not_be_called_is_a_permission_error_until_it_may(shared: Daemon) -> None:
     async def main() -> None:
@@ -451,7 +433,7 @@ async def kill_broker(daemon: Daemon) -> None:
 
 
 @behaviour("client:no-daemon")
-def test_the_examples_of_the_page_run(
+def test_the_examples_of_the_page_start_carpool_and_run_and_its_end_is_a_connection_error(
     daemon: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = daemon({"time": {"command": "mcp-server-time"}}, up=False)
@@ -466,3 +448,15 @@ def test_the_examples_of_the_page_run(
     assert "time__get_current_time Get current time" in said
     assert '"timezone": "Europe/Paris"' in said
     assert "True Error" in said
+
+    async def main() -> None:
+        async with Carpool(start=False) as agent:
+            assert (await anyio.to_thread.run_sync(one.run, "down")).returncode == 0
+            with pytest.raises(ConnectionError, match="stopped"):
+                await until(agent.ping, "carpool is gone")
+        with pytest.raises(ConnectionError, match="carpool up"):
+            async with Carpool(start=False):
+                pytest.fail("nothing runs")
+
+    run("trio", main)
+    one.up()

@@ -286,7 +286,7 @@ class Carpool:
         """One request of an operator, over a connection of its own."""
         self._session()
         line = hello(control=True, **self._way)
-        async with Session(self._place, line, Callbacks(), start=False) as operator:
+        async with Session(self._place, line, Callbacks(), start=False, keeps=False) as operator:
             return _object(await operator.request(method, params, timeout_s=timeout_s))
 
     # --- of all of them --------------------------------------------------------------------------------

@@ -67,9 +67,11 @@ class _Pending:
 class Session:
     """One attachment, over all brokers that serve it. Use it as an asynchronous context manager."""
 
-    def __init__(self, place: Place, hello: bytes, callbacks: Callbacks, *, start: bool) -> None:
+    def __init__(
+        self, place: Place, hello: bytes, callbacks: Callbacks, *, start: bool, keeps: bool = True
+    ) -> None:
         self._callbacks = callbacks
-        self._carrier = Carrier(place, hello, start=start, take=self._take, on_end=self._ended)
+        self._carrier = Carrier(place, hello, start=start, keeps=keeps, take=self._take, on_end=self._ended)
         self._pending: dict[int, _Pending] = {}
         self._last = 0
         self._turns = anyio.Semaphore(MOST_CALLS, fast_acquire=True)

@@ -91,6 +91,7 @@ class Carpool:
 
     servers = _waits(_Agent.servers)
     tools = _waits(_Agent.tools)
+    shown = _waits(_Agent.shown)
     describe = _waits(_Agent.describe)
     resolve = _waits(_Agent.resolve)
     resources = _waits(_Agent.resources)

@@ -52,7 +52,10 @@ class Town(Daemon):
                 "off": kit("echo", disabled=True),
             },
             workspaces={"quiet": {"mcpServers": {"good": {"disabled": True}}}},
-            profiles={"echoes": {"allow": ["mcp:*:echo"], "deny": ["mcp:news", "mcp:off"]}},
+            profiles={
+                "echoes": {"allow": ["mcp:*:echo"], "deny": ["mcp:news", "mcp:off"]},
+                "lean": {"show": "search"},
+            },
         )
         self.up()
 
@@ -361,6 +364,20 @@ def test_tools_are_listed_by_tag_and_by_server_with_their_schemas(shared: Daemon
             (good,) = [each for each in await agent.servers() if each.name == "good"]
             assert (good.tags, "good__echo" in good.tools) == (("code", "fast"), True)
             await agent.ping()
+
+    run("asyncio", main)
+
+
+@behaviour("client:looks")
+def test_in_search_mode_a_model_is_shown_little_and_the_program_may_call_all(shared: Daemon) -> None:
+    async def main() -> None:
+        async with client(shared, profile="lean") as agent:
+            shown = {tool["name"] for tool in await agent.shown()}
+            assert shown == {"find_tools", "describe_tool", "call_tool"}
+            assert "good__echo" in {tool.name for tool in await agent.tools()}
+            wanted = {"name": "good__echo", "arguments": {"text": "found"}}
+            assert (await agent.call("call_tool", wanted)).text == "found"
+            assert (await agent.call(("good", "echo"), {"text": "at once"})).text == "at once"
 
     run("asyncio", main)
 

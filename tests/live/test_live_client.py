@@ -293,12 +293,23 @@ def test_a_call_that_times_out_or_is_cancelled_is_cancelled_at_the_server(
     shared: Daemon, backend: str
 ) -> None:
     async def main() -> None:
+        async def too_long() -> None:
+            with pytest.raises(TimeoutError):
+                await agent.call("good__wait", {"gate": "never", "obeys": True}, timeout_s=2)
+
+        async def cancelled() -> None:
+            with anyio.CancelScope() as scope:
+                scopes.append(scope)
+                await agent.call("good__wait", {"gate": "never", "obeys": True})
+
+        scopes: list[anyio.CancelScope] = []
         async with client(shared) as agent:
             before = len((await seen(agent))["cancels"])
-            with pytest.raises(TimeoutError):
-                await agent.call("good__wait", {"gate": "never", "obeys": True}, timeout_s=0.1)
-            with anyio.move_on_after(0.1):
-                await agent.call("good__wait", {"gate": "never", "obeys": True})
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(too_long)
+                tasks.start_soon(cancelled)
+                await inside(agent, 2)
+                scopes[0].cancel()
 
             async def told() -> bool:
                 return len((await seen(agent))["cancels"]) == before + 2

@@ -88,7 +88,11 @@ class Session:
     async def __aenter__(self) -> "Session":
         await self._carrier.open()
         self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
+        try:
+            await self._tasks.__aenter__()
+        except BaseException:  # cancelled: nobody would close the socket
+            self._carrier.close()
+            raise
         self._tasks.start_soon(self._carrier.carry)
         self._tasks.start_soon(self._carrier.write)
         self._tasks.start_soon(self._tell)

@@ -1035,6 +1035,7 @@ _CLIENT: Final = {
     "client:operates": Behaviour(
         "issue 7", "A Python program starts, stops and switches servers, for all or for itself alone."
     ),
+    "client:sync": Behaviour("issue 7", "A program without an event loop has the same, from any thread."),
     "client:looks": Behaviour(
         "issue 7", "A session is told which servers and tools it sees, and what any spelling of a name means."
     ),

@@ -380,3 +380,27 @@ def test_calls_of_others_end_when_the_session_is_left(backend: str) -> None:
                 pass
 
     play(backend, client, script)
+
+
+@behaviour("client:operates")
+def test_an_operators_request_whose_broker_dies_is_lost_and_the_session_is_another_matter(
+    backend: str,
+) -> None:
+    def script(desk: Desk) -> None:
+        desk.greeted()
+        own = desk.take_off()
+        desk.accept()
+        assert (desk.hello["control"], desk.hello["keeps"]) == (True, False)
+        assert desk.expect("carpool/operate")["params"] == {"verb": "start", "servers": ["s"]}
+        desk.die()
+        desk.put_on(own)
+        desk.answer(desk.expect("ping"), {})
+        desk.until_gone()
+
+    async def client(directory: str) -> None:
+        async with carpool(directory) as agent:
+            with pytest.raises(Lost, match="broker has gone away"):
+                await agent.start("s")
+            await agent.ping()
+
+    play(backend, client, script)

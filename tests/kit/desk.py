@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import anyio
 
@@ -53,7 +53,7 @@ class Desk:
         assert self._listener is not None
         self._socket, _ = self._listener.accept()
         self._socket.settimeout(LIMIT_S)
-        self._lines = self._socket.makefile("rb")
+        self._lines: BinaryIO = self._socket.makefile("rb")
         self.heard = []
         self.hello = self.hear()["params"]
         self.heard = []
@@ -100,6 +100,14 @@ class Desk:
     def settle(self, up: int, *, open: list[int], kept: list[int], down: int) -> None:  # noqa: A002 - its name
         """Say how far things are."""
         self.write(settled_line(Settled("e1", up, open, kept, down, [])))
+
+    def take_off(self) -> tuple[socket.socket, BinaryIO]:
+        """The connection, for later: another one comes meanwhile."""
+        return self._socket, self._lines
+
+    def put_on(self, taken: tuple[socket.socket, BinaryIO]) -> None:
+        """Go on with this one."""
+        self._socket, self._lines = taken
 
     def die(self) -> None:
         """Close, without a word."""

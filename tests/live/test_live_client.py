@@ -52,7 +52,10 @@ class Town(Daemon):
                 "off": kit("echo", disabled=True),
             },
             workspaces={"quiet": {"mcpServers": {"good": {"disabled": True}}}},
-            profiles={"echoes": {"allow": ["mcp:*:echo"], "deny": ["mcp:news", "mcp:off"]}},
+            profiles={
+                "echoes": {"allow": ["mcp:*:echo"], "deny": ["mcp:news", "mcp:off"]},
+                "lean": {"show": "search"},
+            },
         )
         self.up()
 
@@ -205,24 +208,6 @@ def test_when_broker_and_supervisor_die_together_an_open_call_is_lost_and_the_se
     run("asyncio", main)
 
 
-@behaviour("client:no-daemon")
-def test_carpool_is_started_where_none_runs_and_its_end_is_a_connection_error(daemon: Make) -> None:
-    one = daemon({"good": observer()}, up=False)
-
-    async def main() -> None:
-        with pytest.raises(ConnectionError, match="carpool up"):
-            async with client(one):
-                pytest.fail("nothing runs")
-        async with Carpool(runtime_dir=one.directory, environ=one.environ, cwd=one.base) as agent:
-            assert (await agent.call("good__echo", {"text": "up"})).text == "up"
-            assert (await anyio.to_thread.run_sync(one.run, "down")).returncode == 0
-            with pytest.raises(ConnectionError, match="stopped"):
-                await until(lambda: agent.call("good__echo"), "carpool is gone")
-        one.up()
-
-    run("trio", main)
-
-
 @behaviour("client:errors", "client:operates")
 def test_what_may_not_be_called_is_a_permission_error_until_it_may(shared: Daemon) -> None:
     async def main() -> None:
@@ -308,12 +293,23 @@ def test_a_call_that_times_out_or_is_cancelled_is_cancelled_at_the_server(
     shared: Daemon, backend: str
 ) -> None:
     async def main() -> None:
+        async def too_long() -> None:
+            with pytest.raises(TimeoutError):
+                await agent.call("good__wait", {"gate": "never", "obeys": True}, timeout_s=2)
+
+        async def cancelled() -> None:
+            with anyio.CancelScope() as scope:
+                scopes.append(scope)
+                await agent.call("good__wait", {"gate": "never", "obeys": True})
+
+        scopes: list[anyio.CancelScope] = []
         async with client(shared) as agent:
             before = len((await seen(agent))["cancels"])
-            with pytest.raises(TimeoutError):
-                await agent.call("good__wait", {"gate": "never", "obeys": True}, timeout_s=0.1)
-            with anyio.move_on_after(0.1):
-                await agent.call("good__wait", {"gate": "never", "obeys": True})
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(too_long)
+                tasks.start_soon(cancelled)
+                await inside(agent, 2)
+                scopes[0].cancel()
 
             async def told() -> bool:
                 return len((await seen(agent))["cancels"]) == before + 2
@@ -379,6 +375,20 @@ def test_tools_are_listed_by_tag_and_by_server_with_their_schemas(shared: Daemon
             (good,) = [each for each in await agent.servers() if each.name == "good"]
             assert (good.tags, "good__echo" in good.tools) == (("code", "fast"), True)
             await agent.ping()
+
+    run("asyncio", main)
+
+
+@behaviour("client:looks")
+def test_in_search_mode_a_model_is_shown_little_and_the_program_may_call_all(shared: Daemon) -> None:
+    async def main() -> None:
+        async with client(shared, profile="lean") as agent:
+            shown = {tool["name"] for tool in await agent.shown()}
+            assert shown == {"find_tools", "describe_tool", "call_tool"}
+            assert "good__echo" in {tool.name for tool in await agent.tools()}
+            wanted = {"name": "good__echo", "arguments": {"text": "found"}}
+            assert (await agent.call("call_tool", wanted)).text == "found"
+            assert (await agent.call(("good", "echo"), {"text": "at once"})).text == "at once"
 
     run("asyncio", main)
 
@@ -451,7 +461,7 @@ async def kill_broker(daemon: Daemon) -> None:
 
 
 @behaviour("client:no-daemon")
-def test_the_examples_of_the_page_run(
+def test_the_examples_of_the_page_start_carpool_and_run_and_its_end_is_a_connection_error(
     daemon: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = daemon({"time": {"command": "mcp-server-time"}}, up=False)
@@ -466,3 +476,15 @@ def test_the_examples_of_the_page_run(
     assert "time__get_current_time Get current time" in said
     assert '"timezone": "Europe/Paris"' in said
     assert "True Error" in said
+
+    async def main() -> None:
+        async with Carpool(start=False) as agent:
+            assert (await anyio.to_thread.run_sync(one.run, "down")).returncode == 0
+            with pytest.raises(ConnectionError, match="stopped"):
+                await until(agent.ping, "carpool is gone")
+        with pytest.raises(ConnectionError, match="carpool up"):
+            async with Carpool(start=False):
+                pytest.fail("nothing runs")
+
+    run("trio", main)
+    one.up()

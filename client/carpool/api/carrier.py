@@ -27,7 +27,9 @@ OUT_BYTES = 4 << 20
 
 
 class Carrier:
-    """One session's connection. `take` gets each line; `on_end` why it is over."""
+    """One session's connection. `take` gets each line; `on_end` why it is over. `keeps`: it comes back after
+    the death of a broker, as `hello` says.
+    """
 
     def __init__(
         self,
@@ -35,6 +37,7 @@ class Carrier:
         hello: bytes,
         *,
         start: bool,
+        keeps: bool,
         take: Callable[[bytes], None],
         on_end: Callable[[CarpoolError], None],
     ) -> None:
@@ -44,6 +47,7 @@ class Carrier:
         self._place = place
         self._hello = hello
         self._start = start
+        self._keeps = keeps
         self._take = take
         self._on_end = on_end
         self._kept = Kept()
@@ -106,6 +110,8 @@ class Carrier:
         if last.refusal:
             which = NotRunning if self.session else BadCall
             return which(_sentence(last.refusal), kind="attach_refused", whose="caller")
+        if not self._keeps:
+            return NotRunning("The broker has gone away.", kind="not_running")
         if self._kept.is_full or deaths > DEATHS:
             why = (
                 "more was open than is kept for that"

@@ -191,7 +191,7 @@ class Carpool:
     async def tools(
         self, *, tags: Iterable[str] | str | None = None, server: str | None = None
     ) -> list[Tool]:
-        """What this session may call; only of servers that have one of `tags`, only of `server`."""
+        """All that this session may call; only what has one of `tags`, only of `server`."""
         if self._callbacks.on_tools_changed is not None:
             # Changes are told to who has asked for this list. Before the other one: none is missed.
             await self._session().request("tools/list", {})
@@ -200,6 +200,12 @@ class Carpool:
             wanted = {tags} if isinstance(tags, str) else set(tags)
             found = [tool for tool in found if wanted.intersection(tool.tags)]
         return [tool for tool in found if server is None or tool.server == server]
+
+    async def shown(self) -> list[Json]:
+        """The tools as a model of this profile is to read them: `tools/list`, with what its `show` and
+        `max_tools` leave (docs/search.md). Definitions of MCP, under qualified names.
+        """
+        return await self._listed("tools/list", "tools")
 
     async def describe(self, name: Name) -> Tool:
         """The tool that a name means. Raises `UnknownName`."""
@@ -286,7 +292,7 @@ class Carpool:
         """One request of an operator, over a connection of its own."""
         self._session()
         line = hello(control=True, **self._way)
-        async with Session(self._place, line, Callbacks(), start=False) as operator:
+        async with Session(self._place, line, Callbacks(), start=False, keeps=False) as operator:
             return _object(await operator.request(method, params, timeout_s=timeout_s))
 
     # --- of all of them --------------------------------------------------------------------------------

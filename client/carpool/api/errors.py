@@ -122,9 +122,6 @@ class ToolError(CarpoolError):
         """The `Result`."""
 
 
-_OVERLOAD: Final = frozenset(
-    {"waiting_line_full", "waited_too_long", "too_many_calls", "arguments_too_many", "unread_answers"}
-)
 _BY_KIND: Final[dict[str, tuple[type[CarpoolError], Whose]]] = {
     **dict.fromkeys(("unknown_tool", "unknown_prompt", "unknown_resource"), (UnknownName, "caller")),
     **dict.fromkeys(
@@ -135,7 +132,7 @@ _BY_KIND: Final[dict[str, tuple[type[CarpoolError], Whose]]] = {
         (BadCall, "caller"),
     ),
     "disabled": (Refused, "user"),
-    **dict.fromkeys(("misconfigured", "stopped"), (Unavailable, "user")),
+    **dict.fromkeys(("misconfigured", "stopped", "draining"), (Unavailable, "user")),
     **dict.fromkeys(
         ("starting_failed", "backing_off", "given_up", "breaker_open"), (Unavailable, "server")
     ),
@@ -143,8 +140,11 @@ _BY_KIND: Final[dict[str, tuple[type[CarpoolError], Whose]]] = {
     **dict.fromkeys(
         ("instance_died", "bad_answer", "answer_too_large", "needs_url", "url_declined"), (Lost, "server")
     ),
-    **dict.fromkeys(_OVERLOAD & {"unread_answers"}, (Lost, "caller")),
-    **dict.fromkeys(_OVERLOAD - {"unread_answers"}, (Unavailable, "caller")),
+    **dict.fromkeys(
+        ("waiting_line_full", "waited_too_long", "too_many_calls", "arguments_too_many"),
+        (Unavailable, "caller"),
+    ),
+    "unread_answers": (Lost, "caller"),
 }  # fmt: skip
 _BY_FAMILY: Final[dict[str, tuple[type[CarpoolError], Whose]]] = {
     # What later releases refuse is a matter of rights, unless this table knows better.

@@ -67,9 +67,11 @@ class _Pending:
 class Session:
     """One attachment, over all brokers that serve it. Use it as an asynchronous context manager."""
 
-    def __init__(self, place: Place, hello: bytes, callbacks: Callbacks, *, start: bool) -> None:
+    def __init__(
+        self, place: Place, hello: bytes, callbacks: Callbacks, *, start: bool, keeps: bool = True
+    ) -> None:
         self._callbacks = callbacks
-        self._carrier = Carrier(place, hello, start=start, take=self._take, on_end=self._ended)
+        self._carrier = Carrier(place, hello, start=start, keeps=keeps, take=self._take, on_end=self._ended)
         self._pending: dict[int, _Pending] = {}
         self._last = 0
         self._turns = anyio.Semaphore(MOST_CALLS, fast_acquire=True)
@@ -86,7 +88,11 @@ class Session:
     async def __aenter__(self) -> "Session":
         await self._carrier.open()
         self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
+        try:
+            await self._tasks.__aenter__()
+        except BaseException:  # cancelled: nobody would close the socket
+            self._carrier.close()
+            raise
         self._tasks.start_soon(self._carrier.carry)
         self._tasks.start_soon(self._carrier.write)
         self._tasks.start_soon(self._tell)

@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
+import trio
 
 from carpool import (
     BadCall,
@@ -377,6 +378,17 @@ def test_tools_are_listed_by_tag_and_by_server_with_their_schemas(shared: Daemon
             await agent.ping()
 
     run("asyncio", main)
+
+
+@behaviour("client:looks")
+async def test_a_plain_agent_may_ask_of_its_own_view_and_of_nothing_else(shared: Daemon) -> None:
+    with trio.fail_after(LIMIT_S):
+        async with shared.agent() as agent:
+            await agent.tools()
+            found = await agent.result("carpool/resolve", {"name": "good.echo"})
+            assert found == {"server": "good", "tool": "echo", "name": "good__echo"}
+            for method in ("carpool/status", "carpool/operate", "carpool/switch", "carpool/why"):
+                assert (await agent.ask(method, {}))["error"]["code"] == -32601, method
 
 
 @behaviour("client:looks")

@@ -126,6 +126,16 @@ async def test_an_agent_of_the_official_sdk_finds_the_stateless_era(doored: Daem
     assert seen == [1.0, 2.0]
 
 
+@behaviour("client:looks")
+def test_what_agents_on_the_socket_may_ask_of_their_view_is_unknown_over_http(doored: Daemon) -> None:
+    url, _ = door(doored)
+    sid = session(url)
+    for method in ("carpool/tools", "carpool/servers", "carpool/resolve", "carpool/status"):
+        refused = ask(url, "POST", "", request(2, method, name="echo"), Mcp_Session_Id=sid)
+        assert refused.json["error"]["code"] == -32601, method
+    assert ask(url, "DELETE", "", Mcp_Session_Id=sid).status == 200
+
+
 @behaviour("http:one-server")
 def test_one_server_can_be_had_alone_and_under_its_own_names(doored: Daemon) -> None:
     url, _ = door(doored)

@@ -37,6 +37,9 @@ _PROFILES: Final = {
     "profiles:call": Behaviour(
         "issue 7", "A call is judged by what its name or URI leads to, however that is spelled."
     ),
+    "profiles:uris": Behaviour(
+        "issue 7", "A right to resources holds however a URI is spelled, and none is left by climbing."
+    ),
     "profiles:leak": Behaviour("issue 7", "Nothing that a profile keeps back is listed or suggested."),
     "profiles:servers": Behaviour(
         "issue 7", "A server of which a profile permits nothing is neither started for it nor named to it."

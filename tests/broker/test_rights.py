@@ -67,3 +67,34 @@ def test_a_server_is_there_where_anything_of_it_is_permitted(
             assert found.see(server, tags)
     if found.are_all:
         assert all(found.permit(kind, server, tags, name) for kind in KINDS)
+
+
+@behaviour("profiles:uris")
+@pytest.mark.parametrize("climbing", ["..", "%2e%2e", "%252E.", "..\\x\\.."])
+def test_a_uri_leads_out_of_no_directory_that_is_allowed_or_denied(climbing: str) -> None:
+    uri = f"file:///public/{climbing}/secret/key"
+    assert not rights(["resource:fs:file:///public/*"]).permit("resource", "fs", (), uri)
+    assert not rights(["*"], ["resource:fs:file:///secret/*"]).permit("resource", "fs", (), uri)
+    assert not rights(["*"], ["resource:fs:file:///other"]).permit("resource", "fs", (), uri)
+    assert rights(["mcp:fs"], ["mcp:fs:write", "resource:git:*"]).permit("resource", "fs", (), uri)
+    assert rights(["resource:*:*"]).permit("resource", "fs", (), uri)
+
+
+@behaviour("profiles:uris")
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "FILE:///secret/key",
+        "file:///%73ecret/key",
+        "file://localhost/secret/key",
+        "file:////secret//key",
+        "file:///secret%2fkey",
+        "file:///secret/key?x",
+    ],
+)
+def test_what_is_denied_is_denied_in_every_spelling(uri: str) -> None:
+    for pattern in ("resource:fs:file:///secret/*", "resource:*:file:///secret/key"):
+        assert not rights(["*"], [pattern]).permit("resource", "fs", (), uri)
+        assert rights(["*"], [pattern]).permit(
+            "resource", "fs", (), uri.replace("key", "").replace("ecret", "et")
+        )

@@ -26,8 +26,8 @@ LINE_CHARS = 200
 MAX_PARAMETERS = 12
 MAX_NAMED = 20
 _NO_INDEX = (
-    "carpool runs on a Python without SQLite's full-text index (FTS5), so it cannot search. An empty query lists "
-    "all tools. The user can install carpool with another Python, or show this profile all tools."
+    "carpool runs on a Python without SQLite's full-text index (FTS5), so it cannot search. An empty query "
+    "lists all tools. The user can install carpool with another Python, or show this profile all tools."
 )
 
 

@@ -31,7 +31,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "down": ("carpool.cli_daemon:down", "End carpool and every server it runs."),
     "status": ("carpool.cli_read:status", "Show whether all is well, the servers and the sessions."),
     "ps": ("carpool.cli_read:ps", "Show every running process: instances and carpool's own."),
-    "tools": ("carpool.cli_read:tools", "List the tools agents see, or explain one name."),
+    "tools": ("carpool.cli_tools:tools", "List the tools agents see, or explain one name."),
     "resources": ("carpool.cli_offers:resources", "List the resources that servers offer."),
     "read": ("carpool.cli_offers:read", "Read a resource."),
     "prompts": ("carpool.cli_offers:prompts", "List the prompts that servers offer."),

@@ -24,6 +24,7 @@ from carpool.cli import (
     json_option,
     open_door,
     print_json,
+    profile_option,
     workspace_option,
 )
 from carpool.door import AnsweredError, Door, DoorError
@@ -34,8 +35,6 @@ PAGES = 1000
 """More of one list than any broker gives."""
 
 Facts = dict[str, Any]
-
-profile_option = click.option("--profile", default="", help="See what this profile may.")
 
 
 @click.command()
@@ -166,18 +165,24 @@ def _decoded(raw: msgspec.Raw) -> Facts:
 # --- showing ---------------------------------------------------------------------------------------------
 
 
+def is_shown() -> bool:
+    """Whether somebody looks at what is written, and not a file or a program."""
+    return sys.stdout.isatty()
+
+
 def _show_contents(contents: Facts) -> None:
     text, blob = contents.get("text"), contents.get("blob")
     if isinstance(text, str):
-        click.echo(display.printable(text, lines=True) if sys.stdout.isatty() else _encodable(text), nl=False)
-        if sys.stdout.isatty() and not text.endswith("\n"):
-            click.echo()
+        if not is_shown():
+            click.echo(_encodable(text), nl=False)
+            return
+        click.echo(display.printable(text, lines=True), nl=not text.endswith("\n"))
         return
     try:
         data = base64.b64decode(blob, validate=True) if isinstance(blob, str) else b""
     except (binascii.Error, ValueError):
         fail("its data is not base64; --json gives it as it is")
-    if sys.stdout.isatty():
+    if is_shown():
         kind = contents.get("mimeType") or "data"
         click.echo(display.printable(f"[{kind}, {display.size(len(data))}; write it into a file to have it]"))
     else:

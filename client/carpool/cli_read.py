@@ -1,4 +1,4 @@
-"""Verbs that look at a running carpool and change nothing: `status`, `ps`, `tools`.
+"""Verbs that look at a running carpool and change nothing: `status`, `ps`.
 
 Owns how the broker's facts are laid out for people; programs get them as they are.
 Refuses to know where the facts come from.
@@ -9,18 +9,15 @@ from typing import Any
 
 import click
 
-from carpool import display, tool_costs
+from carpool import display
 from carpool.cli import (
     ask,
-    fail,
     fail_at,
     json_option,
     open_door,
     print_json,
-    profile_option,
     reach,
     the_place,
-    workspace_option,
 )
 from carpool.door import DoorError
 from carpool.door_watch import told_url
@@ -79,76 +76,6 @@ def ps(as_json: bool) -> None:
         print_json(rows)
         return
     click.echo(ps_page(facts, rows))
-
-
-_FORMATS = ("openai", "openai-responses", "anthropic")
-
-
-@click.command()
-@click.argument("name", required=False)
-@click.option("--tag", default="", help="Only tools of servers with this tag.")
-@click.option("--tokens", is_flag=True, help="What they cost a model that is shown them, the most first.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(_FORMATS),
-    help="The list that a model API takes as `tools`, as JSON (docs/function-calling.md).",
-)
-@profile_option
-@workspace_option
-@json_option
-def tools(
-    name: str | None,
-    tag: str,
-    form: str | None,
-    *,
-    tokens: bool,
-    profile: str,
-    workspace: str,
-    as_json: bool,
-) -> None:
-    """List the tools agents see, or explain one NAME in any spelling. Starts carpool when it does not run."""
-    with open_door(control=True, start=True, profile=profile, workspace=workspace) as door:
-        answer = ask(door, "carpool/tools", {"name": name} if name else {}, timeout_s=60)
-    found: list[Facts] = answer.get("tools") or []
-    if tag:
-        found = [tool for tool in found if tag in tool["tags"]]
-    problem = answer.get("error") or (
-        f"no tool is called {name!r}; `carpool tools` lists all" if name else ""
-    )
-    if form:
-        print_json(_in_form(found, form))
-    elif as_json:
-        print_json([{**tool, "tokens": tool_costs.tokens_of(tool)} for tool in found] if tokens else found)
-    elif found and tokens:
-        click.echo(tool_costs.costs_page(found))
-    elif found and name:
-        click.echo("\n\n".join(_explained(tool) for tool in found))
-    elif found:
-        rows = [[tool["name"], tool["server"], display.one_line(tool["description"])] for tool in found]
-        click.echo(display.columns(["NAME", "SERVER", "DESCRIPTION"], rows))
-    if not found and (name or answer.get("error")):
-        fail(_sentence(problem))
-    if not found and not as_json and not form and tag:
-        click.echo(f"no tools: no server that offers any has the tag {display.printable(tag)}")
-    elif not found and not as_json and not form:
-        click.echo("no tools: no server is configured, or none has told its tools; see `carpool status`")
-
-
-def _in_form(found: list[Facts], form: str) -> list[Facts]:
-    from carpool.adapters import Toolbox  # late: no other verb of these needs it
-
-    toolbox = Toolbox(
-        {**(tool.get("definition") or {}), "name": tool["name"], "description": tool["description"]}
-        for tool in found
-    )
-    match form:
-        case "openai":
-            return toolbox.openai()
-        case "openai-responses":
-            return toolbox.openai_responses()
-        case _:
-            return toolbox.anthropic()
 
 
 _ROLES = "launcher broker supervisor spawner shim"
@@ -410,23 +337,6 @@ def _holder(row: Facts) -> str:
     if not row["holder"]:
         return "-"
     return f"{row['holder']} {display.one_line(row['holder_agent'] or '', 24)}".rstrip()
-
-
-def _explained(tool: Facts) -> str:
-    lines = [
-        f"{display.printable(tool['name'])}",
-        f"  server   {display.printable(tool['server'])}",
-        f"  tool     {display.printable(tool['tool'])}  (the server's own name)",
-        f"  also as  {display.printable(', '.join(tool['aliases']) or '-')}",
-    ]
-    text = display.printable(tool["description"].strip(), lines=True)
-    return "\n".join([*lines, *(f"  {line}" for line in text.splitlines())])
-
-
-def _sentence(problem: object) -> str:
-    if isinstance(problem, dict):
-        return str(problem.get("message") or problem.get("text") or problem)
-    return str(problem)
 
 
 def _saved(size_bytes: int) -> str:

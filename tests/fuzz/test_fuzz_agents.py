@@ -93,7 +93,7 @@ def framed(rng: Random, house: Path) -> None:
         hostile.send(hostile_agents.door_attach() + b"\n")
         for stream in range(1, rng.randrange(2, 6)):
             if rng.random() < 0.9:
-                word = rng.choice((*hostile_agents.WORDS[:3], *hostile_agents.WORDS[4:7]))
+                word = rng.choice((*hostile_agents.WORDS[:4], *hostile_agents.WORDS[5:8]))
                 hostile.send(b"[%d,null,%b]\n" % (stream, word))
             if rng.random() < 0.5:
                 hostile.send(b'[%d,{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}},5]\n' % stream)

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from carpool import cli_call, cli_check, cli_daemon, cli_logs, cli_read, cli_why
+from carpool import cli_call, cli_check, cli_daemon, cli_logs, cli_offers, cli_read, cli_tools, cli_why
 from carpool.cli import print_json
 from carpool.door import AnsweredError
 from carpool.probe import conclusion
@@ -115,7 +115,7 @@ class Fake:
 def facing(door: Fake) -> Iterator[None]:
     """Every verb finds this door."""
     with mock.patch.object(cli_read, "reach", return_value=door):
-        modules = (cli_read, cli_call, cli_daemon, cli_why)
+        modules = (cli_read, cli_tools, cli_offers, cli_call, cli_daemon, cli_why)
         patches = [mock.patch.object(module, "open_door", return_value=door) for module in modules]
         for each in patches:
             each.start()
@@ -147,8 +147,9 @@ def test_what_reads_the_daemon_obeys_nothing() -> None:
         with facing(
             Fake(_encoded({"tools": hostile(rng, TOOLS), "error": rng.choice((None, rng.choice(TRICKS)))}))
         ):
-            run(cli_read.tools)
-            run(cli_read.tools, "x")
+            run(cli_tools.tools)
+            run(cli_tools.tools, "--tokens")
+            run(cli_tools.tools, "x")
         with facing(Fake(_encoded({"pools": hostile(rng, POOLS["time"])}))):
             run(cli_why.why, "x")
         results = [{"server": rng.choice(TRICKS), "ok": rng.random() < 0.5, "text": rng.choice(TRICKS)}]
@@ -168,6 +169,31 @@ def test_what_reads_the_daemon_obeys_nothing() -> None:
 def _encoded(facts: Any) -> bytes:
     """The broker's own answers hold no half pairs."""
     return json.dumps(facts, ensure_ascii=False).encode(errors="replace")
+
+
+OFFERS: dict[str, Any] = {
+    "resources": [{"uri": "a:1", "name": "n", "mimeType": "text/plain", "description": "d"}],
+    "resourceTemplates": [{"uriTemplate": "a:{x}", "name": "n"}],
+    "prompts": [{"name": "n", "description": "d", "arguments": [{"name": "a", "required": True}]}],
+    "contents": [{"uri": "a:1", "mimeType": "text/plain", "text": "t"}, {"uri": "a:2", "blob": "AA=="}],
+    "messages": [
+        {"role": "user", "content": {"type": "text", "text": "t"}},
+        {"role": "user", "content": {"type": "resource", "resource": {"uri": "a:1"}}},
+    ],
+}
+
+
+@behaviour("bad-input:terminal")
+def test_what_servers_offer_and_say_is_shown_and_not_obeyed() -> None:
+    def play(rng: Random) -> None:
+        with facing(Fake(_encoded(hostile(rng, OFFERS)), is_error=rng.random() < 0.1)):
+            run(cli_offers.resources)
+            run(cli_offers.prompts)
+            run(cli_offers.prompt, "x", "--arg", "k=v")
+            with mock.patch.object(cli_offers, "is_shown", return_value=True):
+                run(cli_offers.read, "a:1")
+
+    fuzz(play, examples=5, seeds=25)
 
 
 @behaviour("bad-input:terminal")

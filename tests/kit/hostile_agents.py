@@ -27,6 +27,10 @@ TOOLS: Final = (
     *(b'"good__echo"', b'"good__echo"', b'"bad__echo"', b'"good__never"', b'"bad__never"', b'"echo"'),
     *(b'"mcp__good__echo"', b'"nowhere__echo"', b'"new__echo"', b'"new__never"'),
 )
+OWN: Final = (
+    *(b'"call_tool"', b'"call_tool"', b'"find_tools"', b'"describe_tool"', b'"read_resource"'),
+    *(b'"get_prompt"', b'"list_resources"', b'"list_prompts"'),
+)
 META: Final = "io.modelcontextprotocol/"
 CAPABILITIES: Final = (
     *(
@@ -64,11 +68,23 @@ def meta(rng: Random) -> bytes:
     return members(rng, fields)
 
 
+def own_arguments(rng: Random) -> bytes:
+    """Nearly right for a tool of carpool's own."""
+    fields = [("name", one_of(rng, *TOOLS, *OWN))] if rng.random() < 0.7 else []
+    fields += [("arguments", one_of(rng, b"{}", b'{"text":"x"}', odd=0.3))] if rng.random() < 0.7 else []
+    fields += [("uri", one_of(rng, *URIS))] if rng.random() < 0.2 else []
+    fields += [("query", one_of(rng, b'"echo"', b'""'))] if rng.random() < 0.3 else []
+    fields += [("limit", one_of(rng, b"3", b"1e400"))] if rng.random() < 0.1 else []
+    return members(rng, fields) if rng.random() < 0.95 else value(rng)
+
+
 def params(rng: Random, method: str, ids: list[bytes]) -> bytes:  # noqa: C901 - an arm per method
     """Nearly right for this method. `ids`: requests said before."""
     fields: list[tuple[str, bytes]] = []
     known = rng.choice(ids) if ids else b"1"
     match method:
+        case "tools/call" if rng.random() < 0.3:
+            fields = [("name", one_of(rng, *OWN)), ("arguments", own_arguments(rng))]
         case "tools/call":
             fields = [
                 ("name", one_of(rng, *TOOLS)),
@@ -203,7 +219,7 @@ def attach(rng: Random) -> bytes:
         ("streams", 0.2, b"true", b"false"),
         ("control", 0.1, b"true", b"false"),
         ("server", 0.2, b'"good"', b'"nope"', b'""'),
-        ("profile", 0.05, b'"reader"', b'""'),
+        ("profile", 0.3, b'"reader"', b'"reader"', b'""'),
         ("run", 0.2, run, run.replace(b'"x"', text(rng.choice(NAMES)))),
     ):
         if rng.random() < odds:
@@ -228,6 +244,7 @@ WORDS: Final = (
     *(
         b'{"open":{}}',
         b'{"open":{"kind":"shared"}}',
+        b'{"open":{"profile":"reader"}}',
         b'{"open":{"kind":"shared","principal":"p"}}',
         b'{"close":{}}',
     ),

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from unittest import mock
 
 import trio
@@ -32,6 +32,10 @@ from tests.kit.whole_servers import READ_BYTES, Json, Process, Processes, Progra
 SUPERVISOR = "sup1"
 ROUNDS = 20_000
 """More than any burst takes: past it something goes round and round."""
+
+
+PROFILES: Final = {"reader": {"show": "search", "resource_tools": True}}
+"""For agents that ask for it."""
 
 
 class Wire:
@@ -133,7 +137,7 @@ class Whole:
         self.ends: list[Wire] = []
         self.lines: list[Line] = []
         file = house / "carpool.json"
-        text = json.dumps({"mcpServers": dict(servers)})
+        text = json.dumps({"mcpServers": dict(servers), "profiles": PROFILES})
         if not file.exists() or file.read_text() != text:
             file.write_text(text)
         self.operations: list[tuple[Any, ...]] = []

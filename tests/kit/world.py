@@ -61,6 +61,8 @@ POLICY = Policy(
 BOUND_S = LIST_WAIT_S + BOUNDS.wait_s + POLICY.wait_s + POLICY.max_total_s + 5.0 + 1.0
 """No request may take longer: a name, the broker's line, then the backstop; and a second for lag."""
 SOURCES = (SourceId("daemon"), SourceId("other"))
+SEARCHED = SOURCES[1]
+"""Its agents are shown tools that find and call tools, and no others."""
 THOROUGH = os.environ.get("CARPOOL_WORLD_THOROUGH") == "1"
 
 
@@ -217,7 +219,7 @@ class World:
             self.broker.feed(
                 bv.SourceRead(
                     source=source,
-                    scope=Scope(tuple(entries)),
+                    scope=Scope(tuple(entries), search=source == SEARCHED),
                     specs=tuple(specs),
                     misconfigured={},
                     stop_first=frozenset(ServerName(s.name) for s in servers if s.stop_first),

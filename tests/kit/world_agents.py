@@ -32,6 +32,9 @@ CANCEL_S = 1.5
 """So long a cancel may take to its server."""
 SHARED_TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
 """Several agents work on one thing: their own contexts are the same."""
+FIND = RawJson(b'{"arguments":{"query":""}}')
+FOUND = RawJson(b"{}")
+"""What a search tells is for whoever words it; here it is only an answer."""
 CAPABILITIES = (
     Capabilities(),
     Capabilities(sampling=True, form=True),
@@ -117,6 +120,8 @@ class Book:
             return "error" if is_error else "ok"
         meta = body.get("data") if is_error else dict(body["_meta"])["carpool/error"]  # type: ignore[call-overload]
         assert isinstance(meta, dict)
+        if meta["code"] == "bad_params":
+            raise Violation(f"call {number} was said well, and is refused as if it were not")
         if meta["delivered"] == "no":
             if self.ran.get(number, 0) > self.again.get(number, 0):
                 raise Violation(
@@ -152,6 +157,8 @@ class SimAgent:
         self.doubles: dict[RawJson, int] = {}
         self.tokens: dict[RawJson, RawJson] = {}
         self.tools: list[str] = []
+        self.searches = False
+        """It is shown tools of carpool's own, and calls the others through one of those."""
         self.greeted = False
         self.list_is_old = True
         self.capabilities = rng.choice(CAPABILITIES)
@@ -178,7 +185,10 @@ class SimAgent:
     def list_tools(self, now: float) -> bv.AnyEvent:
         """`tools/list`."""
         self.list_is_old = False
-        return bv.AgentListed(self.session, self._open("list", now), None)
+        request = self._open("list", now)
+        if self.searches and self.rng.random() < 0.7:
+            return bv.AgentCalled(self.session, request, "find_tools", FIND, ABSENT, ABSENT)
+        return bv.AgentListed(self.session, request, None)
 
     def ping(self, now: float) -> bv.AnyEvent:
         """`ping`."""
@@ -210,6 +220,12 @@ class SimAgent:
             self.tokens[token] = request
         trace = SHARED_TRACE if self.rng.random() < 0.3 else ""
         meta = RawJson(b'{"traceparent":"%b"}' % trace.encode()) if trace else ABSENT
+        if self.searches and self.rng.random() < 0.7:
+            inner = RawJson(b'{"arguments":{"name":%b,%b' % (msgspec.json.encode(name), rest[1:] + b"}"))
+            own = (bv.Own(name, rest),)
+            return bv.AgentCalled(
+                self.session, request, "call_tool", inner, meta, token, trace=trace, own=own
+            )
         return bv.AgentCalled(self.session, request, name, rest, meta, token, trace=trace)
 
     def answer(self, shown: AskId, ask: SimAsk) -> bv.AnyEvent:
@@ -254,6 +270,9 @@ class SimAgent:
             case bf.ReplyOutward():
                 plain = bf.Reply(effect.session, effect.id, is_error=False, body=effect.body)
                 return self._answered(plain, now)
+            case bf.AnswerOwn():
+                self.list_is_old = self.rng.random() < 0.3  # it may look again any time
+                return self.book.outcome(self._close(effect.id), FOUND, now, is_error=False)
             case bf.ReportProgress():
                 request = self.tokens.get(effect.token)
                 told = msgspec.json.decode(effect.params)
@@ -295,7 +314,10 @@ class SimAgent:
         ask = self._close(effect.id)
         word = self.book.outcome(ask, effect.body, now, is_error=effect.is_error)
         if ask.kind == "list" and not effect.is_error:
-            self.tools = [tool["name"] for tool in msgspec.json.decode(effect.body)["tools"]]
+            listed = [tool["name"] for tool in msgspec.json.decode(effect.body).get("tools", ())]
+            self.searches = self.searches or "find_tools" in listed
+            self.tools = [] if self.searches else listed
+            self.list_is_old = self.list_is_old or self.searches  # it looks what it can find
         return word
 
     def _heard_of_ask(self, effect: bf.SendAsk | bf.WithdrawAsk | bf.SayElicited) -> str:

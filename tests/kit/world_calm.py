@@ -118,7 +118,7 @@ def _lists_are_no_older_than_said(world: World) -> None:
     for agent in world.agents.values():
         if isinstance(agent, Party):
             view = world.broker.core.view_of(agent.session)
-            present = [tool.qualified for tool in view.tools]
+            present = [tool.qualified for tool in view.lists[0].present.entries]
             for listen in agent.listens.values():
                 if "tools" in listen.families and listen.tools not in (None, present):
                     raise Violation(f"{listen.person} listens and has {listen.tools}, not {present}")
@@ -150,7 +150,7 @@ def _all_tools_work(world: World, source: SourceId, agent: Anybody, *, asking: b
             continue
         for tool in catalog(entry.key, world.traits(entry.key)).tools:
             name = f"{entry.server}__{tool.name}"
-            if name not in agent.tools:
+            if name not in agent.tools and not agent.searches:
                 raise Violation(f"{name} of {entry.key} is not listed: {agent.tools}")
             before = world.book.outcomes.get("ok", 0)
             world.call(agent, name)

@@ -134,7 +134,7 @@ class Carrier(Kept[SimAgent]):
     def crosses(self, line: Line) -> bool:
         """See `Kept`."""
         match line.effect:
-            case bf.Reply() | bf.ReplyOutward():
+            case bf.Reply() | bf.ReplyOutward() | bf.AnswerOwn():
                 return line.effect.id not in self.agent.open
             case bf.WithdrawAsk():
                 return line.effect.ask not in self.agent.asks
@@ -152,12 +152,12 @@ class Carrier(Kept[SimAgent]):
                 self.stateful = effect.servers
             case bf.SendAsk():
                 self._for[effect.ask] = effect.request
-            case bf.Reply() | bf.ReplyOutward() | bf.Greet():
+            case bf.Reply() | bf.ReplyOutward() | bf.AnswerOwn() | bf.Greet():
                 self._answered(effect, mishaps)
             case _:
                 pass
 
-    def _answered(self, effect: bf.Reply | bf.ReplyOutward | bf.Greet, mishaps: int) -> None:
+    def _answered(self, effect: bf.Reply | bf.ReplyOutward | bf.AnswerOwn | bf.Greet, mishaps: int) -> None:
         if effect.id in self.agent.open:
             return  # it was about another of the same id
         was = self._said.pop(effect.id, None)

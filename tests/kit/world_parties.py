@@ -47,6 +47,7 @@ class Token(Struct):
     rest: RawJson
     wanted: list[Wanted]
     until: float
+    own: tuple[bv.Own, ...] = ()
     used: bool = False
     survived: bool = False
     """The broker that made it has died. The next one does not know since when it is out, nor always that it
@@ -69,6 +70,7 @@ class Open(Struct):
     rest: RawJson = ABSENT
     token: Token | None = None
     """What this retry brings back."""
+    own: tuple[bv.Own, ...] = ()
 
 
 class Listening(Struct):
@@ -103,6 +105,7 @@ class Party:
         self.listens: dict[RawJson, Listening] = {}
         self.tokens: list[Token] = []
         self.tools: list[str] = []
+        self.searches = False
         self.uris: list[str] = []
         self._next = 0
 
@@ -131,6 +134,8 @@ class Party:
         made.name, made.method = name, method
         pad = b"x" * size_bytes
         made.rest = RawJson(b'{"arguments":{"n":%d,"pad":"%s"}}' % (made.request.number, pad))
+        if self.searches and kind == "call" and self.rng.random() < 0.7:
+            made.name, made.own = "call_tool", (bv.Own(name, made.rest),)
         return self._called(id_, made, progress=progress)
 
     def _called(
@@ -148,6 +153,7 @@ class Party:
             digest=f"digest of {made.request.number}",
             state=state,
             given=given,
+            own=made.own,
         )
 
     def retry(self, token: Token, now: float, *, some: bool = False) -> bv.AnyEvent:
@@ -157,7 +163,7 @@ class Party:
         kind: Kind = "refused" if no_good else token.kind
         id_ = self._open(kind, token.person, now, token.number)
         made = self.open[id_]
-        made.name, made.method, made.rest = token.name, token.method, token.rest
+        made.name, made.method, made.rest, made.own = token.name, token.method, token.rest, token.own
         if not no_good:
             made.token = token
         agrees = self.rng.random() < 0.8
@@ -304,10 +310,12 @@ class Party:
             return
         self.book.outcome(was.request, effect.body, now, is_error=effect.is_error)
         if was.request.kind == "list" and not effect.is_error:
-            self.tools = [tool["name"] for tool in msgspec.json.decode(effect.body)["tools"]]
+            listed = [tool["name"] for tool in msgspec.json.decode(effect.body)["tools"]]
+            self.searches = "find_tools" in listed
+            self.tools = [] if self.searches else listed
             for listen in self.listens.values():
                 if listen.granted:
-                    listen.tools = self.tools
+                    listen.tools = listed
 
     def _wanted(self, effect: bf.RequireInput, now: float) -> Token:
         was = self._close(effect.id)
@@ -325,7 +333,8 @@ class Party:
         if any(token.state == effect.state for token in self.tokens):
             raise Violation(f"{person} was given a token again")
         wanted = [self._input(each, person, number) for each in effect.inputs]
-        token = Token(effect.state, person, number, was.name, was.method, was.rest, wanted, now + self.park_s)
+        until = now + self.park_s
+        token = Token(effect.state, person, number, was.name, was.method, was.rest, wanted, until, was.own)
         self.tokens.append(token)
         self._count("parked")
         return token

@@ -32,7 +32,8 @@ def tables(client: Client, path: str, text: str) -> list[Table]:
     file, a clause that quotes no value.
     """
     if client.form == "codex":
-        return [_table(setup_toml.read(text), (setup_toml.SERVERS,))]
+        servers = setup_toml.plain(setup_toml.read(text).get(setup_toml.SERVERS, {}))
+        return [_table({setup_toml.SERVERS: servers}, (setup_toml.SERVERS,))]
     parsed = parse(text, path)
     if not parsed.complete or parsed.problems:
         first = parsed.problems[0]

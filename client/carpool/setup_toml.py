@@ -30,38 +30,98 @@ def read(text: str) -> dict[str, Any]:
         raise ValueError(f"is no TOML ({where})" if where.startswith("at ") else "is no TOML") from None
 
 
+def plain(value: Any) -> JsonValue:
+    """A value as JSON has it; a date, which JSON has not, is nothing."""
+    match value:
+        case dict():
+            return {str(key): plain(inner) for key, inner in value.items()}
+        case list():
+            return [plain(each) for each in value]
+        case None | bool() | int() | float() | str():
+            return value
+        case _:
+            return None
+
+
 def swap(text: str, out: Collection[str], put_in: Mapping[str, dict[str, JsonValue]]) -> str:
     """Take servers out and put others in. Raises `CannotEditError`."""
     wished = read(text)
     held = wished.setdefault(SERVERS, {})
-    try:
-        document = tomlkit.parse(text)
-        for name in out:
-            del held[name]
-            del document[SERVERS][name]
-        if SERVERS in document and not document[SERVERS]:
-            del document[SERVERS]
-        changed = tomlkit.dumps(document)
-    except (TOMLKitError, KeyError, AttributeError, TypeError, ValueError, IndexError, RecursionError):
-        raise CannotEditError("its layout is too unusual to be edited by a program") from None
+    for name in out:
+        held.pop(name, None)
+    changed = _without_tables(text, out)
+    for each in (changed, text):  # tables are easy; what else there is goes key by key
+        if not says(changed, wished):
+            changed = _without_keys(each, out)
     end = "\r\n" if "\r\n" in text else "\n"
     kept = changed
     for name, entry in put_in.items():
         gap = end * (2 - changed.endswith("\n")) if changed.strip() else ""
         changed += gap + tomlkit.dumps({SERVERS: {name: entry}}).replace("\n", end)
         held[name] = entry
-    if not held:
-        wished.pop(SERVERS)
     return _checked(changed, wished, text, kept)
 
 
-def _checked(changed: str, wished: dict[str, Any], before: str, kept: str) -> str:
+def _without_tables(text: str, out: Collection[str]) -> str:
+    """Without the tables of these servers. Comments behind one belong to what comes next, and stay."""
+    found = list(_HEADER.finditer(text))
+    starts = [*(each.start() for each in found), len(text)]
+    kept = text[: starts[0]]
+    for header, start, end in zip(found, starts, starts[1:], strict=False):
+        block = text[start:end]
+        if _path(header.group().rstrip())[:2] in [(SERVERS, name) for name in out]:
+            lines = block.splitlines(keepends=True)
+            last = max(
+                at for at, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")
+            )
+            block = "".join(lines[last + 1 :]).lstrip("\r\n") if "#" in "".join(lines[last + 1 :]) else ""
+        kept += block
+    return kept
+
+
+def _path(header: str) -> tuple[str, ...]:
+    """The keys of `[a.b]`; empty for anything else."""
     try:
-        found = read(changed)
+        at: Any = tomllib.loads(header)
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return ()
+    keys = []
+    while isinstance(at, dict) and at:
+        keys.append(next(iter(at)))
+        at = at[keys[-1]]
+    return tuple(keys)
+
+
+def says(text: str, wished: dict[str, Any]) -> bool:
+    """Whether a text is TOML and says that."""
+    try:
+        return _filled(read(text)) == _filled(wished)
     except ValueError:
-        found = None
+        return False
+
+
+def _filled(value: dict[str, Any]) -> dict[str, Any]:
+    """No table of servers is an empty one."""
+    return {**value, SERVERS: value.get(SERVERS, {})}
+
+
+def _without_keys(text: str, out: Collection[str]) -> str:
+    """Without these servers, however they are written; as it is where that cannot be done."""
+    try:
+        document = tomlkit.parse(text)
+        for name in out:
+            if name in document[SERVERS]:
+                del document[SERVERS][name]
+        if SERVERS in document and not document[SERVERS]:
+            del document[SERVERS]
+        return tomlkit.dumps(document)
+    except (TOMLKitError, KeyError, AttributeError, TypeError, ValueError, IndexError, RecursionError):
+        return text
+
+
+def _checked(changed: str, wished: dict[str, Any], before: str, kept: str) -> str:
     lines = iter(before.splitlines())
-    if found != wished or not all(line in lines for line in kept.splitlines()):
+    if not says(changed, wished) or not all(line in lines for line in kept.splitlines()):
         raise CannotEditError("its layout is too unusual to be edited by a program")
     return changed
 

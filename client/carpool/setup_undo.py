@@ -8,7 +8,6 @@ Pure. Knows nothing of: records, backups.
 """
 
 import re
-import tomllib
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -121,7 +120,7 @@ def _toml_back(now: str, before: str, after: str) -> Verdict:
     text = setup_toml.swap(now, list(setup_toml.read(now).get(servers, {})), {})
     tables = setup_toml.tables_of(before)
     text = text.rstrip("\r\n") + "\n\n" + tables if text.strip() and tables else text + tables
-    if tomllib.loads(text) != {**tomllib.loads(now), servers: tomllib.loads(before).get(servers)}:
+    if not setup_toml.says(text, {**setup_toml.read(now), servers: setup_toml.read(before).get(servers, {})}):
         return Verdict("kept", now.encode(), _CHANGED)
     return Verdict("put back", text.encode(), f"{_CHANGED}: those changes stay")
 

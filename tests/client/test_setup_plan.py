@@ -1,6 +1,7 @@
 """What becomes of the programs' files, decided: names, secrets, places, and the way back."""
 
 import json
+import tomllib
 from typing import Any
 
 import pytest
@@ -132,6 +133,8 @@ def test_a_secret_that_the_env_file_has_is_not_written_again() -> None:
         (CURSOR, "text", "it is no object"),
         (CURSOR, {"command": "a", "env": {"KEY": "one\ntwo"}}, "a secret of several lines"),
         (CODEX, '[mcp_servers.a]\ncommand = "a"\nwhat = "x"\n', "`what`: unknown key"),
+        (CODEX, "[mcp_servers.a]\ncommand = 2026-01-01\n", "`command`: must be"),
+        (CODEX, '[mcp_servers.a]\ncommand = "a"\ntool_timeout_sec = nan\n', ""),
     ],
 )
 def test_what_carpool_cannot_run_as_the_program_does_stays_there_with_the_reason(
@@ -414,6 +417,9 @@ def test_whatever_a_file_looks_like_what_is_changed_goes_back(text: str) -> None
     for change in plan.changes:
         assert undone(change, change.after) == change.before
         if change.role == "client":
+            table = parse(text, "").spans.get(("mcpServers",))
+            assert table is None or change.after.decode().startswith(text[: table.value])
+            assert table is None or change.after.decode().endswith(text[table.end :])
             beside = put(change.after.decode(), ("beside",), ["somebody's"])
             left = parse((undone(change, beside.encode()) or b"").decode(), "")
             assert left.value == {**_object(text), "beside": ["somebody's"]}
@@ -498,3 +504,49 @@ def test_tables_of_toml_are_put_back_beside_what_somebody_has_changed() -> None:
     assert b'[mcp_servers.a.env]\nX = "1"\n' in (said.data or b"")
     assert b"x = 2" in (said.data or b"")
     assert b"carpool" not in (said.data or b"")
+
+
+_PIECES = (
+    *(
+        'model = "x"  # c\n',
+        "[mcp_servers]\n",
+        "# comment\n",
+        "\n",
+        "[[list]]\nx = 1\n",
+        "[tui]\n",
+        "d = 2020-01-01\n",
+    ),
+    *(
+        '[mcp_servers.a]\ncommand = "x"\n',
+        '[mcp_servers.a.env]\nK = "v" # k\n',
+        'mcp_servers.d.command = "z"\n',
+    ),
+    '[mcp_servers."b c"]\ncommand = \'y\'\nargs = [\n  "1", # one\n]\n',
+    'mcp_servers = { e = { command = "q" } }\n',
+    'mcp_servers.f = { command = "w", env = { A = "1" } }\n',
+    '[mcp_servers.g]\r\ncommand = "x"\r\n',
+    '   [ mcp_servers . h ]\n  command="i"\n',
+    '[profiles.p.mcp_servers.z]\ncommand="n"\n',
+    'x = """\n[mcp_servers.fake]\n"""\n',
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(_PIECES), unique=True, max_size=7).map("".join))
+def test_whatever_a_file_of_toml_looks_like_the_rest_of_it_stays(text: str) -> None:
+    plan = planned(source(CODEX, text))
+    if not plan.changes:
+        return
+    change = plan.changes[-1]
+    held, now = tomllib.loads(text), tomllib.loads(change.after.decode())
+    before, left = held.pop("mcp_servers"), now.pop("mcp_servers")
+    stay = {each.name for each in plan.left}
+    assert left == {"carpool": ENTRY, **{name: before[name] for name in stay}}
+    assert len(plan.moved) == len(before.keys() - stay)
+    assert held == now
+    if '"""' not in text:  # there, what looks like a table is none
+        assert text.count("# comment\n") == change.after.decode().count("# comment\n")
+    assert undone(change, change.after) == text.encode()
+    beside = b'somebody = "new"\n' + change.after
+    back = tomllib.loads((undone(change, beside) or b"").decode())
+    assert back in ({**tomllib.loads(text), "somebody": "new"}, tomllib.loads(beside.decode()))

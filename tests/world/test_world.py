@@ -52,6 +52,19 @@ def test_every_promise_holds_through_a_storm_and_after_it(seed: int) -> None:
     assert world.book.outcomes.get("ok", 0) > 10, f"seed {seed} is no storm but a drought"
 
 
+@behaviour("profiles:call", "profiles:reload", "profiles:bounds")
+@pytest.mark.parametrize("seed", [1, 2, 3, 5])
+def test_no_call_goes_past_the_rights_of_its_agent_through_a_storm(seed: int) -> None:
+    try:
+        world = storm(seed, profiles=True)
+    except Exception as wrong:
+        wrong.add_note(f"seed {seed}, with profiles")
+        raise
+    assert world.profiles is not None
+    assert world.profiles.judged > 10
+    assert world.book.outcomes.get("not_permitted", 0) > 0
+
+
 def test_the_same_seed_is_the_same_run() -> None:
     first, second = storm(3), storm(3)
     assert first.book.outcomes == second.book.outcomes

@@ -1,0 +1,79 @@
+"""Profiles in the simulated world: rights that change, and the rule that no call goes past them.
+
+Owns the draw of rights, from a seed of its own so that no other storm changes by it, and the judgement of
+each call that leaves the broker. Knows nothing of: how the broker keeps to them.
+"""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any, Final
+
+from carpool_broker.core.bounds import Limits
+from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.rights import ALL_RIGHTS, Rights
+from carpool_broker.core.routing import may_still
+from carpool_broker.core.scope import Scope, ScopeEntry
+from carpool_protocol.capability import capability
+from carpool_protocol.messages import Call
+from tests.kit.world_asks import Violation
+
+PROFILE: Final = "p"
+LIMITS: Final = {PROFILE: Limits(max_in_flight=3, calls_per_minute=600)}
+PATTERNS: Final = (
+    "*",
+    "mcp:*:t0",
+    "mcp:*:t1",
+    "mcp:s0",
+    "mcp:s1:*",
+    "mcp:s[12]",
+    "resource:*:*",
+    "resource:s0:*",
+)
+
+
+class Profiles:
+    """The profile of one world."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = Random(f"rights {seed}")
+        self.rights = ALL_RIGHTS
+        self.judged = 0
+
+    def change(self, *, calm: bool) -> None:
+        """Draw others. In the calm after a storm everything is permitted."""
+        allow = self._rng.sample(PATTERNS, self._rng.randint(1, 3))
+        deny = self._rng.sample(PATTERNS[1:], self._rng.randint(0, 2))
+        drawn = Rights(tuple(map(capability, allow)), tuple(map(capability, deny)))
+        self.rights = ALL_RIGHTS if calm else drawn
+
+    def scope(self, entries: list[ScopeEntry]) -> Scope:
+        """What its agents see."""
+        seen = [entry for entry in entries if self.rights.see(entry.server, ())]
+        barred = tuple((entry.server, None) for entry in entries if entry not in seen)
+        profile = "" if self.rights.are_all else PROFILE
+        return Scope(tuple(seen), profile=profile, rights=self.rights, barred=barred)
+
+    def look(self, core: BrokerCore, effects: Sequence[Any]) -> None:
+        """Judge each call that leaves: of a server that is configured still."""
+        for call in effects:
+            if not isinstance(call, Call):
+                continue
+            owed = core.ledger.calls[call.call]
+            session = owed.session
+            if not session.profile or owed.task:
+                continue
+            self.judged += 1
+            if not may_still(session.scope, call.method, owed.server, call.target):
+                raise Violation(
+                    f"{session.id} reached {owed.server} {call.target}, which its profile keeps back"
+                )
+            assert session.quota is not None
+            if session.quota.sent > (LIMITS[PROFILE].max_in_flight or 0):
+                ours = sum(
+                    1
+                    for each in session.quota.sessions.values()
+                    for mine in each.owed.values()
+                    if mine.stage == "sent" and mine.call >= core.ledger.before
+                )
+                if ours > (LIMITS[PROFILE].max_in_flight or 0):
+                    raise Violation(f"{ours} calls of one holder are under way")

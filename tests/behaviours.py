@@ -57,6 +57,9 @@ _PROFILES: Final = {
     "profiles:strangers": Behaviour(
         "rule 19", "A project's server takes no rights over with a name of the user's, unless he was told."
     ),
+    "profiles:checked": Behaviour(
+        "issue 7", "`carpool check` says what profiles let through, and which patterns cover nothing."
+    ),
     "profiles:max-tools": Behaviour(
         "issue 7", "Tools past max_tools leave the list, can be called, and are counted where people look."
     ),

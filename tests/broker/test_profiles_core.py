@@ -15,8 +15,19 @@ from carpool_broker.core.events import SourceId
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.routing import Target, find
 from carpool_protocol.capability import Kind
-from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, SessionId
-from carpool_protocol.messages import Answered, Call, Policy, PoolChanged, PoolSpec, Updated, Wanted, Watch
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, Epoch, PoolKey, RawJson, SessionId
+from carpool_protocol.messages import (
+    Answered,
+    Call,
+    Policy,
+    PoolChanged,
+    PoolSpec,
+    Recorded,
+    Sessions,
+    Updated,
+    Wanted,
+    Watch,
+)
 from carpool_protocol.names import spellings
 from tests.behaviours import behaviour
 from tests.broker.supervisors import supervisor_comes
@@ -257,6 +268,20 @@ def test_bounds_of_a_profile_come_with_its_sessions_and_change_with_the_file() -
     assert rig.ask("git__log") == []
     effects = rig.feed(ev.LimitsRead(Bounds(), 10.0))
     assert [type(each) for each in effects] == [Call]
+
+
+@behaviour("profiles:reload", "lease:never-silently")
+def test_state_that_dies_while_its_server_is_kept_back_is_told_as_lost() -> None:
+    rig = Rig()
+    rig.come()
+    rig.feed(PoolChanged(PoolKey("git"), "serving", "", mode="session"))
+    (call,) = [each for each in rig.ask("git__log") if isinstance(each, Call)]
+    rig.answer(call.call)
+    rig.read(allow=["mcp:hub"])
+    rig.feed(ev.SupervisorWent())
+    rig.feed(ev.SupervisorCame(1_000_000, Epoch("e2")))
+    (told,) = [each for each in rig.feed(Recorded([], [])) if isinstance(each, Sessions)]
+    assert [note.bereft for note in told.live] == [["git"]]
 
 
 # --- lists and calls agree ----------------------------------------------------------------------------------

@@ -16,10 +16,11 @@ from carpool_protocol.messages import Bereft, Fleeting, PoolChanged, SessionNote
 
 def part(sessions: Iterable[Session], states: Mapping[PoolKey, PoolChanged]) -> None:
     """The supervisor is gone. What sessions may have had there counts as called: what it is known to have had
-    of them, and state at each server in mode `session` that they have called.
+    of them, and state at each server in mode `session` that they have called, whether they see it now or not.
     """
     for session in sessions:
-        had = set(session.marked)
+        # A server may be out of its sight just now: kept back by its profile, or out of the file.
+        had = session.marked | (session.called & session.stateful)
         for entry in session.scope.servers if session.called else ():
             state = states.get(entry.key)
             if entry.server in session.called and state is not None and state.mode == "session":

@@ -20,6 +20,8 @@ from carpool_broker.core.offers import ViewTool
 from carpool_protocol.ids import RawJson, ServerName
 
 MAX_QUERY_WORDS: Final = 32
+MAX_QUERY_CHARS: Final = 2000
+"""What is behind them is not looked at: a query is what an agent writes, and may be megabytes."""
 MAX_TEXT_CHARS: Final = 600
 """Of a description; of parameters only the names are indexed. The rest tells how to call a tool more than
 what it does, and BM25 holds the length of all of it against the tool (measured: docs/search.md).
@@ -106,7 +108,14 @@ def described(definition: RawJson) -> Described:
 
 def words(text: str) -> list[str]:
     """The words of a text, in lower case; `getUserName`, `get_user_name` and `get user name` are the same."""
-    return [word.lower() for part in _WORD.findall(text) for word in _HUMP.split(part)]
+    found: list[str] = []
+    for part in _WORD.findall(text):
+        low = part.lower()
+        if part[1:] == low[1:]:
+            found.append(low)
+        else:
+            found += map(str.lower, _HUMP.split(part))
+    return found
 
 
 class Finder:
@@ -130,6 +139,7 @@ class Finder:
         `server`, `tag`: only tools of that server, or of servers with that tag, in any case. `tags`: those
         of each server. Raises `CannotSearchError`.
         """
+        query = query[:MAX_QUERY_CHARS]
         wanted = words(query)
         if wanted:
             found: Sequence[ViewTool] = self._index(tools, tags).search(wanted, query.strip())
@@ -150,12 +160,17 @@ class Finder:
             if index.tools is tools and index.tags == tags:
                 self._indices.insert(0, self._indices.pop(place))
                 return index
+        # Most of what a changed list, or another profile's, says was read for another index before.
+        seen = {said: rows for index in self._indices for said, rows in index.seen.items()}
         for index in self._indices[KEPT - 1 :]:
             index.close()
         del self._indices[KEPT - 1 :]
-        self._indices.insert(0, _Index(tools, tags))
+        self._indices.insert(0, _Index(tools, tags, seen))
         return self._indices[0]
 
+
+_Said = tuple[str, str, str]
+"""The words of a definition's title, description and parameters, as they are indexed."""
 
 _NAMES: Final = ", ".join(COLUMNS)
 _WEIGHTS: Final = ", ".join(map(str, COLUMNS.values()))
@@ -165,7 +180,13 @@ _ASK: Final = f"SELECT rowid FROM tools WHERE tools MATCH ? ORDER BY bm25(tools,
 
 
 class _Index:
-    def __init__(self, tools: tuple[ViewTool, ...], tags: Mapping[ServerName, Sequence[str]]) -> None:
+    def __init__(
+        self,
+        tools: tuple[ViewTool, ...],
+        tags: Mapping[ServerName, Sequence[str]],
+        seen: Mapping[RawJson, _Said],
+    ) -> None:
+        """`seen`: `seen` of other indices."""
         try:
             import sqlite3  # only whoever searches pays for it: 6 ms and 1.6 MB
         except ImportError as error:
@@ -179,20 +200,22 @@ class _Index:
             self._rows.execute(_TABLE)
         except sqlite3.OperationalError as error:
             raise CannotSearchError from error
+        self.seen: dict[RawJson, _Said] = {}
+        """What is indexed of each definition."""
+        labels = {
+            server: (_indexed(server), _indexed(" ".join(self.tags.get(server, ()))))
+            for server in {tool.server for tool in tools}
+        }
         rows = []
-        for number, tool in enumerate(tools, 1):
+        for number, tool in enumerate(tools, 1):  # the texts in the order of `COLUMNS`
             self._names.setdefault(tool.qualified.lower(), number)
             self._names.setdefault(tool.tool.lower(), number)
-            rows.append((number, *map(_indexed, self._texts(tool))))
+            said = seen.get(tool.definition) or _said(tool.definition)
+            self.seen[tool.definition] = said
+            rows.append((number, _indexed(tool.tool), labels[tool.server][0], *said, labels[tool.server][1]))
         self._rows.execute("BEGIN")
         self._rows.executemany(_INSERT, rows)
         self._rows.execute("COMMIT")
-
-    def _texts(self, tool: ViewTool) -> tuple[str, ...]:
-        """In the order of `COLUMNS`."""
-        said = described(tool.definition)
-        tags = " ".join(self.tags.get(tool.server, ()))
-        return tool.tool, tool.server, said.title, said.description, " ".join(said.parameters), tags
 
     def search(self, wanted: Sequence[str], whole: str) -> list[ViewTool]:
         """All that match any of these words, the best first; whoever has the query for a name comes first."""
@@ -209,6 +232,11 @@ class _Index:
 
     def close(self) -> None:
         self._rows.close()
+
+
+def _said(definition: RawJson) -> _Said:
+    found = described(definition)
+    return _indexed(found.title), _indexed(found.description), _indexed(" ".join(found.parameters))
 
 
 def _indexed(text: str) -> str:

@@ -39,13 +39,22 @@ _PLAIN: Final = frozenset({"true", "false", "null", "none", "yes", "no", "on", "
 
 _USER_INFO = re.compile(r"(?<=://)(?P<user>[^/@:\s?#]*)(?P<colon>:?)(?P<password>[^/@\s?#]*)(?=@)")
 _STEP = re.compile(r"(?<=/)[^/?#\s@:]{20,}(?=[/?#]|$)")
-_QUERY = re.compile(r"(?P<before>[?&;](?P<name>[^=&;\s]+)=)(?P<value>[^&;#\s]+)")
-_INNER = re.compile(r"(?P<before>\"(?P<name>[^\"\\]+)\"\s*:\s*\")(?P<value>[^\"\\]+)(?=\")")
-"""In JSON that is an argument."""
+_QUERY = re.compile(r"(?P<before>[?&;#](?P<name>[^=&;\s]+)=)(?P<value>[^&;#\s]+)")
+_INNER = re.compile(
+    r"(?P<before>(?P<quote>\\{0,9}[\"'])(?P<name>[^\"'\\]+)(?P=quote)\s*:\s*(?P=quote))(?P<value>[^\"'\\]+)(?=(?P=quote))"
+)
+"""In JSON that is an argument, also in a text within it, or in what looks like JSON."""
+_SHELL = re.compile(
+    r"(?P<before>(?:^|(?<=[\s;&|(]))(?P<name>--?[A-Za-z][\w.-]*(?:=|\s+)|[A-Za-z_][\w.]*=))"
+    r"(?P<value>'[^'\n]+'|\"[^\"\n]+\"|[^-\s'\";&|$][^\s'\";&|]*)"
+)
+"""In a line for a shell: `TOKEN=…`, `--token …`."""
 _FLAG = re.compile(r"(?P<before>(?P<name>--?[A-Za-z][\w.-]*)=)(?P<value>.+)", re.DOTALL)
-_ASSIGNED = re.compile(r"(?P<before>(?P<name>[A-Za-z_][\w.]*)=)(?P<value>.+)", re.DOTALL)
+_ASSIGNED = re.compile(r"(?P<before>(?P<name>[A-Za-z_][\w.]*)=)(?P<value>(?!=*\Z).+)", re.DOTALL)
 _HEADER = re.compile(r"(?P<before>(?P<name>[A-Za-z][\w-]*):\s*)(?P<value>[^/\s].*)", re.DOTALL)
 _ONLY_FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
+_LOGIN: Final = frozenset({"-u", "--user"})
+_NAME_AND_PASSWORD = re.compile(r"(?P<before>[^:\s]+:)(?P<value>\S*[^\d\s]\S*)")
 _SCHEME = re.compile(r"(?:Bearer|Basic|Token|ApiKey|Api-Key|Digest)\s+", re.IGNORECASE)
 
 
@@ -139,11 +148,14 @@ def _arguments(args: list[JsonValue], named: Named) -> list[JsonValue]:
         if not isinstance(each, str):
             out.append(each)
             continue
-        if flag and not each.startswith("-"):
+        login = _NAME_AND_PASSWORD.fullmatch(each) if flag in _LOGIN else None
+        if login is not None:
+            out.append(login["before"] + hidden(login["value"], "password", named, sure=True))
+        elif flag and flag not in _LOGIN and not each.startswith("-"):
             out.append(hidden(each, flag, named, sure=True))
         else:
             out.append(_argument(each, named))
-        flag = each if _ONLY_FLAG.fullmatch(each) and is_secret_name(each) else ""
+        flag = each if _ONLY_FLAG.fullmatch(each) and (is_secret_name(each) or each in _LOGIN) else ""
     return out
 
 
@@ -196,6 +208,14 @@ def _within(text: str, purpose: str, named: Named) -> str:
             return found.group()
         return found["before"] + _reference(value, found["name"], named)
 
+    def said(found: re.Match[str]) -> str:
+        name, value = found["name"].rstrip("= \t"), found["value"]
+        quote = value[0] if value[0] in "'\"" else ""
+        plain = value.strip(quote) if quote else value
+        if not is_secret_name(name) or "${" in plain or plain.startswith("$") or plain.lower() in _PLAIN:
+            return found.group()
+        return found["before"] + quote + _reference(plain, name, named) + quote
+
     def known(found: re.Match[str]) -> str:
         if not any(each.isdigit() for each in found.group()):
             return found.group()
@@ -208,6 +228,7 @@ def _within(text: str, purpose: str, named: Named) -> str:
     text = _USER_INFO.sub(user_info, text)
     text = _STEP.sub(step, text) if "://" in text else text
     text = _INNER.sub(pair, _QUERY.sub(pair, text))
+    text = _SHELL.sub(said, text) if " " in text else text
     parts = re.split(r"(\$\{[^}]*\})", text)  # what is a reference by now stays one
     return "".join(part if part.startswith("${") else _KNOWN.sub(known, part) for part in parts)
 

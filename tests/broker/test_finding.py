@@ -12,7 +12,7 @@ from carpool_broker.core.offers import ViewTool
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_broker.core.view import View
-from carpool_broker.finding import KEPT, Finder, described, words
+from carpool_broker.finding import KEPT, MAX_QUERY_CHARS, Described, Finder, described, words
 from carpool_broker.own_words import as_tool, own_answer
 from carpool_protocol.downgrade import NEWEST
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
@@ -41,6 +41,38 @@ TAGS = {ServerName("mail"): ("office", "Slow")}
 
 def names(query: str, **more: Any) -> list[str]:
     return [found.qualified for found in Finder().find(TOOLS, TAGS, query, 10, **more).tools]
+
+
+@pytest.mark.parametrize("much", ["x ", "the ", "aA", "a", "\x00 ", "\U0001f600 "])
+def test_of_a_query_of_megabytes_only_its_beginning_is_read(
+    much: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    def watched(text: str) -> list[str]:
+        read.append(len(text))
+        return words(text)
+
+    monkeypatch.setattr("carpool_broker.finding.words", watched)
+    assert names(f"recipient {much * 1_000_000}")[:1] == ["mail__send"]
+    assert max(read) <= MAX_QUERY_CHARS
+
+
+def test_of_a_list_that_has_changed_only_new_definitions_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[RawJson] = []
+
+    def watched(definition: RawJson) -> Described:
+        read.append(definition)
+        return described(definition)
+
+    monkeypatch.setattr("carpool_broker.finding.described", watched)
+    finder = Finder()
+    finder.find(TOOLS, TAGS, "file", 10)
+    assert len(read) == len(TOOLS)
+    read.clear()
+    more = tool("fs", "write_file", "Write a file.")
+    assert more in finder.find((*TOOLS[:4], more), {}, "file", 10).tools
+    assert read == [more.definition]
 
 
 @behaviour("search:find")

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from carpool_broker.core.own_tools import RESOURCES, SEARCH, SPELLINGS, own_tool
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_broker.era import handshake
+from carpool_broker.era.own import read_own
 from carpool_broker.finding import Finder
 from carpool_broker.own_words import own_answer
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName, SessionId
@@ -355,3 +357,9 @@ def test_without_tools_of_ours_their_names_are_ordinary() -> None:
     rig = Rig(search=False, b=("call_tool",))
     [sent] = [each for each in rig.call("call_tool", b'{"name":"a__x"}') if isinstance(each, Call)]
     assert (sent.key, sent.target, sent.params) == (B, "call_tool", b'{"arguments":{"name":"a__x"}}')
+
+
+@pytest.mark.parametrize(("given", "said"), [('"{}"', "text"), ("[{}]", "an array"), ("7", "a single value")])
+def test_a_model_that_gives_no_object_is_told_what_it_gave(given: str, said: str) -> None:
+    (own,) = read_own("call_tool", RawJson(b'{"arguments":{"name":"a__x","arguments":%b}}' % given.encode()))
+    assert f"must be an object, not {said}." in own.problem

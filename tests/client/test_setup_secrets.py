@@ -130,3 +130,29 @@ def test_the_secrets_of_servers_that_stay_are_known_too() -> None:
         "c": "no object",
     }
     assert secrets_of(servers) == {"v1", "v2", "v3", "v4", "v5"}
+
+
+@pytest.mark.parametrize(
+    ("args", "left"),
+    [
+        (["-c", "export GH_TOKEN=hush && npx srv"], ["-c", "export GH_TOKEN=${GH_TOKEN} && npx srv"]),
+        (["-c", "npx srv --api-key hush --port 80"], ["-c", "npx srv --api-key ${API_KEY} --port 80"]),
+        (["-c", "npx srv --api-key='hu sh'"], ["-c", "npx srv --api-key='${API_KEY}'"]),
+        (["-c", "srv --token $TOKEN --secret-file /x"], ["-c", "srv --token $TOKEN --secret-file /x"]),
+        (["{'apiKey': 'hush'}"], ["{'apiKey': '${APIKEY}'}"]),
+        (['{"a": "{\\"token\\": \\"hush\\"}"}'], ['{"a": "{\\"token\\": \\"${TOKEN}\\"}"}']),
+        (["https://h/mcp#access_token=hush"], ["https://h/mcp#access_token=${ACCESS_TOKEN}"]),
+        (["-u", "admin:hush"], ["-u", "admin:${PASSWORD}"]),
+        (["-u", "1000:1000"], ["-u", "1000:1000"]),
+        (["dXNlcjpwYXNzd29yZDEyMzQ1Ng=="], ["${ARG}"]),
+    ],
+)
+def test_a_secret_within_a_text_leaves_the_rest(args: list[str], left: list[str]) -> None:
+    server, found = hidden({"command": "x", "args": args})
+    assert server["args"] == left
+    assert len(found) == (args != left)
+
+
+def test_a_command_that_is_a_whole_line_loses_its_secret() -> None:
+    server, found = hidden({"command": "npx srv --token hush"})
+    assert (server["command"], found) == ("npx srv --token ${TOKEN}", ["hush"])

@@ -36,5 +36,6 @@ def read_own(name: str, rest: RawJson) -> tuple[Own, ...]:
     if arguments == b"null":
         return (Own(subject, EMPTY_OBJECT),)
     if arguments[:1] != b"{":
-        return (Own("", EMPTY_OBJECT, f"The arguments of {name} must be an object, not text."),)
+        given = {b'"': "text", b"[": "an array"}.get(bytes(arguments[:1]), "a single value")
+        return (Own("", EMPTY_OBJECT, f"The arguments of {name} must be an object, not {given}."),)
     return (Own(subject, RawJson(b'{"arguments":%b}' % arguments)),)

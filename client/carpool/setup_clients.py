@@ -41,7 +41,13 @@ class Candidate(Struct, frozen=True):
     path: str
     scope: Scope
 
+    @property
+    def is_main(self) -> bool:
+        """New servers are written there; not in VS Code's settings, which has another file for them."""
+        return self.scope == "user" and not (self.client.form == "vscode" and self.path.endswith(_SETTINGS))
 
+
+_SETTINGS: Final = "settings.json"
 CLAUDE_CODE: Final = Client("claude-code", "Claude Code", "plain", ".claude.json")
 CLAUDE_DESKTOP: Final = Client(
     "claude-desktop", "Claude Desktop", "plain", "claude_desktop_config.json", desktop=True, anywhere=True

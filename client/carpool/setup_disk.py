@@ -30,7 +30,7 @@ def found(candidates: Iterable[Candidate], named: Iterable[str] = ()) -> tuple[l
     seen: set[str] = set()
     first: dict[str, Candidate] = {}
     for candidate in candidates:
-        if candidate.scope == "user":
+        if candidate.is_main and "*" not in candidate.path:
             first.setdefault(candidate.client.id, candidate)
         for path in sorted(glob.glob(candidate.path)) if "*" in candidate.path else [candidate.path]:
             if not os.path.lexists(path):
@@ -44,7 +44,7 @@ def found(candidates: Iterable[Candidate], named: Iterable[str] = ()) -> tuple[l
                 left.append(text)
             else:
                 sources.append(Source(candidate, real, text))
-    there = {each.candidate.client.id for each in sources if each.candidate.scope == "user"}
+    there = {each.candidate.client.id for each in sources if each.candidate.is_main}
     for client in named:
         if client not in there and client in first and not os.path.lexists(first[client].path):
             text = "" if first[client].client.form == "codex" else "{}\n"

@@ -13,15 +13,15 @@ import posixpath
 from collections.abc import Callable, Collection, Sequence
 
 from carpool import setup_toml
-from carpool.setup_clients import Candidate, Client, entry
+from carpool.setup_clients import Candidate, entry
 from carpool.setup_into import Into
 from carpool.setup_model import Change, KeyPath, Left, Moved, Own, Plan, Role, Secrets, Source
 from carpool.setup_secrets import secrets_of
 from carpool.setup_tables import Table, tables
 from carpool.setup_take import Stays, take
-from carpool_protocol.config.edit import CannotEditError, put, swap, value_at
+from carpool_protocol.config.edit import CannotEditError, Swap, put, swap
 from carpool_protocol.config.foreign import is_own_entry
-from carpool_protocol.config.jsonc import JsonValue, parse
+from carpool_protocol.config.jsonc import JsonValue
 from carpool_protocol.config.shape import read_config
 
 CARPOOL = "carpool"
@@ -70,6 +70,8 @@ class _Planning:
         """New ones of the `env_file`."""
         self.hidden: set[str] = set()
         self.values: set[str] = set()
+        self.given: set[str] = set()
+        """Programs that have the entry; one without servers gets it once."""
         self.moved: list[Moved] = []
         self.left: list[Left] = []
 
@@ -128,8 +130,10 @@ class _Planning:
             outs[table.path] = self.table(source, table)
         first = found[0]
         has = any(is_own_entry(each) for each in first.servers.values())
-        wants = len(self.moved) > before or (client.id in self.named and source.candidate.scope == "user")
-        if not wants:
+        wants = client.id in self.named and source.candidate.is_main and client.id not in self.given
+        if source.candidate.is_main and (has or wants):
+            self.given.add(client.id)
+        if len(self.moved) == before and not wants:
             return []
         try:
             after, regions = self.rewritten(source, first, outs, has=has)
@@ -216,21 +220,18 @@ class _Planning:
         if client.form == "codex":
             plain = {key: value for key, value in ours.items() if isinstance(value, dict)}
             return setup_toml.swap(source.text, outs[first.path], plain), ()
-        return _rewritten(source.text, client, first.path, outs, ours)
+        return _rewritten(source.text, first, outs, ours)
 
 
 def _rewritten(
-    text: str, client: Client, first: KeyPath, outs: dict[KeyPath, list[str]], ours: dict[str, JsonValue]
+    text: str, first: Table, outs: dict[KeyPath, list[str]], ours: dict[str, JsonValue]
 ) -> tuple[str, tuple[KeyPath, ...]]:
-    regions = []
-    for path, gone in outs.items():
-        new = ours if path == first else {}
-        if not gone and not new:
-            continue
-        regions.append(path)
-        made = bool(new) and value_at(parse(text, "").value, path) is None
-        text = put(text, path, new) if made else swap(text, path, gone, new)
-    return text, tuple(regions)
+    swaps = {path: Swap(gone, ours if path == first.path else {}) for path, gone in outs.items()}
+    swaps = {path: each for path, each in swaps.items() if each.out or each.put_in}
+    regions = tuple(swaps)
+    if first.path in swaps and not first.written:
+        text = put(text, first.path, {**swaps.pop(first.path).put_in})
+    return swap(text, swaps) if swaps else text, regions
 
 
 def _change(path: str, role: Role, before: str | None, after: str, regions: tuple[KeyPath, ...]) -> Change:

@@ -20,6 +20,8 @@ class Table(Struct, frozen=True):
 
     path: tuple[str, ...]
     servers: dict[str, JsonValue]
+    written: bool = True
+    """It is there; the program's main one need not be."""
     root: str = ""
     """The directory that these are for; empty: for all, or for the project whose file it is."""
 
@@ -65,8 +67,9 @@ def _main(client: Client, path: str, value: dict[str, JsonValue]) -> tuple[str, 
 
 def _table(value: dict[str, JsonValue], path: tuple[str, ...], root: str = "") -> Table:
     held = value_at(value, path)
+    written = held is not None
     if held is None:
         held = {}
     if not isinstance(held, dict):
         raise ValueError(f"has no object at {render_path(path)}")  # noqa: TRY004 - of a text, not of a program
-    return Table(path, held, root)
+    return Table(path, held, written, root)

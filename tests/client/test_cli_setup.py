@@ -346,8 +346,14 @@ def test_where_no_program_is_a_named_one_gets_the_entry_in_a_new_file(house: Hou
         0,
         "no program with MCP servers was found; nothing is changed",
     )
+    settings = house.base / ".config/Code/User/settings.json"
+    settings.parent.mkdir(parents=True)
+    settings.write_text('{"editor.fontSize": 12}')
     before = tree(house)
-    assert run(house, house.base, "--yes", "--client", "cursor", "--client", "codex").returncode == 0
+    named = ("--client", "cursor", "--client", "codex", "--client", "vscode")
+    assert run(house, house.base, "--yes", *named).returncode == 0
+    assert settings.read_text() == '{"editor.fontSize": 12}'
+    assert list(json.loads(settings.with_name("mcp.json").read_text())["servers"]) == ["carpool"]
     entry = json.loads((house.base / ".cursor/mcp.json").read_text())["mcpServers"]["carpool"]
     assert entry["args"][-1] == "connect"
     assert shutil.which(entry["command"]) is not None

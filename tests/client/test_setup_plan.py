@@ -224,6 +224,15 @@ def test_a_program_that_is_named_gets_the_entry_without_having_servers() -> None
     assert after(plan, f"{HOME}/cursor.json") == {"mcpServers": {"carpool": ENTRY}}
 
 
+def test_a_program_with_several_files_gets_the_entry_in_one_of_them() -> None:
+    one = source(OPENCODE, "{}", f"{HOME}/opencode.json")
+    plan = planned(one, source(OPENCODE, "{}", f"{HOME}/opencode.jsonc"), named=["opencode"])
+    assert [each.path for each in plan.changes] == [f"{HOME}/opencode.json"]
+    there = source(OPENCODE, {"mcp": {"carpool": {"type": "local", "command": ["carpool", "connect"]}}})
+    assert planned(there, one, named=["opencode"]).changes == ()
+    assert planned(source(VS_CODE, "{}", f"{HOME}/User/settings.json"), named=["vscode"]).changes == ()
+
+
 @pytest.mark.parametrize(
     ("client", "held", "expected"),
     [

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol.config.edit import CannotEditError, drop, put, swap
+from carpool_protocol.config.edit import CannotEditError, Swap, drop, put, swap
 from carpool_protocol.config.jsonc import parse
 from tests.behaviours import behaviour
 
@@ -131,7 +131,7 @@ LONG = """\
 
 @behaviour("config:edited")
 def test_members_are_swapped_in_the_file_s_own_indentation_and_ends_of_lines() -> None:
-    text = swap(LONG, ("deep", "mcpServers"), ["a", "b"], {"c": {"command": "z"}})
+    text = swap(LONG, {("deep", "mcpServers"): Swap(["a", "b"], {"c": {"command": "z"}})})
     before, _, rest = LONG.partition('\t\t"a"')
     assert text == (
         before + "\t\t // of two\r\n\t\t// nobody's\r\n"
@@ -140,10 +140,16 @@ def test_members_are_swapped_in_the_file_s_own_indentation_and_ends_of_lines() -
 
 
 def test_only_the_named_members_are_swapped() -> None:
-    text = swap(LONG, ("deep", "mcpServers"), ["b"], {})
+    text = swap(LONG, {("deep", "mcpServers"): Swap(["b"], {})})
     assert text == LONG.replace(", // of two", " // of two").replace(
         '\t\t"b": {\r\n\t\t\t"command": "y"\r\n\t\t}\r\n', ""
     )
+
+
+def test_several_objects_are_swapped_at_once() -> None:
+    text = '{"a": {"x": 1, "y": 2}, "b": {"p": {"z": [3]}}, "c": 0}'
+    swaps = {("b", "p"): Swap(["z"], {}), ("a",): Swap(["x"], {"n": 4})}
+    assert swap(text, swaps) == '{"a": { "y": 2, "n": 4}, "b": {"p": {}}, "c": 0}'
 
 
 @pytest.mark.parametrize(
@@ -160,4 +166,4 @@ def test_members_that_cannot_be_swapped_are_left_to_a_person(
     path: tuple[str, ...], out: list[str], new: dict[str, Any]
 ) -> None:
     with pytest.raises(CannotEditError):
-        swap(LONG, path, out, new)
+        swap(LONG, {path: Swap(out, new)})

@@ -10,6 +10,7 @@ import copy
 import json
 import re
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from carpool_protocol.config.jsonc import JsonValue, Parsed, Span, parse, skip_blank
 
@@ -21,6 +22,16 @@ _INDENT = re.compile(r"[ \t]*")
 
 class CannotEditError(ValueError):
     """It is for a person to edit. The text says why."""
+
+
+class Swap(NamedTuple):
+    """Members of an object that go, and those that come."""
+
+    out: Collection[str]
+    put_in: Mapping[str, JsonValue]
+
+
+_NOWHERE = Span(0, 0, 0)
 
 
 def put(text: str, path: tuple[str, ...], value: JsonValue) -> str:
@@ -83,33 +94,34 @@ def drop(text: str, path: tuple[str, ...]) -> str:
     return _checked(text[:start] + text[end:], wished)
 
 
-def swap(text: str, path: tuple[str, ...], out: Collection[str], put_in: Mapping[str, JsonValue]) -> str:
-    """Take members out of the object at `path` and put others in. Outside of it not a byte changes; inside,
-    indentation and ends of lines are those of the file. Raises `CannotEditError`.
+def swap(text: str, swaps: Mapping[tuple[str, ...], Swap]) -> str:
+    """Take members out of objects and put others in, by the paths of the objects, none of which lies within
+    another. Outside of them not a byte changes; inside, indentation and ends of lines are those of the file.
+    Raises `CannotEditError`.
 
     The file is read once before and once after, however many members go: it may be long.
     """
     parsed = _parsed(text)
-    if path not in parsed.spans or not isinstance(value_at(parsed.value, path), dict):
-        raise CannotEditError("there is no object with servers")
-    if len(out) + len(put_in) > _MOST:
+    if sum(len(each.out) + len(each.put_in) for each in swaps.values()) > _MOST:
         raise CannotEditError(f"more than {_MOST} members would change")
-    at = parsed.spans[path]
-    indent, part = _indent_at(text, at.start), text[at.value : at.end]
     ends = "\r\n" if "\r\n" in text else "\n"
-    inner = indent + part.replace("\r\n", "\n")  # a text of its own, as far indented as the object
     step = _step(text, parsed)
-    for key in out:
-        inner = drop(inner, (key,))
-    for key, value in put_in.items():
-        inner = _put_in(inner, key, value, step)
-    wished = copy.deepcopy(parsed.value)
-    holder = value_at(wished, path)
-    assert isinstance(holder, dict)
-    for key in out:
-        del holder[key]
-    holder.update(put_in)
-    return _checked(text[: at.value] + inner[len(indent) :].replace("\n", ends) + text[at.end :], wished)
+    changed = text
+    for path in sorted(swaps, key=lambda each: parsed.spans.get(each, _NOWHERE).value, reverse=True):
+        holder = value_at(parsed.value, path)
+        if path not in parsed.spans or not isinstance(holder, dict):
+            raise CannotEditError("there is no object with servers")
+        at, (out, put_in) = parsed.spans[path], swaps[path]
+        indent, part = _indent_at(text, at.start), text[at.value : at.end]
+        inner = indent + part.replace("\r\n", "\n")  # a text of its own, as far indented as the object
+        for key in out:
+            inner = drop(inner, (key,))
+            del holder[key]
+        for key, value in put_in.items():
+            inner = _put_in(inner, key, value, step)
+        holder.update(put_in)  # what was read is, by now, what is wished
+        changed = changed[: at.value] + inner[len(indent) :].replace("\n", ends) + changed[at.end :]
+    return _checked(changed, parsed.value)
 
 
 def value_at(value: JsonValue, path: tuple[str, ...]) -> JsonValue:

@@ -71,6 +71,8 @@ class Open(Struct):
     token: Token | None = None
     """What this retry brings back."""
     own: tuple[bv.Own, ...] = ()
+    again: bool = False
+    """It was said to another broker once more, which may not know what is good."""
 
 
 class Listening(Struct):
@@ -294,7 +296,8 @@ class Party:
         was = self._close(effect.id)
         refused = effect.is_error and b'"bad_request_state"' in bytes(effect.body)
         if was.request.kind == "refused":
-            if not refused:
+            lost = was.again and b'"link_broken"' in bytes(effect.body)
+            if not refused and not lost:
                 raise Violation(f"{was.person} got further with a token that is no good: {effect.body!r}")
             self._count("refused")
             return

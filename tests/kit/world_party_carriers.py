@@ -107,6 +107,8 @@ class PartyCarrier(Kept[Party]):
         open_, listens = agent.open, agent.listens
         self._said = {id_: each for id_, each in self._said.items() if id_ in open_ or id_ in listens}
         said = self._said.values()
+        for waits in open_.values():
+            waits.again = True
         for each in said:
             if isinstance(each, bv.AgentCalled) and each.state:
                 self._perhaps_good(open_[each.id], each)

@@ -1,5 +1,6 @@
 """The verb `setup` on copies of real files of each program, without a daemon."""
 
+import contextlib
 import json
 import os
 import pty
@@ -9,10 +10,13 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
+from click.testing import CliRunner
 
+from carpool.cli import verbs
 from tests.behaviours import behaviour
 from tests.kit.house import House
 
@@ -48,18 +52,20 @@ def tree(house: House) -> Tree:
     }
 
 
-def run(house: House, where: Path, *arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "carpool", "setup", *arguments],
-        env=house.environ,
-        cwd=where,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        **more,
-    )
+class Done(NamedTuple):
+    """A verb that has ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(house: House, where: Path, *arguments: str) -> Done:
+    """`carpool setup ARGUMENTS` to its end, in this process: another one costs more than all it does."""
+    with contextlib.chdir(where), mock.patch.dict(os.environ, house.environ, clear=True):
+        result = CliRunner().invoke(verbs, ["setup", *arguments], prog_name="carpool")
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return Done(result.exit_code, result.stdout, result.stderr)
 
 
 def config(house: House) -> Any:

@@ -341,6 +341,22 @@ def test_what_the_broker_refuses_at_the_door_is_told_in_its_words(backend: str) 
     play(backend, client, script)
 
 
+@pytest.mark.parametrize(
+    "wrong", [(5, {}), (("s",), {}), (("s", 5), {}), ("s__t", ["text"]), ("s__t", "text")]
+)
+def test_a_name_or_arguments_of_another_type_are_told_in_words(backend: str, wrong: Any) -> None:
+    def script(desk: Desk) -> None:
+        desk.greeted()
+        desk.until_gone()
+
+    async def client(directory: str) -> None:
+        async with carpool(directory) as agent:
+            with pytest.raises(TypeError, match=r"a tool is named by|arguments are a mapping"):
+                await agent.call(*wrong)
+
+    play(backend, client, script)
+
+
 def test_what_the_body_raises_comes_out_as_it_is(backend: str) -> None:
     def script(desk: Desk) -> None:
         desk.greeted()

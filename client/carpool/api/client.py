@@ -154,15 +154,18 @@ class Carpool:
         configuration hold. `on_progress(progress)` gets each `Progress`, in the task that calls. `flat`: give
         `{"success", "output"}` with the result as one text.
         """
+        if not (arguments is None or isinstance(arguments, Mapping)):
+            raise TypeError(f"arguments are a mapping of names and values, not {type(arguments).__name__}")
         said = dict(arguments or {})
         if isinstance(name, str):
             result = await self._call(name, said, timeout_s, on_progress)
         else:
+            server, tool = _pair(name)
             try:
-                result = await self._call("mcp:{}:{}".format(*name), said, timeout_s, on_progress)
+                result = await self._call(f"mcp:{server}:{tool}", said, timeout_s, on_progress)
             except UnknownName:
                 # Another tool may be written in the same way; the list tells them apart.
-                found = await self._tool(*name)
+                found = await self._tool(server, tool)
                 result = await self._call(found.name, said, timeout_s, on_progress)
         return result.as_success() if flat else result
 
@@ -209,7 +212,7 @@ class Carpool:
 
     async def describe(self, name: Name) -> Tool:
         """The tool that a name means. Raises `UnknownName`."""
-        server, tool = await self.resolve(name) if isinstance(name, str) else name
+        server, tool = await self.resolve(name) if isinstance(name, str) else _pair(name)
         return await self._tool(server, tool)
 
     async def resolve(self, name: str) -> tuple[str, str]:
@@ -331,6 +334,15 @@ class Carpool:
 
 
 _DONE: Final = {"start": "started", "stop": "stopped"}
+
+
+def _pair(name: object) -> tuple[str, str]:
+    """Not every program's types are checked."""
+    match name:
+        case (str() as server, str() as tool):
+            return server, tool
+        case _:
+            raise TypeError(f"a tool is named by a string or by (server, tool), not by {type(name).__name__}")
 
 
 def _object(raw: bytes) -> Json:

@@ -90,7 +90,8 @@ class Requests:
             return
         if self.objects(session, event):
             return
-        event = self.meant(session, event)
+        if event.own:
+            event = self.meant(session, event)
         by = event.by
         if by is not None and event.state:
             self.retried(session, event, now)

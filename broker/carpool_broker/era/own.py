@@ -7,13 +7,15 @@ tool at all is the core's to say: a server's own tool may be called the same.
 Knows nothing of: sessions, views, what the name that is meant stands for.
 """
 
+from typing import Final
+
 from carpool_broker.core.events import Own
 from carpool_broker.core.own_tools import REDIRECTED, SPELLINGS
 from carpool_protocol.content import value_of
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson
 from carpool_protocol.scan import fields, key_text
 
-NAMES = SPELLINGS.keys()
+NAMES: Final = frozenset(SPELLINGS)
 """Calls of other names are not looked at."""
 
 

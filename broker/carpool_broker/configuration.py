@@ -119,6 +119,11 @@ class Configuration:
             self._board.keep()
         return self.follow()
 
+    def gone_profiles(self) -> list[str]:
+        """Profiles that sessions have and the file has no longer: they grant nothing."""
+        held = {guest.attach.profile for guest in self._guests.values()}
+        return sorted(held - {"", *self.config.profiles})
+
     def switched(self) -> list[Followed]:
         """Switches were turned: they are kept, and this is what follows."""
         self._board.keep()

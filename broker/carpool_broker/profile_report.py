@@ -1,7 +1,8 @@
 """What each profile comes to, for operators: how much of what servers offer it lets through.
 
 Owns that page, `{"profiles": [...]}` (docs/json.md). It is made of what is known: a server that has never
-told its lists counts in `unknown`. A pattern that covers nothing of known lists is named: it may be misspelt.
+told its lists counts in `unknown`. Agents without a profile are on it, under an empty name, where `max_tools`
+leaves some of their list out. A pattern that covers nothing of known lists is named: it may be misspelt.
 
 Knows nothing of: sessions, how the page is shown.
 """
@@ -32,7 +33,8 @@ def page(core: BrokerCore, config: Config) -> dict[str, Any]:
             entries.setdefault(entry.server, entry)
             if told is not None:
                 known.setdefault(entry.server, told)
-    return {"profiles": [_profile(config, name, entries, known) for name in config.profiles]}
+    found = [_profile(config, name, entries, known) for name in ("", *config.profiles)]
+    return {"profiles": [each for each in found if each["profile"] or each["left_out"]]}
 
 
 def _profile(

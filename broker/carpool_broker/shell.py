@@ -325,6 +325,10 @@ class BrokerShell:
     def _say_warnings(self) -> None:
         for text in self._configuration.warnings:
             log.warning("%s", text)
+        for name in self._configuration.gone_profiles():
+            log.warning(
+                "the profile %s is not in the file any more: agents that have it may do nothing", name
+            )
 
     def _jumped(self) -> None:
         log.warning("the clock jumped: this process stood still, or the machine slept")

@@ -48,7 +48,8 @@ def lines(found: list[Facts]) -> list[str]:
     """The same for people."""
     said: list[str] = []
     for each in found:
-        line = f"profile {each['profile']}: {each['tools']} of {each['of_tools']} known tools"
+        whose = f"profile {each['profile']}" if each["profile"] else "agents without a profile"
+        line = f"{whose}: {each['tools']} of {each['of_tools']} known tools"
         line += f" ({each['left_out']} left out of its list by max_tools)" if each["left_out"] else ""
         if each["unknown"]:
             line += f"; not yet told: {', '.join(each['unknown'])}"

@@ -38,6 +38,15 @@ def test_it_counts_what_is_let_through_of_what_is_known() -> None:
     assert (some["prompts"], some["resources"]) == (0, 3)
 
 
+@behaviour("profiles:checked", "profiles:max-tools")
+def test_what_is_left_out_for_everybody_is_on_it_without_a_name() -> None:
+    text = json.dumps({"mcpServers": SERVERS, "max_tools": 2})
+    config = read_config(text, "f").config
+    assert config is not None
+    (found,) = page(Rig().core, config)["profiles"]
+    assert (found["profile"], found["tools"], found["left_out"]) == ("", 5, 3)
+
+
 @behaviour("profiles:checked")
 def test_patterns_that_cover_nothing_are_named_once_everybody_they_are_about_has_told() -> None:
     found = told(

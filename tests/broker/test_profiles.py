@@ -204,6 +204,7 @@ def test_a_profile_that_changes_changes_the_scope_and_one_that_goes_grants_nothi
     house.configuration.reload()
     gone = house.configuration.resolve(source)
     assert (gone.scope.servers, gone.scope.rights, gone.scope.profile) == ((), NO_RIGHTS, "p")
+    assert house.configuration.gone_profiles() == ["p"]
 
 
 @behaviour("profiles:chosen")

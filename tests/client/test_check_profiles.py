@@ -47,6 +47,7 @@ def test_a_pattern_about_servers_that_nobody_has_is_named_with_its_line() -> Non
 
 def test_people_read_how_much_a_profile_lets_through() -> None:
     assert lines([COUNTED]) == ["profile p: 2 of 5 known tools"]
+    assert lines([{**COUNTED, "profile": ""}]) == ["agents without a profile: 2 of 5 known tools"]
     more = {**COUNTED, "left_out": 1, "unknown": ["hub"], "idle": ["mcp:git:lgo"]}
     assert lines([more]) == [
         "profile p: 2 of 5 known tools (1 left out of its list by max_tools); not yet told: hub",

@@ -20,7 +20,7 @@ from carpool_broker.core import events as bv
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.declared import Asker, Capabilities
 from carpool_broker.core.events import SourceId
-from carpool_broker.core.scope import Scope, ScopeEntry
+from carpool_broker.core.scope import ScopeEntry
 from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId
 from carpool_protocol.machine import FULL_CHECK_EVERY
 from carpool_protocol.messages import EraWish, Operate, Policy, PoolSpec
@@ -31,7 +31,7 @@ from tests.kit.world_carriers import Carrier, Fate
 from tests.kit.world_deaths import Deaths
 from tests.kit.world_parties import Anybody, Party, Token
 from tests.kit.world_party_carriers import AnyCarrier, PartyCarrier
-from tests.kit.world_profiles import LIMITS, PROFILE, Profiles
+from tests.kit.world_profiles import Profiles
 from tests.kit.world_servers import SimInstance
 from tests.kit.world_sides import BOUNDS, LIST_WAIT_S, BrokerSide, Wire
 from tests.kit.world_supervisor import SupervisorSide
@@ -117,7 +117,7 @@ class World:
     ) -> None:
         """`profiles`: agents of the second source have one, which changes whenever the file does."""
         self.seed = seed
-        self.profiles = Profiles(seed) if profiles else None
+        self.profiles = Profiles(seed, SOURCES[1:] if profiles else ())
         self.rng = Random(seed)
         self.now = 100.0
         self.servers = {server.name: server for server in servers}
@@ -185,8 +185,7 @@ class World:
         """Check a core: what was touched each time, all of it now and then."""
         self.events += 1
         core.check_touched(event, effects)
-        if self.profiles is not None and isinstance(core, BrokerCore):
-            self.profiles.look(core, effects)
+        self.profiles.look(core, effects)
         if THOROUGH or self.events % FULL_CHECK_EVERY == 0:
             core.check()
 
@@ -199,9 +198,8 @@ class World:
 
     def read_config(self) -> None:
         """The broker reads the configuration (again), for every source."""
-        if self.profiles is not None:
-            self.profiles.change(calm=self.calm)
-            self.broker.feed(bv.LimitsRead(replace(BOUNDS, profiles=LIMITS), LIST_WAIT_S))
+        for told in self.profiles.changed(BOUNDS, LIST_WAIT_S, calm=self.calm):
+            self.broker.feed(told)
         for source in SOURCES:
             servers = [server for server in self.servers.values() if server.configured]
             for server in servers:
@@ -228,7 +226,7 @@ class World:
             self.broker.feed(
                 bv.SourceRead(
                     source=source,
-                    scope=self.scope(source, entries),
+                    scope=replace(self.profiles.scope(entries, source), search=source == SEARCHED),
                     specs=tuple(specs),
                     misconfigured={},
                     stop_first=frozenset(ServerName(s.name) for s in servers if s.stop_first),
@@ -247,19 +245,6 @@ class World:
                 )
             )
 
-    def scope(self, source: SourceId, entries: list[ScopeEntry]) -> Scope:
-        """What sessions of this source see of these servers."""
-        scope = Scope(tuple(entries))
-        if self.profiles is not None and source != SOURCES[0]:
-            scope = self.profiles.scope(entries)
-        return replace(scope, search=source == SEARCHED)
-
-    def with_profile(self, came: bv.AgentCame) -> bv.AgentCame:
-        """As it comes where there are profiles: every other one with the same token."""
-        if self.profiles is None or came.source == SOURCES[0]:
-            return came
-        return replace(came, profile=PROFILE, principal="token" if self.sessions % 2 else "")
-
     # --- agents and operators ---------------------------------------------------------------------------
 
     def agent(
@@ -275,7 +260,7 @@ class World:
         agent = self.agents[session] = SimAgent(self.book, self.rng, session, careless=careless)
         agent.capabilities = capabilities or agent.capabilities
         came = bv.AgentCame(session=session, source=source, agent="sim", pid=1, carrier="shim")
-        self._comes(Carrier(agent, self.with_profile(came)))
+        self._comes(Carrier(agent, self.profiles.brought(came)))
         self.broker.feed(agent.greet(self.now))
         return agent
 
@@ -303,7 +288,7 @@ class World:
         came = bv.AgentCame(session=session, source=source, agent="sim", pid=1, carrier="shim")
         if count > 1:
             came = replace(came, carrier="door", shared=True, anonymous=anonymous, max_open_calls=12)
-        self._comes(PartyCarrier(party, self.with_profile(came)))
+        self._comes(PartyCarrier(party, self.profiles.brought(came)))
         return party
 
     def wanted(self, party: Party, token: Token) -> None:

@@ -132,7 +132,7 @@ def _empty(what: str, *tables: object) -> None:
 
 def _everything_works(world: World, source: SourceId) -> None:
     """A new agent finds every good server, and gets an answer from each of its tools."""
-    if world.profiles is not None and not world.profiles.rights.are_all:
+    if not world.profiles.rights.are_all:
         world.read_config()  # everything is permitted again
     agent = world.agent(source)
     _all_tools_work(world, source, agent, asking=agent.capabilities.asking, stateless=False)

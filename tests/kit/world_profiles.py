@@ -4,17 +4,21 @@ Owns the draw of rights, from a seed of its own so that no other storm changes b
 each call that leaves the broker. Knows nothing of: how the broker keeps to them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from random import Random
 from typing import Any, Final
 
-from carpool_broker.core.bounds import Limits
+from msgspec.structs import replace
+
+from carpool_broker.core.bounds import Bounds, Limits
 from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.events import AgentCame, LimitsRead, SourceId
 from carpool_broker.core.rights import ALL_RIGHTS, Rights
 from carpool_broker.core.routing import may_still
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_protocol.capability import capability
 from carpool_protocol.messages import Call
+from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.kit.world_asks import Violation
 
 PROFILE: Final = "p"
@@ -32,29 +36,44 @@ PATTERNS: Final = (
 
 
 class Profiles:
-    """The profile of one world."""
+    """The profile of one world. `sources`: whose sessions have it; without any there is none."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, sources: Collection[SourceId]) -> None:
         self._rng = Random(f"rights {seed}")
+        self._sources = sources
         self.rights = ALL_RIGHTS
         self.judged = 0
+        self._came = 0
 
-    def change(self, *, calm: bool) -> None:
-        """Draw others. In the calm after a storm everything is permitted."""
-        allow = self._rng.sample(PATTERNS, self._rng.randint(1, 3))
-        deny = self._rng.sample(PATTERNS[1:], self._rng.randint(0, 2))
-        drawn = Rights(tuple(map(capability, allow)), tuple(map(capability, deny)))
-        self.rights = ALL_RIGHTS if calm else drawn
+    def changed(self, bounds: Bounds, list_wait_s: float, *, calm: bool) -> Iterator[LimitsRead]:
+        """The file is read again: other rights are drawn. In the calm after a storm all is permitted."""
+        if self._sources:
+            allow = self._rng.sample(PATTERNS, self._rng.randint(1, 3))
+            deny = self._rng.sample(PATTERNS[1:], self._rng.randint(0, 2))
+            drawn = Rights(tuple(map(capability, allow)), tuple(map(capability, deny)))
+            self.rights = ALL_RIGHTS if calm else drawn
+            yield LimitsRead(replace(bounds, profiles=LIMITS), list_wait_s)
 
-    def scope(self, entries: list[ScopeEntry]) -> Scope:
-        """What its agents see."""
+    def scope(self, entries: list[ScopeEntry], source: SourceId) -> Scope:
+        """What sessions of this source see."""
+        if source not in self._sources:
+            return Scope(tuple(entries))
         seen = [entry for entry in entries if self.rights.see(entry.server, ())]
         barred = tuple((entry.server, None) for entry in entries if entry not in seen)
         profile = "" if self.rights.are_all else PROFILE
         return Scope(tuple(seen), profile=profile, rights=self.rights, barred=barred)
 
-    def look(self, core: BrokerCore, effects: Sequence[Any]) -> None:
+    def brought(self, came: AgentCame) -> AgentCame:
+        """As it comes with the profile, every other one with the same token."""
+        if came.source not in self._sources:
+            return came
+        self._came += 1
+        return replace(came, profile=PROFILE, principal="token" if self._came % 2 else "")
+
+    def look(self, core: BrokerCore | SupervisorCore, effects: Sequence[Any]) -> None:
         """Judge each call that leaves: of a server that is configured still."""
+        if not self._sources or not isinstance(core, BrokerCore):
+            return
         for call in effects:
             if not isinstance(call, Call):
                 continue

@@ -1072,6 +1072,12 @@ _ADAPTERS: Final = {
     ),
 }
 
+_HOOKS: Final = {
+    "hooks:the-users": Behaviour(
+        "issue 7, rule 19", "Only the user's own file has hooks: a project's is refused one with a reason."
+    ),
+}
+
 BEHAVIOURS: Final[dict[str, Behaviour]] = (
     _CONFIG
     | _PROFILES
@@ -1092,4 +1098,5 @@ BEHAVIOURS: Final[dict[str, Behaviour]] = (
     | _PYTHON
     | _CLIENT
     | _ADAPTERS
+    | _HOOKS
 )

@@ -1102,9 +1102,16 @@ _HOOKS: Final = {
         "A call that hooks looked at when the broker died is new at the next; an answer is looked at again.",
     ),
     "hooks:reload": Behaviour("issue 7", "Hooks come, change and go with the file, while calls go on."),
+    "hooks:apart": Behaviour(
+        "issue 7", "A hook that hangs or dies takes neither the broker nor another hook's calls along."
+    ),
+    "hooks:nothing-left": Behaviour(
+        "issue 7, rule 2", "Nothing that a hook has started outlives it, whoever dies."
+    ),
     "hooks:the-users": Behaviour(
         "issue 7, rule 19", "Only the user's own file has hooks: a project's is refused one with a reason."
     ),
+    "hooks:page": Behaviour("issue 7", "The examples of docs/hooks.md work as they are printed."),
 }
 
 BEHAVIOURS: Final[dict[str, Behaviour]] = (

@@ -1072,6 +1072,48 @@ _ADAPTERS: Final = {
     ),
 }
 
+_HOOKS: Final = {
+    "hooks:before": Behaviour(
+        "issue 7", "A call that a hook is for is sent when the hook has let it pass, and no sooner."
+    ),
+    "hooks:after": Behaviour(
+        "issue 7", "An answer that a hook is for is said when the hook has let it pass, and no sooner."
+    ),
+    "hooks:deny": Behaviour(
+        "issue 7",
+        "What a hook denies does not happen, or is not said; the error names the hook and its reason.",
+    ),
+    "hooks:rewrite": Behaviour(
+        "issue 7",
+        "A hook may rewrite arguments or a result; the next hook, server and agent see what it made of them.",
+    ),
+    "hooks:refused": Behaviour(
+        "issue 7", "Hooks after calls hear of refused and lost ones, and change nothing about them."
+    ),
+    "hooks:failure": Behaviour(
+        "issue 7", "A hook that fails, hangs or dies has calls refused or let through, as it is set for it."
+    ),
+    "hooks:once": Behaviour(
+        "issue 7, rule 4",
+        "Whatever hooks say and do, no call runs twice and none is left without its answer.",
+    ),
+    "hooks:broker-death": Behaviour(
+        "issue 7, rule 4",
+        "A call that hooks looked at when the broker died is new at the next; an answer is looked at again.",
+    ),
+    "hooks:reload": Behaviour("issue 7", "Hooks come, change and go with the file, while calls go on."),
+    "hooks:apart": Behaviour(
+        "issue 7", "A hook that hangs or dies takes neither the broker nor another hook's calls along."
+    ),
+    "hooks:nothing-left": Behaviour(
+        "issue 7, rule 2", "Nothing that a hook has started outlives it, whoever dies."
+    ),
+    "hooks:the-users": Behaviour(
+        "issue 7, rule 19", "Only the user's own file has hooks: a project's is refused one with a reason."
+    ),
+    "hooks:page": Behaviour("issue 7", "The examples of docs/hooks.md work as they are printed."),
+}
+
 BEHAVIOURS: Final[dict[str, Behaviour]] = (
     _CONFIG
     | _PROFILES
@@ -1092,4 +1134,5 @@ BEHAVIOURS: Final[dict[str, Behaviour]] = (
     | _PYTHON
     | _CLIENT
     | _ADAPTERS
+    | _HOOKS
 )

@@ -25,6 +25,7 @@ from carpool_broker.core.profiles import frame_of, limits_of, narrowed
 from carpool_broker.core.scopes import Resolution, only, resolve, resolve_run
 from carpool_broker.core.switches import Own
 from carpool_broker.guest import Guest
+from carpool_broker.hook_specs import HookSpec, spec_of
 from carpool_broker.layers import Layers
 from carpool_broker.readings import Find, reading
 from carpool_broker.switchboard import Switchboard
@@ -345,6 +346,12 @@ class Configuration:
     def own_environment(self) -> Mapping[str, str]:
         """The daemon's own, scrubbed: every server has it."""
         return self._base_environment
+
+    def hook_specs(self) -> list[HookSpec]:
+        """How the hooks are run. Where both have a variable, the `env_file` was written for this."""
+        variables = {**self._base_environment, **self._env_file}
+        config = self.config
+        return [spec_of(hook, config.file, variables, self._home) for hook in config.hooks]
 
     def whereabouts(self, session: SessionId) -> dict[str, str]:
         """In which workspace a session is: `{name, root}`; both are empty where it is in none."""

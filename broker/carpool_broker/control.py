@@ -112,6 +112,8 @@ class Control:
         self._reload = reload
         self._told_at = told_at
         self._switching = Switching(configuration, follow, reload)
+        self.hooks: Callable[[], list[dict[str, Any]]] = list
+        """What `status` says of the hooks."""
         self._began_at = trio.current_time()
         self._tokens = 0
         self._asked: dict[int, tuple[trio.Event, list[Told]]] = {}
@@ -221,6 +223,7 @@ class Control:
                 switches_of=switches.sessions,
                 disabled_in={name: self._configuration.layers.disabled_in(name) for name in known},
                 waiting=waiting,
+                hooks=self.hooks(),
             )
         )
 

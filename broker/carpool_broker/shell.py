@@ -22,6 +22,9 @@ from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.registry import Registry
 from carpool_broker.door import Door
 from carpool_broker.heritage import Heritage
+from carpool_broker.hook_rows import rows
+from carpool_broker.hook_specs import rule_of
+from carpool_broker.hooking import Hooking
 from carpool_broker.hosting import Hosting
 from carpool_broker.kept_catalogs import KeptCatalogs
 from carpool_broker.saying import Saying
@@ -119,6 +122,14 @@ class BrokerShell:
         self._hosting.answer, self._hosting.write = self._control.answer, self._door.write
         self._hosting.settle = self._settle
         self._hosting.moving.carriers = self._door
+        self._hooking = Hooking(
+            self.core.sessions,
+            lambda session: configuration.whereabouts(session)["root"],
+            {**configuration.own_environment(), paths.DAEMON_MARK: paths.runtime_id(runtime_dir)},
+            self._pump.feed,
+            self._settle,
+        )
+        self._control.hooks = lambda: rows(self.core.hooks, self._hooking)
         self._supervisor: Hello | None = None
         self._unflushed = 0
         """Messages sent since the link was flushed."""
@@ -132,6 +143,8 @@ class BrokerShell:
             effects.TellServed: lambda e: self._door.served_by(e.session, e.epoch),
             effects.TellStateful: lambda e: self._door.stateful_at(e.session, e.servers),
             effects.LetGo: lambda e: self._door.let_go(e.session, e.call),
+            effects.RunHook: self._hooking.begin,
+            effects.EndHook: self._hooking.end,
             effects.End: lambda _: self._stopped.set(),
             effects.Note: lambda e: log.log(logging.getLevelNamesMapping()[e.level.upper()], "%s", e.text),
         }
@@ -140,6 +153,8 @@ class BrokerShell:
         """Serve until stopped."""
         async with trio.open_nursery() as nursery:
             self._hosting.nursery = nursery
+            await nursery.start(self._hooking.run)
+            self._read_hooks()  # before any call, and before any answer that the record holds
             self._pump.feed(self._configuration.resolve(DAEMON))
             nursery.start_soon(self._ready.run, self._settle)
             nursery.start_soon(self._pump.run_timers, self._settle)
@@ -309,10 +324,15 @@ class BrokerShell:
         self._door.slow_reader_s = config.session.slow_reader_s
         self._door.budget.size_bytes = config.receive_budget_bytes
         self._pump.feed(events.LimitsRead(self._configuration.bounds(), config.list_wait_s))
+        self._read_hooks()
         for reading in readings:
             self._pump.feed(reading)
         self._hosting.moving.look(list(self.core.sessions))
         return problem.splitlines()
+
+    def _read_hooks(self) -> None:
+        self._hooking.read(self._configuration.hook_specs())
+        self._pump.feed(events.HooksRead(tuple(map(rule_of, self._configuration.config.hooks))))
 
     def _secrets(self, key: PoolKey) -> list[str] | None:
         """What must not be kept of a pool's catalog; None where nobody here knows what it was given."""

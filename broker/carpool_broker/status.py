@@ -58,6 +58,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     """The same for one session each, until it ends."""
     disabled_in: Mapping[ServerName, list[str]] = {}
     """The files that say that a server is disabled."""
+    hooks: list[dict[str, Any]] = []
+    """In the order of the file (`hook_rows`)."""
 
 
 def page(facts: Facts) -> dict[str, Any]:
@@ -100,6 +102,7 @@ def page(facts: Facts) -> dict[str, Any]:
         "processes": _processes(facts),
         "config": {"file": facts.config_file, "problem": facts.config_problem},
         "workspaces": facts.workspaces,
+        "hooks": facts.hooks,
     }
 
 

@@ -14,8 +14,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from carpool.check_hooks import hook_warnings
 from carpool.check_modules import module_warnings, wrong_names
 from carpool.check_profiles import strangers
+from carpool_protocol.config.environment import scrub
 from carpool_protocol.config.expand import PLACES, Missing, expand
 from carpool_protocol.config.load import ConfigFile, find_config_file, home_of, load_layer
 from carpool_protocol.config.merge import cap_problem, merge, shadowed
@@ -96,6 +98,7 @@ def read_layers(environ: Mapping[str, str], named: str | None, cwd: str, store: 
         wrong = wrong_names(found.config, expanded)
         found.warnings += wrong.values()
         found.misconfigured = sorted({*found.config.unusable, *wrong})
+        found.warnings += hook_warnings(found.config, {**scrub(environ), **layer.env})
         found.warnings += module_warnings(found.config, expanded, home, workspace.root)
     return found
 

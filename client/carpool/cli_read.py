@@ -21,6 +21,7 @@ from carpool.cli import (
 )
 from carpool.door import DoorError
 from carpool.door_watch import told_url
+from carpool.hook_table import hook_table
 
 Facts = dict[str, Any]
 
@@ -215,6 +216,8 @@ def status_page(facts: Facts) -> str:
         for each in sessions
         if (left := each.get("tools_left_out"))
     ]
+    if hooks := hook_table(facts.get("hooks") or []):
+        parts.append(hooks)
     sums = (
         f"{_count(totals.get('instances', 0), 'server process', 'es')} for "
         f"{_count(totals.get('sessions', 0), 'session')}, "

@@ -198,6 +198,13 @@ _KINDS: Final = (
         "Use a session (initialize first) or a bearer token, or have the user set the server's sharing to "
         "serial.",
     ),
+    FaultKind(
+        "denied_by_hook",
+        "refused",
+        4110,
+        "A rule that the user has put before calls (a hook) denied this one.",
+        "Do not repeat it as it is: go by the reason, or ask the user.",
+    ),
     # --- unavailable: 53xx ---
     FaultKind(
         "unavailable",
@@ -314,6 +321,15 @@ _KINDS: Final = (
         "The instance that held this session's state has ended, so its state is gone.",
         "Set up again what you had there (open, log in, navigate); the next call runs on a fresh instance.",
     ),
+    FaultKind(
+        "hook_failed",
+        "unavailable",
+        5320,
+        "A hook has to look at this call before it is sent, and it failed; no call passes then, by the "
+        "user's setting.",
+        "Try again a little later; if it stays so, ask the user to look at `carpool status` and `carpool "
+        "check`.",
+    ),
     # --- lost: 54xx ---
     FaultKind(
         "lost",
@@ -393,6 +409,21 @@ _KINDS: Final = (
         5407,
         "The server's answer is larger than carpool passes on.",
         "The call has probably run; ask for less at once (a range, a page, a filter).",
+    ),
+    FaultKind(
+        "answer_denied",
+        "lost",
+        5420,
+        "The server answered, and a rule that the user has put behind calls (a hook) kept the answer back.",
+        "The call has run: do not repeat it; go by the reason, or ask the user.",
+    ),
+    FaultKind(
+        "answer_hook_failed",
+        "lost",
+        5421,
+        "The server answered, and a hook that has to look at the answer failed; the user has set that then "
+        "none passes.",
+        "The call has run: look at what it changed. Ask the user to look at `carpool status`.",
     ),
     FaultKind(
         "unread_answers",

@@ -322,7 +322,7 @@ class BrokerSide(Side):
                     if isinstance(effect, Call):
                         self.world.supervisor.sharing.sent(effect)
                     self.peer.send(effect)
-            elif not isinstance(effect, bf.Note):
+            elif not isinstance(effect, bf.Note | bf.RunHook | bf.EndHook):
                 self._write(effect)
 
     def _write(self, effect: bf.OwnEffect) -> None:

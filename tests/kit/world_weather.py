@@ -66,13 +66,20 @@ LIMITS: tuple[dict[str, Any], ...] = (
 )
 
 
-def storm(seed: int, *, journal: bool = False, asks: bool = True, profiles: bool = False) -> World:
+def storm(
+    seed: int,
+    *,
+    journal: bool = False,
+    asks: bool = True,
+    profiles: bool = False,
+    make: type[World] = World,
+) -> World:
     """Thirty seconds of storm, then calm. Raises what is wrong. Odd seeds cut links and kill daemons."""
     rng = Random(seed)
     persons = (*PERSONS, *MODERN) if asks else SILENT
     servers = servers_of(rng, rng.randint(2, 5), persons)
     most = rng.choice((4, 6, 24))
-    world = World(seed, servers, max_processes=most, journal=journal, profiles=profiles)
+    world = make(seed, servers, max_processes=most, journal=journal, profiles=profiles)
     Storm(world, persons, agents=rng.randint(2, 8), duration_s=30, disasters=seed % 2 == 1)
     world.run(30)
     calm_down(world)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from carpool_broker.core.ledger import Ledger
-from carpool_broker.core.session import Session
+from carpool_broker.core.session import AT_SERVER, IN_FLIGHT, Session
 from carpool_broker.core.touched import check_call, check_session
 from carpool_protocol.ids import SessionId
 
@@ -22,12 +22,12 @@ def check(ledger: Ledger, sessions: Mapping[SessionId, Session]) -> None:
     known = sum(len(s.owed) for s in sessions.values()) + len(parked)
     assert known == len(ledger.calls), "a call of nobody"
     for owed in parked:
-        assert owed.stage == "sent"
+        assert owed.stage in AT_SERVER
         assert owed.asked.by is not None
         assert sessions.get(owed.session.id) is owed.session
         assert all(other is not owed for other in owed.session.owed.values())
     for session in sessions.values():
-        sent = sum(1 for o in session.owed.values() if o.stage == "sent")
+        sent = sum(1 for o in session.owed.values() if o.stage in IN_FLIGHT)
         assert session.sent == sent + of[session.id]
         assert session.waiting_bytes == sum(o.size_bytes for o in session.waiting)
         assert {*session.waiting} == {o for o in session.owed.values() if o.stage == "waiting"}

@@ -1,8 +1,8 @@
 """The broker's decisions, all of them, behind one door.
 
 Composes sessions, the ledger (calls), requests (what agents ask), asks (what agents are asked), the outlook
-(views), greetings, parked calls, sources (configurations in force), the link and recovery (what was a dead
-broker's): takes an event, returns the effects in order. Pure: time comes in.
+(views), greetings, parked calls, hooks, sources (configurations in force), the link and recovery (what was a
+dead broker's): takes an event, returns the effects in order. Pure: time comes in.
 
 Invariants (`check`): those of its parts; every session's source is known.
 
@@ -42,6 +42,8 @@ from carpool_broker.core.events import (
     AnyEvent,
     DrainMeant,
     EndMeant,
+    HookAnswered,
+    HooksRead,
     LimitsRead,
     SessionMoved,
     SourceDropped,
@@ -51,6 +53,7 @@ from carpool_broker.core.events import (
 )
 from carpool_broker.core.greetings import Greetings
 from carpool_broker.core.hearing import Hearing
+from carpool_broker.core.hooks import Hooks
 from carpool_broker.core.ledger import Ledger
 from carpool_broker.core.linking import Linking
 from carpool_broker.core.listing import Family
@@ -124,9 +127,10 @@ class BrokerCore:
             tasks=self.requests.tasks,
         )  # fmt: skip
         self.draining = Draining(self.ledger, self.requests, self._out)
+        self.hooks = Hooks(self.ledger, self._out)
         self._rare = (
             *self.requests.deadlines(), *self.parked.deadlines(), *self.recovery.deadlines(),
-            self.draining.bound,
+            self.draining.bound, self.hooks.limits,
         )  # fmt: skip
         """All deadlines but those of calls: most of the time there are none. Looked at once per burst."""
 
@@ -143,6 +147,8 @@ class BrokerCore:
             self.requests.called(event, now)
         else:
             self._handle_rare(event, now)
+        if self.hooks.pending:
+            self.hooks.tell(now)
         if self.ledger.draining:
             self.draining.look()
         return effects
@@ -155,6 +161,9 @@ class BrokerCore:
         self.requests.overdue(now)
         self.parked.overdue(now)
         self.recovery.overdue(now)
+        self.hooks.overdue(now)
+        if self.hooks.pending:
+            self.hooks.tell(now)
         if self.ledger.draining:
             self.draining.overdue(now)
             self.draining.look()
@@ -179,6 +188,7 @@ class BrokerCore:
         self.roots.check()
         self.outlook.check(self.sessions.values())
         self.requests.check()
+        self.hooks.check()
         self.registry.check()
 
     check_touched = touched.check_touched
@@ -240,6 +250,10 @@ class BrokerCore:
                 self.requests.list_wait_s = event.list_wait_s
                 for each in self.sessions.values():
                     self.ledger.pump(each, now)
+            case HooksRead():
+                self.hooks.read(event.rules)
+            case HookAnswered():
+                self.hooks.answered(event, now)
             case AgentCame():
                 came = Session(event.session, event.source, event.agent, event.pid, event.carrier)
                 came.asking = came.control = event.control

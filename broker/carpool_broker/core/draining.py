@@ -12,15 +12,14 @@ Knows nothing of: how carriers are told, who ends the others.
 """
 
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Literal
 
 from carpool_broker.core.effects import AnyEffect, End
 from carpool_broker.core.ledger import Ledger
 from carpool_broker.core.requests import Requests
+from carpool_broker.core.session import UNDER_WAY
 from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.stop_words import DRAIN_S
-
-UNDER_WAY: Final = frozenset({"sent", "returning"})
 
 
 class Draining:

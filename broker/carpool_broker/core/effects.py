@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from carpool_broker.core.events import Notice
+from carpool_broker.core.events import Notice, RunId
 from carpool_protocol.ids import ABSENT, AskId, CallId, Epoch, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.messages import (
     AnswerAsk,
@@ -36,6 +36,9 @@ from carpool_protocol.messages import (
 )
 
 NO_CALL: Final = CallId(0)
+
+Outcome = Literal["", "answered", "refused", "unavailable", "lost"]
+"""How a call ended, for hooks: with its server's own answer, or with an error of ours, by family."""
 
 
 class Effect(Struct, frozen=True, tag=True):
@@ -297,6 +300,38 @@ class LetGo(Effect, frozen=True):
     call: CallId
 
 
+class RunHook(Effect, frozen=True, kw_only=True):
+    """Have a hook look at a call, or at how it ended. `HookAnswered` is to come of each."""
+
+    run: RunId
+    hook: str
+    call: CallId
+    session: SessionId
+    method: str
+    server: ServerName
+    target: str
+    """The name or URI in the server's own spelling."""
+    arguments: Payload
+    """The params without name and `_meta`, an object; of a tool call `{"arguments": …}`."""
+    outcome: Outcome = ""
+    """Empty: it has not ended, it is about to be sent."""
+    code: str = ""
+    """The slug of an error of ours."""
+    body: Payload = ABSENT
+    """The server's answer."""
+    is_error: bool = False
+    """`body` is a JSON-RPC error object, not a result."""
+
+
+class EndHook(Effect, frozen=True):
+    """Nobody waits for this any more: end what it has started. `HookAnswered` says when that is over (nobody
+    minds it where it is late).
+    """
+
+    run: RunId
+    hook: str
+
+
 class Note(Effect, frozen=True):
     """A line for the broker's log."""
 
@@ -330,6 +365,8 @@ OwnEffect = (
     | TellServed
     | TellStateful
     | LetGo
+    | RunHook
+    | EndHook
     | Note
     | End
 )

@@ -15,8 +15,9 @@ from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.declared import Asker, Capabilities
 from carpool_broker.core.listing import Family
 from carpool_broker.core.scope import Off, Scope
+from carpool_protocol.capability import EVERYTHING, Capability
 from carpool_protocol.faults import TOOLS_CALL
-from carpool_protocol.ids import AskId, Epoch, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.ids import ABSENT, AskId, Epoch, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.messages import (
     Answered,
     Asked,
@@ -41,6 +42,11 @@ Notice = Literal["tools", "prompts", "resources"]
 
 SourceId = NewType("SourceId", str)
 """Where a scope comes from: one configuration seen with one environment. Many sessions share one."""
+
+RunId = NewType("RunId", int)
+"""One run of one hook."""
+
+Verdict = Literal["allow", "deny", "rewrite", "failed"]
 
 
 class Given(Struct, frozen=True):
@@ -104,6 +110,38 @@ class LimitsRead(Event, frozen=True):
 
     bounds: Bounds
     list_wait_s: float
+
+
+class HookRule(Struct, frozen=True, kw_only=True):
+    """What is decided by of one hook: see `docs/hooks.md`."""
+
+    name: str
+    before: bool
+    after: bool
+    match: tuple[Capability, ...] = (EVERYTHING,)
+    profiles: tuple[str, ...] = ()
+    """Empty: sessions of any."""
+    timeout_s: float = 5.0
+    closed: bool = True
+    """When it fails the call, or the answer, is not let through."""
+    rewrite: bool = False
+
+
+class HooksRead(Event, frozen=True):
+    """The configuration's hooks were read, for the first time or again; in the order of the file."""
+
+    rules: tuple[HookRule, ...]
+
+
+class HookAnswered(Event, frozen=True):
+    """A run of a hook is over."""
+
+    run: RunId
+    verdict: Verdict
+    reason: Text = ""
+    """Of a denial: the hook's, one short line. Of a failure: ours."""
+    body: Payload = ABSENT
+    """Of a rewriting, and sound: an object like `RunHook.arguments`, or the result."""
 
 
 class AgentCame(Event, frozen=True, kw_only=True):
@@ -387,6 +425,8 @@ OwnEvent = (
     SourceRead
     | SourceDropped
     | LimitsRead
+    | HooksRead
+    | HookAnswered
     | AgentCame
     | AgentEvent
     | SupervisorCame

@@ -23,10 +23,11 @@ from carpool_broker.core.calling import stateless_call
 from carpool_broker.core.effects import AnyEffect, Reply, ReportProgress
 from carpool_broker.core.events import AgentCalled
 from carpool_broker.core.fresh import Fresh
+from carpool_broker.core.hook_points import HookPoints
 from carpool_broker.core.quotas import Quota, Quotas
 from carpool_broker.core.replies import answer as answer_to
 from carpool_broker.core.replies import is_keepable
-from carpool_broker.core.session import Owed, Session
+from carpool_broker.core.session import IN_FLIGHT, Owed, Session
 from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.fault_kinds import KINDS
 from carpool_protocol.faults import fault, fault_of, for_method
@@ -43,6 +44,7 @@ from carpool_protocol.messages import (
     Progressed,
     Resume,
     SessionGone,
+    Written,
 )
 
 Out = Callable[[AnyEffect], None]
@@ -68,6 +70,8 @@ class Ledger:
         """Of calls of the stateless era; there are none before it is set."""
         self.arguments = Arguments()
         self.unread = Unread(out)
+        self.hooks: HookPoints | None = None
+        """None: there are none."""
         self.draining = False
         """No call leaves any more (`draining`)."""
         self.calls: dict[CallId, Owed] = {}
@@ -143,7 +147,28 @@ class Ledger:
             and (session.quota is None or session.quota.has_room)
         )
 
+    def proceed(self, owed: Owed, now: float) -> None:
+        """Hooks have let it pass: it leaves now, or as the first of its session's line."""
+        session = owed.session
+        session.hold_place(-1)
+        owed.stage = "unresolved"
+        refused = owed.size_bytes > COUNTED_BYTES and self.refuses(owed)
+        if not refused and self.draining and not session.keeps:
+            self.fail(owed, "closing")
+        elif not refused and self.may_send(session):
+            self._send(owed, now)
+            return
+        elif not refused:
+            owed.stage = "waiting"
+            session.waiting.appendleft(owed)
+            session.waiting_bytes += owed.size_bytes
+            self.waits.arm(owed.call, now, self.bounds.wait_s)
+            self._stalled[session.id] = None
+        self.pump(session, now)  # its place is free
+
     def _send(self, owed: Owed, now: float) -> None:
+        if self.hooks is not None and self.hooks.holds(owed, now):
+            return
         asked = owed.asked
         session = owed.session
         owed.stage = "sent"
@@ -215,6 +240,8 @@ class Ledger:
         if owed is not None:
             session, asked = owed.session, owed.asked
             session.called.add(owed.server)
+            if self.hooks is not None and self.hooks.takes(owed, answer, now):
+                return
             if session.unread_bytes and not owed.parked and not self._kept(owed, answer, now):
                 return
             if answer.ttl_ms > 0:
@@ -292,6 +319,8 @@ class Ledger:
         if kind is not None and kind.delivered == failure.delivered:
             self.fail(owed, failure.fault, failure.text, failure.retry_after_s)
         else:
+            if self.hooks is not None:
+                self.hooks.ended(owed, failure.fault)
             said = fault_of(failure, server=owed.server, tool=owed.tool, call=call_name(owed.call))
             self.give(owed, Outcome(*for_method(said, owed.asked.said)))
         self.pump(owed.session, now)
@@ -314,6 +343,8 @@ class Ledger:
 
     def fail(self, owed: Owed, slug: str, detail: str = "", retry_after_s: float | None = None) -> None:
         """End a call with our own words."""
+        if self.hooks is not None:
+            self.hooks.ended(owed, slug)
         call = call_name(owed.call)
         said = fault(
             slug, detail=detail, retry_after_s=retry_after_s, server=owed.server, tool=owed.tool, call=call
@@ -348,6 +379,8 @@ class Ledger:
         if owed.stage == "sent":
             owed.session.called.add(owed.server)
             self._out(CancelCall(owed.call, reason))
+        elif owed.stage == "told":
+            self._out(Written([owed.call]))
         self.close(owed)
 
     def forget(self, session: Session) -> None:
@@ -403,6 +436,10 @@ class Ledger:
             session.waiting.remove(owed)
             session.waiting_bytes -= owed.size_bytes
             self.waits.disarm(owed.call)
+        elif owed.stage in IN_FLIGHT:
+            session.hold_place(-1)
+        if self.hooks is not None:
+            self.hooks.closed(owed)
         if owed.asked.by is not None:
             self._closed_stateless(owed)
 

@@ -145,7 +145,9 @@ class Recovery:
         """The link was down for a while: what this very broker had sent has ended here."""
         let_go = self.record.let_go if session in self._sessions else self.record.release
         for call in self.record.calls_of(session):
-            if life_of(call.call) == self._life:
+            if call.call in self._ledger.calls:
+                self.record.take(call)  # its server has answered, and hooks look at that
+            elif life_of(call.call) == self._life:
                 let_go(call, "the link was down")
 
     def supervisor_went(self) -> None:
@@ -267,6 +269,9 @@ class Recovery:
             else:
                 self._requests.end_early(owed, "link_broken")  # or a retry of it goes on as that call
         for left in self.record.calls_of(session.id):
+            if left.call in self._ledger.calls:
+                self.record.take(left)  # as in `_release_own`
+                continue
             # A call of the stateless era may have ended while its agent was asked.
             awaited = left.parked or (left.ended and not session.greeted)
             if awaited and life_of(left.call) != self._life:

@@ -10,7 +10,7 @@ from typing import Final
 
 from carpool_broker.core.declared import Asker
 from carpool_broker.core.effects import NO_CALL, Reply, ReplyOutward, ReplyStateless
-from carpool_broker.core.session import Owed, Session
+from carpool_broker.core.session import AT_SERVER, Owed, Session
 from carpool_protocol.faults import TOOLS_CALL, fault, for_method
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson
 
@@ -25,7 +25,7 @@ def answer(
     `task`: it goes on as that.
     """
     session, asked = owed.session, owed.asked
-    call = owed.call if owed.stage == "sent" else NO_CALL  # no record holds what was never sent
+    call = owed.call if owed.stage in AT_SERVER else NO_CALL  # no record holds what was never sent
     as_tool = asked.method if asked.own and asked.method != TOOLS_CALL and not is_error else ""
     if asked.by is None:
         if as_tool or (owed.edit and not is_error):

@@ -25,7 +25,7 @@ from carpool_broker.core.own_calls import OwnCalls
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.replies import READ, is_keepable, refusal
 from carpool_broker.core.routing import NoTarget, Target, find, may_still, meant, of_profile
-from carpool_broker.core.session import Owed, Session
+from carpool_broker.core.session import UNDER_WAY, Owed, Session
 from carpool_broker.core.tasks import Tasks
 from carpool_broker.core.view import OwnTool, View, ViewTool
 from carpool_broker.core.watching import Watching
@@ -189,7 +189,8 @@ class Requests:
 
     def _is_current(self, owed: Owed, view: View, now: float) -> bool:
         """Whether it was answered a moment ago, and its server has said that this may be given again."""
-        if not is_keepable(owed):
+        hooks = self._ledger.hooks
+        if not is_keepable(owed) or (hooks is not None and hooks.matches(owed)):
             return False
         current = self._ledger.fresh.find(owed.key, owed.target, owed.session.id, now)
         if current is None:
@@ -318,7 +319,7 @@ class Requests:
         view = self._outlook.view(session)
         keys = {entry.server: entry.key for entry in session.scope.servers}
         disabled = self._outlook.sources.disabled(session.source)
-        for owed in list(session.waiting):
+        for owed in [each for each in session.owed.values() if each.stage in {"waiting", "hooked"}]:
             if owed.server in disabled and not owed.task:
                 self._ledger.fail(owed, "disabled", disabled[owed.server].why)
                 continue
@@ -367,7 +368,7 @@ class Requests:
         `again`: what was never sent is left as it is where the carrier says it anew.
         """
         for owed in list(self._ledger.calls.values()):
-            if owed.stage in {"sent", "returning"}:
+            if owed.stage in UNDER_WAY:
                 self.end_early(owed, "cut_off")
             elif not (again and owed.session.keeps):
                 self._resolved(owed)

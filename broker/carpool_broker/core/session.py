@@ -24,11 +24,19 @@ from carpool_protocol.ids import ABSENT, CallId, InstanceId, PoolKey, RawJson, S
 if TYPE_CHECKING:
     from carpool_broker.core.quotas import Quota
 
-Stage = Literal["returning", "unresolved", "waiting", "sent"]
+Stage = Literal["returning", "unresolved", "waiting", "hooked", "sent", "told"]
 """`returning`: its session has come back, and the record that may hold it has not come (`recovery`).
 `unresolved`: the name may belong to a server whose catalog is on its way. `waiting`: in the session's line.
-`sent`: on the link or beyond.
+`hooked`: hooks look at it before it is sent. `sent`: on the link or beyond. `told`: its server has answered,
+and hooks look at that.
 """
+
+IN_FLIGHT: Final = frozenset({"sent", "hooked", "told"})
+"""Stages in which a call takes up one of those that its session may have in flight."""
+AT_SERVER: Final = frozenset({"sent", "told"})
+"""Stages in which the supervisor's record holds the call."""
+UNDER_WAY: Final = frozenset({"sent", "told", "returning"})
+"""Stages in which a server may have run the call."""
 
 # Made once: every call has them, and a `NewType` costs as much as any function.
 _NO_KEY: Final = PoolKey("")
@@ -156,6 +164,7 @@ class Session:
         self.waiting: deque[Owed] = deque()
         self.waiting_bytes = 0
         self.sent = 0
+        """Calls in flight: sent, or with hooks before or after that."""
         self.argument_bytes = 0
         """Of its large open calls (`budgets`)."""
         self.unread_bytes = 0
@@ -180,6 +189,12 @@ class Session:
         """Servers of which what it had at a supervisor that is gone is lost; the next is to hear that."""
         self.marked: set[ServerName] = set()
         """Servers of which the supervisor has said or heard that it has, or has lost, an instance."""
+
+    def hold_place(self, count: int = 1) -> None:
+        """So many calls more are in flight; -1: one less."""
+        self.sent += count
+        if self.quota is not None:
+            self.quota.sent += count
 
     @property
     def served(self) -> bool:

@@ -100,7 +100,14 @@ class Tasks:
             return False
         if owed.asked.method != TOOLS_CALL:
             return bool(owed.task)
+        if self._is_watched(owed):
+            return False
         return len(self._of.get(owed.session.id, ())) < max(MAX_TASKS, owed.session.max_open_calls)
+
+    def _is_watched(self, owed: Owed) -> bool:
+        """Whether hooks are to see its answer: what a task comes to would pass them by."""
+        hooks = self._ledger.hooks
+        return hooks is not None and hooks.sees_answer(owed)
 
     def objection(self, session: Session, request: RawJson, by: Asker, method: str) -> ReplyStateless | None:
         """Why a request that names tasks is refused, whichever it names; None: it is not."""
@@ -117,7 +124,7 @@ class Tasks:
     def began(self, owed: Owed, answer: Answered, now: float) -> Outcome | None:
         """See `aftermath.Aftermath`."""
         by = owed.asked.by
-        if by is None or not by.tasks:
+        if by is None or not by.tasks or self._is_watched(owed):
             self._out(CancelTask(answer.instance, answer.task))
             return None
         task = Task(self._mint(), owed, answer)

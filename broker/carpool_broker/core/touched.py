@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from carpool_broker.core.session import Session
+from carpool_broker.core.session import IN_FLIGHT, Session
 from carpool_protocol.ids import CallId, SessionId
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ def check_call(call: CallId, ledger: "Ledger") -> None:
 def check_session(session: Session, ledger: "Ledger") -> None:
     """Assert that this session has no more at once than it may, and waits only for a reason."""
     if session.sent > ledger.most(session):  # an earlier broker's calls may have come back beside its own
-        ours = sum(1 for each in session.owed.values() if each.stage == "sent" and each.call >= ledger.before)
+        ours = sum(
+            1 for each in session.owed.values() if each.stage in IN_FLIGHT and each.call >= ledger.before
+        )
         assert ours <= ledger.most(session), f"{session.id} has more calls open than it may"
     could_go = ledger.may_send(session)
     assert not (session.waiting and could_go), f"{session.id} waits without a reason"

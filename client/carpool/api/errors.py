@@ -131,7 +131,9 @@ _BY_KIND: Final[dict[str, tuple[type[CarpoolError], Whose]]] = {
         ),
         (BadCall, "caller"),
     ),
-    "disabled": (Refused, "user"),
+    **dict.fromkeys(("disabled", "denied_by_hook"), (Refused, "user")),
+    "hook_failed": (Unavailable, "user"),
+    **dict.fromkeys(("answer_denied", "answer_hook_failed"), (Lost, "user")),
     **dict.fromkeys(("misconfigured", "stopped", "draining"), (Unavailable, "user")),
     **dict.fromkeys(
         ("starting_failed", "backing_off", "given_up", "breaker_open"), (Unavailable, "server")

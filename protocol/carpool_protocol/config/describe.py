@@ -12,12 +12,14 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from carpool_protocol.config.model import Config, NamedWorkspace, ProfileConfig, ServerConfig
+from carpool_protocol.config.hooks import HOOKS
+from carpool_protocol.config.model import Config, HookConfig, NamedWorkspace, ProfileConfig, ServerConfig
 from carpool_protocol.config.named import WORKSPACES
 from carpool_protocol.config.problems import KeyPath, render_path
 from carpool_protocol.config.profiles import PROFILES
 from carpool_protocol.config.settings import (
     FILE_SETTINGS,
+    HOOK_SETTINGS,
     PROFILE_SETTINGS,
     SERVER_SETTINGS,
     WORKSPACE_SETTINGS,
@@ -57,6 +59,8 @@ def describe(config: Config) -> list[Row]:
         at = (PROFILES, profile.name)
         below = {path[2:]: line for path, line in config.lines.items() if path[:2] == at}
         rows += [_row(profile, below, at, setting, config.file) for setting in PROFILE_SETTINGS]
+    for number, hook in enumerate(config.hooks):
+        rows += _of_hook(config, (HOOKS, number), hook)
     return rows
 
 
@@ -72,7 +76,22 @@ def _of_servers(under: KeyPath, servers: Iterable[ServerConfig]) -> list[Row]:
     return rows
 
 
-def value_of(owner: Config | NamedWorkspace | ProfileConfig | ServerConfig, setting: Setting) -> Any:
+def _of_hook(config: Config, at: KeyPath, hook: HookConfig) -> list[Row]:
+    below = {path[2:]: line for path, line in config.lines.items() if path[:2] == at}
+    rows: list[Row] = []
+    for setting in HOOK_SETTINGS:
+        if setting.kind in _MASKED_MAPS:
+            for name in value_of(hook, setting):
+                where = f"{config.file}:{below[setting.key, name]}"
+                rows.append(Row(render_path((*at, setting.key, name)), MASK, setting.unit, where))
+        else:
+            rows.append(_row(hook, below, at, setting, config.file))
+    return rows
+
+
+def value_of(
+    owner: Config | NamedWorkspace | ProfileConfig | HookConfig | ServerConfig, setting: Setting
+) -> Any:
     """The value a setting has, in the form `model` holds it."""
     value: Any = owner
     for name in setting.field.split("."):
@@ -91,7 +110,7 @@ def shown_url(template: str) -> str:
 
 
 def _row(
-    owner: Config | NamedWorkspace | ProfileConfig | ServerConfig,
+    owner: Config | NamedWorkspace | ProfileConfig | HookConfig | ServerConfig,
     lines: dict[KeyPath, int],
     path: KeyPath,
     setting: Setting,

@@ -161,6 +161,30 @@ class ProfileConfig(Struct, frozen=True, kw_only=True):
     resource_tools: bool
 
 
+class HookConfig(Struct, frozen=True, kw_only=True):
+    """One hook as written, before expansion (docs/hooks.md)."""
+
+    name: str
+    on: tuple[str, ...]
+    command: str | None
+    """`None`: it is `python`."""
+    args: tuple[str, ...]
+    python: str | None
+    """`package.module:function`"""
+    env: dict[str, str]
+    match: tuple[str, ...]
+    """Capabilities (`carpool_protocol.capability`)."""
+    profiles: tuple[str, ...]
+    """Empty: agents of any."""
+    timeout_s: float
+    on_failure: Literal["deny", "allow"]
+    rewrite: bool
+
+    def __repr__(self) -> str:
+        """Without `env` and `args`: they may hold secrets."""
+        return f"HookConfig({self.name!r})"
+
+
 class NamedWorkspace(Struct, frozen=True, kw_only=True):
     """A workspace that the user's file names: servers for the sessions in it, over those for everybody."""
 
@@ -201,6 +225,8 @@ class Config(Struct, frozen=True, kw_only=True):
     workspaces: dict[str, NamedWorkspace]
     """In the order of the file."""
     profiles: dict[str, ProfileConfig]
+    hooks: tuple[HookConfig, ...]
+    """In the order of the file, which is the order in which they look."""
     """In the order of the file."""
     lines: dict[KeyPath, int]
     """Lines of the settings outside `mcpServers`."""

@@ -8,6 +8,7 @@ from msgspec import UNSET
 from carpool_protocol.config.environment import KEPT, VOLATILE
 from carpool_protocol.config.settings import (
     FILE_SETTINGS,
+    HOOK_SETTINGS,
     PROFILE_SETTINGS,
     SERVER_SETTINGS,
     WORKSPACE_SETTINGS,
@@ -74,6 +75,14 @@ where they came with one.
 
 """
 
+_HOOK = """\
+## A hook
+
+In the list `"hooks": [ { … } ]`, in the user's own file only ([hooks.md](hooks.md)). Hooks look at a call in
+the order of the list.
+
+"""
+
 _TEMPLATES = """\
 ## `${VAR}`
 
@@ -108,12 +117,13 @@ def page() -> str:
     kept = "\n".join(f"- {why}: {_names(patterns)}" for why, patterns in KEPT)
     parts = [
         _HEAD,
-        "## The file as a whole\n\nBeside `mcpServers`, `workspaces` and `profiles`:\n\n"
+        "## The file as a whole\n\nBeside `mcpServers`, `workspaces`, `profiles` and `hooks`:\n\n"
         + _table(FILE_SETTINGS),
         _WORKSPACE + _table(WORKSPACE_SETTINGS),
         '## One server\n\nUnder `"mcpServers": { NAME: { … } }`. NAME is letters, digits, hyphens and single '
         "underscores.\n\n" + _table(SERVER_SETTINGS),
         _PROFILE + _table(PROFILE_SETTINGS),
+        _HOOK + _table(HOOK_SETTINGS),
         _TEMPLATES,
         _ENVIRONMENT + "\n" + kept + "\n",
         _VOLATILE + "\n" + _names(VOLATILE) + ".\n",

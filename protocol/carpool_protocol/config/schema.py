@@ -13,6 +13,7 @@ from msgspec import UNSET
 
 from carpool_protocol.config.settings import (
     FILE_SETTINGS,
+    HOOK_SETTINGS,
     PROFILE_SETTINGS,
     SERVER_SETTINGS,
     WORKSPACE_SETTINGS,
@@ -57,13 +58,25 @@ def schema() -> Schema:
             "patternProperties": {_NAME: {"$ref": "#/$defs/profile"}},
             "additionalProperties": False,
         },
+        "hooks": {
+            "type": "array",
+            "description": "What looks at calls before and after them, in this order.",
+            "items": {"$ref": "#/$defs/hook"},
+        },
         **whole["properties"],
     }
+    hook = _object(HOOK_SETTINGS, late=False)
+    hook["oneOf"] = [{"required": ["command"]}, {"required": ["python"]}]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "carpool.json",
         **whole,
-        "$defs": {"server": server, "workspace": workspace, "profile": _object(PROFILE_SETTINGS, late=False)},
+        "$defs": {
+            "server": server,
+            "workspace": workspace,
+            "profile": _object(PROFILE_SETTINGS, late=False),
+            "hook": hook,
+        },
     }
 
 

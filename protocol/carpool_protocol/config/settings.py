@@ -20,6 +20,7 @@ from carpool_protocol.config.setting import (
     seconds,
     size,
 )
+from carpool_protocol.config.settings_hooks import HOOK_SETTINGS
 from carpool_protocol.config.settings_http import HTTP_SETTINGS
 from carpool_protocol.config.settings_profile import PROFILE_SETTINGS
 from carpool_protocol.config.settings_server import SERVER_SETTINGS
@@ -27,6 +28,7 @@ from carpool_protocol.names import SEPARATOR, check_separator
 
 __all__ = [
     "FILE_SETTINGS",
+    "HOOK_SETTINGS",
     "PROFILE_SETTINGS",
     "SERVER_SETTINGS",
     "WORKSPACE_SETTINGS",

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from carpool_protocol.config.expand import BadTemplate, read_template
 from carpool_protocol.config.foreign import MCP_SERVERS, Program, program_of, shape_of
+from carpool_protocol.config.hooks import HOOKS, read_hooks
 from carpool_protocol.config.jsonc import JsonValue, Parsed, parse
 from carpool_protocol.config.kinds import Refusal, kind_of, read_value
 from carpool_protocol.config.merge import least_instances
@@ -40,7 +41,7 @@ _SERVER_KEYS: Final = {spelling: each for each in SERVER_SETTINGS for spelling i
 _PROJECT_KEYS: Final = frozenset({"env_file", "include"})
 """What a project's file may set beside its servers: the rest concerns all projects."""
 _USERS_OWN: Final = (
-    frozenset({WORKSPACES, PROFILES, *(key.split(".")[0] for key in _FILE_KEYS)}) - _PROJECT_KEYS
+    frozenset({WORKSPACES, PROFILES, HOOKS, *(key.split(".")[0] for key in _FILE_KEYS)}) - _PROJECT_KEYS
 )
 _OURS: Final = frozenset({key.split(".")[0] for key in (*_SERVER_KEYS, *SERVER_LATER)})
 _LATE: Final = frozenset({"switch", "count", "seconds"})
@@ -155,10 +156,10 @@ class _Reading:
             return None
         apart = {SERVERS, *IGNORED_KEYS}
         if not self.project:
-            apart |= {WORKSPACES, PROFILES}
+            apart |= {WORKSPACES, PROFILES, HOOKS}
         rest = {key: inner for key, inner in value.items() if key not in apart}
         known = {key: each for key, each in _FILE_KEYS.items() if not self.project or key in _PROJECT_KEYS}
-        found = self.section((), rest, known, FILE_LATER, others=(SERVERS, WORKSPACES, PROFILES))
+        found = self.section((), rest, known, FILE_LATER, others=(SERVERS, WORKSPACES, PROFILES, HOOKS))
         servers = self.servers(value.get(SERVERS, {}), (SERVERS,))
         fields = with_defaults(FILE_SETTINGS, found)
         cap = fields["max_instances"]
@@ -168,6 +169,8 @@ class _Reading:
         profiles = read_profiles(self, {} if self.project else value.get(PROFILES, {}))
         http = HttpConfig(**_under("http", fields))
         check_tokens(self, http, profiles)
+        # Other programs have hooks of their own, which are not ours to run.
+        hooks = read_hooks(self, [] if self.project or self.lenient else value.get(HOOKS, []), profiles)
         if self.problems:
             return None
         lines = {path: line for path, line in self.lines.items() if path[:1] != (SERVERS,)}
@@ -180,6 +183,7 @@ class _Reading:
             http=http,
             workspaces=workspaces,
             profiles=profiles,
+            hooks=hooks,
             lines=lines,
             **_under("", fields),
         )

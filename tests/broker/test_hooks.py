@@ -1,0 +1,477 @@
+"""Hooks in the broker's core: which calls they look at, and what becomes of a call in every state."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from carpool_broker.core import events as ev
+from carpool_broker.core import hook_runs, hooks
+from carpool_broker.core.bounds import Bounds, Limits
+from carpool_broker.core.effects import EndHook, Note, Reply, ReplyStateless, RunHook
+from carpool_broker.core.hook_runs import LINE_S
+from carpool_protocol.capability import capability
+from carpool_protocol.hook_lines import MAX_RUNNING
+from carpool_protocol.ids import CallId, PoolKey, RawJson
+from carpool_protocol.messages import (
+    Answered,
+    Call,
+    CancelCall,
+    Catalog,
+    Failed,
+    Recorded,
+    RecordedSession,
+    ResourceOffer,
+    Resume,
+    Written,
+)
+from tests.behaviours import behaviour
+from tests.broker.recovery_rig import DAEMON, EPOCH, ONE, RESULT, TWO, A, Rig, called, only, recorded, says
+
+BEFORE = ev.HookRule(name="guard", before=True, after=False)
+AFTER = ev.HookRule(name="look", before=False, after=True)
+OTHER = RawJson(b'{"content":[],"_meta":{}}')
+
+
+def hooked(*rules: ev.HookRule, life: int = 0) -> Rig:
+    rig = Rig(life=life)
+    rig.feed(ev.HooksRead(rules))
+    rig.link()
+    rig.come()
+    return rig
+
+
+def run_of(effects: list[Any]) -> RunHook:
+    (run,) = only(effects, RunHook)
+    assert isinstance(run, RunHook)
+    return run
+
+
+def say(rig: Rig, run: RunHook, verdict: ev.Verdict = "allow", **more: Any) -> list[Any]:
+    return rig.feed(ev.HookAnswered(run.run, verdict, **more))
+
+
+def code(effects: list[Any]) -> str:
+    (reply,) = [each for each in effects if isinstance(each, Reply | ReplyStateless)]
+    body = msgspec.json.decode(reply.body)
+    return str((body["data"] if reply.is_error else body["_meta"]["carpool/error"])["code"])
+
+
+def text(effects: list[Any]) -> str:
+    (reply,) = only(effects, Reply)
+    return str(msgspec.json.decode(reply.body)["content"][0]["text"])
+
+
+# --- before -------------------------------------------------------------------------------------------------
+
+
+@behaviour("hooks:before")
+def test_a_call_is_sent_when_the_hook_has_let_it_pass_and_no_sooner() -> None:
+    rig = hooked(BEFORE)
+    effects = rig.feed(called())
+    run = run_of(effects)
+    assert (run.hook, run.server, run.target, run.outcome) == ("guard", "a", "x", "")
+    assert not only(effects, Call)
+    (call,) = only(say(rig, run), Call)
+    assert only(rig.answer(call.call), Reply)
+
+
+@behaviour("hooks:deny")
+def test_a_denied_call_is_never_sent_and_its_error_names_the_hook_and_its_reason() -> None:
+    rig = hooked(BEFORE)
+    effects = say(rig, run_of(rig.feed(called())), "deny", reason="not on Sundays")
+    assert not only(effects, Call)
+    assert code(effects) == "denied_by_hook"
+    assert "The hook guard says: not on Sundays." in text(effects)
+
+
+@behaviour("hooks:rewrite")
+def test_each_hook_sees_what_the_one_before_it_has_made_of_the_arguments() -> None:
+    rig = hooked(
+        replace(BEFORE, name="first", rewrite=True), replace(BEFORE, name="second", rewrite=True), AFTER
+    )
+    first = run_of(rig.feed(called()))
+    second = run_of(say(rig, first, "rewrite", body=RawJson(b'{"arguments":{"a":1}}')))
+    assert (second.hook, second.arguments) == ("second", b'{"arguments":{"a":1}}')
+    (call,) = only(say(rig, second, "rewrite", body=RawJson(b'{"arguments":{"a":2}}')), Call)
+    assert call.params == b'{"arguments":{"a":2}}'
+    assert run_of(rig.answer(call.call)).arguments == b'{"arguments":{"a":2}}', "and after it what was sent"
+
+
+def test_a_hook_that_may_not_rewrite_and_does_counts_as_failed() -> None:
+    rig = hooked(BEFORE)
+    assert code(say(rig, run_of(rig.feed(called())), "rewrite", body=OTHER)) == "hook_failed"
+
+
+@behaviour("hooks:failure")
+@pytest.mark.parametrize("closed", [True, False])
+def test_what_a_failure_means_is_the_hooks_own_setting(closed: bool) -> None:
+    rig = hooked(replace(BEFORE, closed=closed))
+    effects = say(rig, run_of(rig.feed(called())), "failed", reason="it broke")
+    assert bool(only(effects, Call)) is not closed
+    if closed:
+        assert code(effects) == "hook_failed"
+        assert "it broke" in text(effects)
+
+
+@behaviour("hooks:failure")
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_hook_that_hangs_fails_at_its_time_limit_and_is_ended(closed: bool) -> None:
+    rig = hooked(replace(BEFORE, closed=closed, timeout_s=2.0))
+    run = run_of(rig.feed(called()))
+    assert rig.wait(1.9) == []
+    effects = rig.wait(0.1)
+    assert only(effects, EndHook) == [EndHook(run.run, "guard")]
+    assert bool(only(effects, Call)) is not closed
+    assert say(rig, run) == [], "what comes of it later is dropped"
+    assert rig.core.hooks.tallies["guard"].timeouts == 1
+
+
+def test_a_hook_that_hangs_holds_up_only_calls_that_it_is_for() -> None:
+    rig = hooked(replace(BEFORE, match=(capability("mcp:a:*"),)))
+    run_of(rig.feed(called("1")))
+    assert only(rig.feed(called("2", "b__y")), Call)
+
+
+def test_patterns_and_profiles_say_which_calls_a_hook_is_for() -> None:
+    rig = hooked(replace(BEFORE, match=(capability("mcp:b:*"), capability("tag:red")), profiles=("reader",)))
+    assert only(rig.feed(called("1", "b__y")), Call), "it is for agents with a profile"
+    rig.feed(
+        ev.AgentCame(
+            session=TWO, source=DAEMON, agent="", pid=1, carrier="shim", profile="reader", keeps=True
+        )
+    )
+    rig.feed(ev.AgentGreeted(TWO, RawJson(b'"i"'), "2025-11-25", "x"))
+    assert only(rig.feed(called("1", "a__x", TWO)), Call), "another server's"
+    assert run_of(rig.feed(called("2", "b__y", TWO))).hook == "guard"
+
+
+def test_hooked_calls_are_in_flight_and_the_next_waits_in_line_until_they_are_over() -> None:
+    rig = hooked(replace(BEFORE, match=(capability("mcp:a:*"),)))
+    rig.feed(ev.LimitsRead(Bounds(max_open_calls=1), 10.0))
+    run = run_of(rig.feed(called("1")))
+    assert rig.feed(called("2", "b__y")) == []
+    effects = say(rig, run, "deny")
+    assert code(effects) == "denied_by_hook"
+    assert only(effects, Call), "its place is free"
+
+
+def test_hooked_and_told_calls_count_for_the_profile_that_bounds_what_is_in_flight() -> None:
+    of_a = replace(BEFORE, match=(capability("mcp:a:*"),), after=True)
+    rig = hooked(of_a)
+    rig.feed(ev.LimitsRead(Bounds(profiles={"reader": Limits(max_in_flight=1)}), 10.0))
+    rig.feed(ev.AgentCame(session=TWO, source=DAEMON, agent="", pid=1, carrier="shim", profile="reader"))
+    rig.feed(ev.AgentGreeted(TWO, RawJson(b'"i"'), "2025-11-25", "x"))
+    before = run_of(rig.feed(called("1", session=TWO)))
+    assert rig.feed(called("2", "b__y", TWO)) == []
+    (call,) = only(say(rig, before), Call)
+    after = run_of(rig.answer(call.call))
+    assert [call.request for call in only(say(rig, after), Call)] == [b"2"]
+
+
+def test_a_call_that_has_passed_and_cannot_leave_is_the_first_of_its_line_and_not_looked_at_again() -> None:
+    rig = hooked(BEFORE)
+    run = run_of(rig.feed(called("1")))
+    rig.unlink()
+    assert say(rig, run) == []
+    rig.core.check()
+    effects = [*rig.feed(ev.SupervisorCame(1_000_000, EPOCH)), *rig.feed(Recorded([], []))]
+    assert [call.request for call in only(effects, Call)] == [b"1"]
+    assert not only(effects, RunHook)
+
+
+def test_a_cancelled_call_ends_the_hooks_run_and_is_answered_by_nobody() -> None:
+    rig = hooked(BEFORE)
+    run = run_of(rig.feed(called()))
+    assert rig.feed(ev.AgentCancelled(ONE, RawJson(b"1"), "")) == [EndHook(run.run, "guard")]
+    rig.core.check()
+    assert say(rig, run, "failed") == []
+    assert rig.core.hooks.tallies["guard"].verdicts["failed"] == 0, "that says nothing of the hook"
+
+
+def test_an_agent_that_leaves_takes_its_hooked_calls_along() -> None:
+    rig = hooked(BEFORE, AFTER)
+    before = run_of(rig.feed(called("1")))
+    (call,) = only(say(rig, run_of(rig.feed(called("2")))), Call)
+    after = run_of(rig.answer(call.call))
+    effects = rig.feed(ev.AgentLeft(ONE))
+    assert only(effects, EndHook) == [EndHook(before.run, "guard")]
+    assert only(effects, Written) == [Written([call.call])], "the record need not keep its answer"
+    assert not only(effects, CancelCall)
+    rig.core.check()
+    for run in (before, after):
+        assert only(say(rig, run), Reply) == []
+
+
+def test_a_session_that_moves_takes_hooked_calls_to_its_new_pool() -> None:
+    rig = hooked(BEFORE)
+    run = run_of(rig.feed(called()))
+    elsewhere, key = ev.SourceId("elsewhere"), PoolKey("a:2")
+    rig.read(elsewhere, key)
+    rig.feed(ev.SessionMoved(ONE, elsewhere))
+    (call,) = only(say(rig, run), Call)
+    assert call.key == key
+
+
+# --- after --------------------------------------------------------------------------------------------------
+
+
+def told(rig: Rig, request: str = "1", body: RawJson = RESULT) -> tuple[CallId, RunHook]:
+    (call,) = only(rig.feed(called(request)), Call)
+    return call.call, run_of(rig.feed(Answered(call.call, is_error=False, body=body)))
+
+
+@behaviour("hooks:after")
+def test_an_answer_is_said_when_the_hook_has_let_it_pass_and_no_sooner() -> None:
+    rig = hooked(AFTER)
+    call, run = told(rig)
+    assert (run.outcome, run.body) == ("answered", RESULT)
+    assert say(rig, run) == [Reply(ONE, RawJson(b"1"), False, RESULT, call)]
+
+
+@behaviour("hooks:rewrite")
+def test_a_rewritten_result_is_what_the_next_hook_and_the_agent_get() -> None:
+    rig = hooked(replace(AFTER, rewrite=True), replace(AFTER, name="last"))
+    call, run = told(rig)
+    last = run_of(say(rig, run, "rewrite", body=OTHER))
+    assert (last.hook, last.body) == ("last", OTHER)
+    assert say(rig, last) == [Reply(ONE, RawJson(b"1"), False, OTHER, call)]
+
+
+@behaviour("hooks:deny")
+def test_an_answer_that_is_kept_back_is_an_error_that_says_that_the_call_has_run() -> None:
+    rig = hooked(AFTER)
+    call, run = told(rig)
+    effects = say(rig, run, "deny", reason="it holds names")
+    assert code(effects) == "answer_denied"
+    (reply,) = only(effects, Reply)
+    assert reply.call == call, "the record forgets the answer when this is written"
+    assert msgspec.json.decode(reply.body)["_meta"]["carpool/error"]["delivered"] == "maybe"
+
+
+@behaviour("hooks:failure")
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_failure_after_the_call_lets_the_answer_pass_or_keeps_it_back(closed: bool) -> None:
+    rig = hooked(replace(AFTER, closed=closed, timeout_s=1.0))
+    told(rig)
+    effects = rig.wait(1.0)
+    if closed:
+        assert code(effects) == "answer_hook_failed"
+    else:
+        assert only(effects, Reply)[0].body == RESULT
+
+
+@behaviour("hooks:refused")
+def test_hooks_hear_of_refused_and_lost_calls_and_change_nothing_about_them() -> None:
+    rig = hooked(BEFORE, replace(AFTER, rewrite=True))
+    effects = say(rig, run_of(rig.feed(called("1"))), "deny")
+    assert code(effects) == "denied_by_hook"
+    run = run_of(effects)
+    assert (run.hook, run.outcome, run.code) == ("look", "refused", "denied_by_hook")
+    assert say(rig, run, "rewrite", body=OTHER) == []
+    (call,) = only(say(rig, run_of(rig.feed(called("2")))), Call)
+    lost = rig.feed(Failed(call.call, "instance_died", "maybe", ""))
+    assert code(lost) == "instance_died"
+    assert (run_of(lost).outcome, run_of(lost).code) == ("lost", "instance_died")
+
+
+def test_a_hook_with_too_much_to_do_hears_of_no_more_ends_and_that_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hook_runs, "MAX_TOLD", 5)
+    rig = hooked(BEFORE, AFTER)
+    rig.feed(ev.LimitsRead(Bounds(max_open_calls=4000), 10.0))
+    for number in range(MAX_RUNNING + 5 + 3):
+        say(rig, run_of(rig.feed(called(str(number)))), "deny")
+    assert rig.core.hooks.tallies["look"].untold == 3
+    rig.core.check()
+
+
+def test_ends_of_large_calls_are_not_kept_for_a_hook_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hook_runs, "MAX_TOLD_BYTES", 4000)
+    rig = hooked(BEFORE, AFTER)
+    rig.feed(ev.LimitsRead(Bounds(max_open_calls=4000), 10.0))
+    large = replace(called(), rest=RawJson(b"{%b}" % (b" " * 1200)))
+    for number in range(MAX_RUNNING + 6):
+        say(rig, run_of(rig.feed(replace(large, id=RawJson(b"%d" % number)))), "deny")
+    assert rig.core.hooks.tallies["look"].untold == 3
+
+
+def test_a_server_that_dies_while_hooks_look_at_its_answer_takes_nothing_back() -> None:
+    rig = hooked(AFTER)
+    call, run = told(rig)
+    assert not only(rig.unlink(), Reply)
+    assert say(rig, run) == [Reply(ONE, RawJson(b"1"), False, RESULT, call)]
+
+
+def test_a_link_that_was_down_does_not_let_go_of_an_answer_that_hooks_look_at() -> None:
+    rig = hooked(AFTER)
+    call, run = told(rig)
+    rig.unlink()
+    effects = rig.link(recorded(int(call), ended=True))
+    assert [type(each) for each in effects if getattr(each, "call", None) == call] == []
+    assert say(rig, run) == [Reply(ONE, RawJson(b"1"), False, RESULT, call)]
+
+
+def test_answers_over_the_bound_count_as_failures_of_the_hook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hooks, "MAX_HELD_BYTES", 4000)
+    big = RawJson(b'{"content":[],"x":"%b"}' % (b"x" * 1000))
+    rig = hooked(AFTER)
+    runs = [told(rig, str(number), big)[1] for number in range(3)]
+    (call,) = only(rig.feed(called("last")), Call)
+    effects = rig.feed(Answered(call.call, is_error=False, body=big))
+    assert code(effects) == "answer_hook_failed"
+    assert only(effects, Note)
+    for run in runs:
+        assert only(say(rig, run), Reply)
+    assert rig.core.hooks.held_bytes == 0
+
+
+def test_an_answer_that_sends_the_agent_to_a_page_first_is_no_end_of_the_call() -> None:
+    rig = hooked(AFTER)
+    (call,) = only(rig.feed(says()), Call)
+    url = RawJson(b'{"mode":"url","url":"https://x.example","message":"m","elicitationId":"e"}')
+    effects = rig.feed(Answered(call.call, is_error=True, body=RawJson(b"{}"), urls_first=True, urls=(url,)))
+    assert not only(effects, RunHook)
+
+
+def test_a_call_whose_answer_hooks_see_is_not_offered_to_its_server_as_a_task() -> None:
+    for rules, may in (((), True), ((AFTER,), False)):
+        rig = hooked(*rules)
+        asked = says()
+        assert asked.by is not None
+        (call,) = only(rig.feed(replace(asked, by=replace(asked.by, tasks=True))), Call)
+        assert call.tasks is may
+
+
+# --- rounds, deaths, ends -----------------------------------------------------------------------------------
+
+
+def test_a_call_in_rounds_is_looked_at_once_before_it_and_once_after_its_last_round() -> None:
+    rig = hooked(BEFORE, AFTER)
+    (call,) = only(say(rig, run_of(rig.feed(says()))), Call)
+    rig.ask(call.call, "q1", "key")
+    (round_,) = [each for each in rig.wait(0.01) if hasattr(each, "inputs")]
+    effects = rig.feed(says("2", state=round_.state, given={"key": RawJson(b"{}")}))
+    assert not only(effects, RunHook)
+    assert not only(effects, Call)
+    run = run_of(rig.answer(call.call))
+    assert only(say(rig, run), ReplyStateless)[0].id == b"2"
+
+
+def test_an_answer_that_comes_while_the_agent_is_asked_is_looked_at_before_the_retry_gets_it() -> None:
+    rig = hooked(AFTER)
+    (call,) = only(rig.feed(says()), Call)
+    rig.ask(call.call, "q1", "key")
+    (round_,) = [each for each in rig.wait(0.01) if hasattr(each, "inputs")]
+    run = run_of(rig.answer(call.call))
+    rig.core.check()
+    assert say(rig, run) == []
+    effects = rig.feed(says("2", state=round_.state, given={"key": RawJson(b"{}")}))
+    assert only(effects, ReplyStateless)[0].id == b"2"
+
+
+@behaviour("hooks:broker-death")
+def test_a_call_that_a_dead_brokers_hook_looked_at_is_new_and_an_answer_is_looked_at_again() -> None:
+    rig = Rig()
+    rig.feed(ev.HooksRead((BEFORE, AFTER)))
+    effects = rig.resume(called("1"), called("2"))
+    effects += rig.feed(ev.SupervisorCame(1_000_000, EPOCH))
+    remembered = Recorded([RecordedSession(ONE, [])], [recorded(1, request="1", ended=True)])
+    effects += [*rig.feed(remembered), *rig.catalog(A, "x")]
+    assert only(effects, Resume) == [Resume(recorded(1).call)]
+    before = run_of(effects)
+    assert before.outcome == "", "the call that is in no record was never sent"
+    after = run_of(rig.answer(recorded(1).call))
+    assert after.outcome == "answered"
+    assert only(say(rig, after), Reply)[0].id == b"1"
+    assert only(say(rig, before), Call)
+
+
+def test_an_end_that_is_meant_answers_what_hooks_look_at_as_what_it_is() -> None:
+    rig = hooked(
+        replace(BEFORE, match=(capability("mcp:b:*"),)), replace(AFTER, match=(capability("mcp:a:*"),))
+    )
+    rig.feed(called("1", "b__y"))
+    told(rig, "2")
+    effects = rig.feed(ev.EndMeant())
+    assert {each.id: code([each]) for each in only(effects, Reply)} == {b"1": "closing", b"2": "cut_off"}
+    rig.core.check()
+
+
+def test_a_carpool_that_drains_waits_for_answers_that_hooks_look_at() -> None:
+    rig = hooked(AFTER)
+    _, run = told(rig)
+    assert rig.feed(ev.DrainMeant()) == []
+    assert [type(each).__name__ for each in say(rig, run)] == ["Reply", "End"]
+
+
+@behaviour("hooks:reload")
+def test_a_hook_that_goes_while_it_has_calls_decides_these_and_the_next_has_none() -> None:
+    rig = hooked(BEFORE, replace(BEFORE, name="second"))
+    run = run_of(rig.feed(called("1")))
+    rig.feed(ev.HooksRead(()))
+    effects = say(rig, run)
+    assert only(effects, Call), "the second one is no more"
+    assert only(rig.feed(called("2")), Call)
+    rig.core.check()
+
+
+# --- many runs ----------------------------------------------------------------------------------------------
+
+
+def test_so_many_runs_of_a_hook_go_on_at_once_and_the_others_follow_in_order() -> None:
+    rig = hooked(BEFORE)
+    runs = [only(rig.feed(called(str(number))), RunHook) for number in range(MAX_RUNNING + 2)]
+    assert [len(each) for each in runs] == [1] * MAX_RUNNING + [0, 0]
+    assert rig.core.next_deadline() is not None
+    assert run_of(say(rig, runs[0][0])).call == MAX_RUNNING + 1
+    rig.core.check()
+
+
+def test_a_run_that_does_not_begin_in_time_is_a_failure() -> None:
+    rig = hooked(replace(BEFORE, timeout_s=LINE_S * 2))
+    for number in range(MAX_RUNNING + 1):
+        rig.feed(called(str(number)))
+    assert code(rig.wait(LINE_S)) == "hook_failed"
+
+
+def test_counts_and_the_median_say_what_a_hook_does() -> None:
+    rig = hooked(replace(BEFORE, rewrite=True, closed=False))
+    for number, verdict in enumerate(["allow", "allow", "rewrite", "deny", "failed"]):
+        run = run_of(rig.feed(called(str(number))))
+        rig.now += 0.2
+        say(rig, run, verdict, body=RawJson(b"{}"))  # type: ignore[arg-type]
+    tally = rig.core.hooks.tallies["guard"]
+    assert tally.verdicts == {"allow": 2, "deny": 1, "rewrite": 1, "failed": 1}
+    assert tally.median_s == pytest.approx(0.2)
+
+
+def test_the_log_says_once_that_a_hook_fails_and_once_that_it_works_again_and_no_denials_reason() -> None:
+    rig = hooked(BEFORE)
+    notes: list[str] = []
+    for number, verdict in enumerate(["failed", "failed", "deny", "allow"]):
+        effects = say(rig, run_of(rig.feed(called(str(number)))), verdict, reason="why")  # type: ignore[arg-type]
+        notes += [each.text for each in only(effects, Note)]
+    assert notes == [
+        "the hook guard fails, so we refuse calls: why (c1)",
+        "the hook guard works again",
+    ]
+
+
+def test_a_resource_that_hooks_look_at_is_never_given_from_what_was_read_before() -> None:
+    rig = hooked()
+    resources = [ResourceOffer("res://x", RawJson(b'{"uri":"res://x","name":"x"}'))]
+    empty = RawJson(b"{}")
+    rig.feed(Catalog(A, [], "", empty, empty, "2025-11-25", resources=resources, features=["resources"]))
+
+    def read(request: str) -> list[Any]:
+        return rig.feed(replace(called(request, "res://x"), method="resources/read"))
+
+    (call,) = only(read("1"), Call)
+    contents = RawJson(b'{"contents":[]}')
+    rig.feed(Answered(call.call, is_error=False, body=contents, ttl_ms=60_000, public=True))
+    assert not only(read("2"), Call), "it is current still"
+    rig.feed(ev.HooksRead((BEFORE,)))
+    assert run_of(read("3")).method == "resources/read"

@@ -1,0 +1,32 @@
+"""Storms with hooks: they deny, rewrite, fail and hang, and every promise about answers holds."""
+
+import os
+
+import pytest
+
+from tests.behaviours import behaviour
+from tests.kit.world_hooks import HookedWorld, no_hook_waits
+from tests.kit.world_weather import storm
+from tests.world.test_world import broker_replays_to_the_same_end
+
+SEEDS = range(int(os.environ.get("CARPOOL_WORLD_HOOKS_SEEDS", "6")))
+
+
+@behaviour("hooks:once", "calls:one-answer", "calls:honest-delivery")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_call_is_lost_or_doubled_whatever_hooks_say_and_whoever_dies(seed: int) -> None:
+    try:
+        world = storm(seed, make=HookedWorld)
+        assert isinstance(world, HookedWorld)
+        no_hook_waits(world)
+    except Exception as wrong:
+        wrong.add_note(f"seed {seed}")
+        raise
+    assert world.verdicts.keys() >= {"allow", "deny", "rewrite", "failed"}, "no hook had anything to say"
+    assert world.book.outcomes.get("denied_by_hook"), world.book.outcomes
+
+
+def test_a_journal_with_hooks_in_it_replays_to_the_same_end() -> None:
+    """No disasters in an even seed, so the broker has one life and one journal."""
+    world = storm(2, journal=True, asks=False, make=HookedWorld)
+    broker_replays_to_the_same_end(world)

@@ -235,10 +235,17 @@ class _Index:
 
 
 def _said(definition: RawJson) -> _Said:
+    """Descriptions are prose: to take apart what stands in it as names do would only take time."""
     found = described(definition)
-    return _indexed(found.title), _indexed(found.description), _indexed(" ".join(found.parameters))
+    description = _legal(found.description[:MAX_TEXT_CHARS])
+    return _indexed(found.title), description, _indexed(" ".join(found.parameters))
 
 
-def _indexed(text: str) -> str:
-    """Its words as the index is to see them; half surrogate pairs, which no text should have, become `?`."""
-    return " ".join(words(text[:MAX_TEXT_CHARS])).encode(errors="replace").decode()
+def _indexed(names: str) -> str:
+    """The words of names as the index is to see them."""
+    return _legal(_HUMP.sub(" ", names[:MAX_TEXT_CHARS]))
+
+
+def _legal(text: str) -> str:
+    """Half surrogate pairs, which no text should have, become `?`."""
+    return text.encode(errors="replace").decode()

@@ -15,6 +15,7 @@ from tests.kit.line_agent import LIMIT_S, Agent, Json
 from tests.kit.live import Daemon, Make, kit
 from tests.kit.stateless_agent import Stateless
 from tests.live.conftest import shared_daemon
+from tests.live.test_live_http import META, ask, door, request, session
 
 SEARCH = ["find_tools", "describe_tool", "call_tool"]
 RESOURCES = ["list_resources", "read_resource", "list_prompts", "get_prompt"]
@@ -176,6 +177,23 @@ async def test_stateless_agents_find_and_call_and_are_asked(shared: Daemon) -> N
             assert "echo__echo" in await one.text("find_tools", {"query": "echo"})
             assert await one.text("call_tool", within("echo__echo", {"text": "hi"})) == "hi"
             assert "this" in await one.text("call_tool", within("asker__ask", {"text": "what?"}))
+
+
+@behaviour("search:eras")
+def test_agents_over_http_call_through_call_tool_by_a_url(daemon: Make) -> None:
+    url, _ = door(daemon({"echo": kit("echo")}, profiles=PROFILES, http={"port": 0}))
+    called = {"name": "call_tool", "arguments": within("echo__echo", {"text": "hi"})}
+    named = {"MCP_Protocol_Version": "2026-07-28", "Mcp_Method": "tools/call", "Mcp_Name": "call_tool"}
+    reply = ask(url, "POST", "/p/search", request(1, "tools/call", **called, _meta=META), **named)
+    assert reply.json["result"]["content"] == [{"type": "text", "text": "hi"}]
+    reply = ask(url, "POST", "", request(1, "tools/call", **called, _meta=META), **named)
+    assert reply.json["error"]["data"]["code"] == "unknown_tool"
+    told = {"Mcp_Session_Id": session(f"{url}/p/search")}
+    listed = ask(url, "POST", "/p/search", request(2, "tools/list"), **told).json["result"]["tools"]
+    assert [tool["name"] for tool in listed] == SEARCH
+    reply = ask(url, "POST", "/p/search", request(3, "tools/call", **called), **told)
+    assert reply.json["result"]["content"] == [{"type": "text", "text": "hi"}]
+    assert ask(url, "DELETE", "/p/search", None, **told).status == 200
 
 
 @behaviour("search:news")

@@ -32,7 +32,11 @@ PROFILES: dict[str, Any] = {
     "slow": {"allow": ["mcp:good"], "max_in_flight": 1, "max_servers": 1, "max_tools": 2},
     "few": {"allow": ["mcp:good:echo", "mcp:offers:open"], "calls_per_minute": 1, "max_servers": 1},
 }
-TOKENS = {"ann": {"hash": hash_of("a"), "profile": "reader"}, "bob": hash_of("b")}
+TOKENS = {
+    "ann": {"hash": hash_of("a"), "profile": "reader"},
+    "bob": hash_of("b"),
+    "carl": {"hash": hash_of("c"), "profile": "few"},
+}
 LISTED = ["good__echo", "good__open", "offers__open"]
 
 
@@ -136,6 +140,10 @@ async def test_a_token_has_its_profile_and_a_url_says_one_for_the_others(
     called = request(1, "tools/call", name="hidden__echo", arguments={}, _meta=META)
     reply = ask(url, "POST", "", called, **headers, **named)
     assert reply.json["error"]["data"]["code"] == "not_permitted"
+    said = request(7, "tools/call", name="good__echo", arguments={"text": "1"})
+    for outcome in (b'"text": "1"', b"too_many_a_minute"):
+        other = {"Mcp_Session_Id": session(url, Authorization="Bearer c"), "Authorization": "Bearer c"}
+        assert outcome in ask(url, "POST", "", said, **other).body, "its minute is one for all its sessions"
     sid = session(url, Authorization="Bearer a")
     told = {"Mcp_Session_Id": sid, "Authorization": "Bearer a"}
     pinged = ask(url, "POST", "", request(2, "tools/list"), **told)

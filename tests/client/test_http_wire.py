@@ -1,6 +1,8 @@
 """HTTP/1.1 as the door speaks it: over real sockets, to a taker that answers as it is told."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -324,5 +326,22 @@ def test_one_connection_too_many_is_told_so() -> None:
         assert (await late.answer())[0] == 503
         late.writer.close()
         await until(lambda: len(taker.connections) == 1)
+
+    played(play)
+
+
+def test_a_connection_that_ended_is_freed_at_once() -> None:
+    """Not by the collector: in a door it comes after thousands of connections."""
+
+    async def play(taker: Taker, client: Client) -> None:
+        await client.send(GET)
+        await client.answer()
+        gone = weakref.ref(taker.connections[0])
+        gc.disable()
+        try:
+            client.writer.close()
+            await until(lambda: gone() is None)
+        finally:
+            gc.enable()
 
     played(play)

@@ -3,7 +3,7 @@
 Owns the order of things: look, show, ask once, write down, change; and the words around it. Works without a
 daemon; one that runs reads carpool.json by itself.
 
-Knows nothing of: which server goes where (`setup_plan`), what undoing does to a file (`setup_undo`).
+Knows nothing of: which server goes where (`setup.plan`), what undoing does to a file (`setup.undo`).
 """
 
 import importlib.util
@@ -14,12 +14,13 @@ from typing import Any
 
 import click
 
-from carpool import display, setup_disk, setup_ours, setup_record, setup_show
+from carpool import display
 from carpool.cli import EXIT_FAILED, EXIT_USAGE, fail, json_option, print_json, the_place
-from carpool.setup_back import undo_all
-from carpool.setup_clients import CLIENTS, candidates
-from carpool.setup_model import Change, Left, Plan
-from carpool.setup_plan import make_plan
+from carpool.setup import disk, ours, record, show
+from carpool.setup.back import undo_all
+from carpool.setup.clients import CLIENTS, candidates
+from carpool.setup.model import Change, Left, Plan
+from carpool.setup.plan import make_plan
 from carpool_protocol import paths
 from carpool_protocol.config.edit import CannotEditError
 from carpool_protocol.config.load import home_of
@@ -63,7 +64,7 @@ def setup(
     store = f"{paths.state_dir(os.environ, the_place().directory)}/setup"
     try:
         paths.ensure_private(store, paths.STATE_VARIABLE)  # copies of secrets will lie there
-        with setup_record.alone(store):
+        with record.alone(store):
             if undo:
                 undo_all(store, dry_run=dry_run, force=force, as_json=as_json)
             else:
@@ -87,21 +88,21 @@ def _setup(
     as_json: bool,
 ) -> None:
     home = home_of(os.environ)
-    project = "" if user_only else setup_ours.project_of(home)
+    project = "" if user_only else ours.project_of(home)
     chosen = [
         each
         for each in candidates(os.environ, home, sys.platform, project)
         if not named or each.client.id in named
     ]
-    sources, untouched = setup_disk.found(chosen, named)
-    own, secrets = setup_ours.own_files(home)
+    sources, untouched = disk.found(chosen, named)
+    own, secrets = ours.own_files(home)
     try:
         plan = make_plan(
             sources,
             own,
-            setup_ours.project_file(project) if project else None,
+            ours.project_file(project) if project else None,
             secrets,
-            setup_ours.command,
+            ours.command,
             home=home,
             alive=os.path.isdir,
             named=named,
@@ -114,20 +115,20 @@ def _setup(
         _nothing(plan, stays, bool(sources or untouched), as_json=as_json)
         return
     if not as_json:
-        click.echo(setup_show.page(plan) + "\n")
+        click.echo(show.page(plan) + "\n")
         if untouched:
-            click.echo(setup_show.left(tuple(untouched)) + "\n")
+            click.echo(show.left(tuple(untouched)) + "\n")
     for_project = any(each.role == "project" for each in plan.changes)
-    sure = for_project and setup_ours.sure_of(project)
+    sure = for_project and ours.sure_of(project)
     if dry_run:
         _tell(plan, stays, [], as_json=as_json, done=False)
         return
     if not yes:
         _ask(project if sure else "")
     trusting = sure and (trust or not yes)
-    failures = _apply(store, plan, setup_ours.trusted(project) if trusting else None)
+    failures = _apply(store, plan, ours.trusted(project) if trusting else None)
     if trusting and not failures:
-        setup_ours.trust_now(project)
+        ours.trust_now(project)
     _tell(
         plan,
         stays,
@@ -153,18 +154,18 @@ def _apply(store: str, plan: Plan, trust: str | None) -> list[str]:
     """Change the files, ours first. What could not be done; programs whose file failed have their servers
     still.
     """
-    run = setup_record.begin(store, plan.changes, trust)
+    run = record.begin(store, plan.changes, trust)
     failures: list[str] = []
     for entry, change in zip(run.record.entries, plan.changes, strict=True):
         mode = 0o600 if change.role == "secrets" else entry.mode
         try:
-            if setup_disk.bytes_of(change.path) != change.before:
+            if disk.bytes_of(change.path) != change.before:
                 failures.append(
                     f"{change.path} was changed this very moment, and stays as it is; say it again"
                 )
             else:
-                setup_disk.sweep_parts(change.path)
-                setup_disk.write(change.path, change.after, _new_mode(change, mode))
+                disk.sweep_parts(change.path)
+                disk.write(change.path, change.after, _new_mode(change, mode))
                 continue
         except OSError as error:
             failures.append(f"{change.path} cannot be written ({error.strerror})")
@@ -179,10 +180,10 @@ def _new_mode(change: Change, mode: int) -> int:
 
 def _nothing(plan: Plan, stays: Sequence[Left], found: bool, *, as_json: bool) -> None:
     if as_json:
-        print_json({**setup_show.facts(plan, done=False), "left": _left(stays), "failures": [], "next": []})
+        print_json({**show.facts(plan, done=False), "left": _left(stays), "failures": [], "next": []})
         return
     if stays:
-        click.echo(setup_show.left(tuple(stays)))
+        click.echo(show.left(tuple(stays)))
     what = (
         "no program has a server that could go to carpool"
         if found
@@ -202,7 +203,7 @@ def _tell(
 ) -> None:
     said = next_steps(plan, untrusted) if done else ["carpool setup"]
     if as_json:
-        found: dict[str, Any] = {**setup_show.facts(plan, done=done), "left": _left(stays)}
+        found: dict[str, Any] = {**show.facts(plan, done=done), "left": _left(stays)}
         print_json({**found, "failures": failures, "next": said})
         return
     for each in failures:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from carpool.setup_clients import (
+from carpool.setup.clients import (
     CLAUDE_CODE,
     CLAUDE_DESKTOP,
     CLIENTS,
@@ -21,10 +21,10 @@ from carpool.setup_clients import (
     Client,
     candidates,
 )
-from carpool.setup_model import Change, Own, Plan, Secrets, Source
-from carpool.setup_plan import make_plan
-from carpool.setup_show import page
-from carpool.setup_undo import verdict
+from carpool.setup.model import Change, Own, Plan, Secrets, Source
+from carpool.setup.plan import make_plan
+from carpool.setup.show import page
+from carpool.setup.undo import verdict
 from carpool_protocol.config.edit import put
 from carpool_protocol.config.jsonc import parse
 from tests.behaviours import behaviour

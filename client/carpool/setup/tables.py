@@ -7,8 +7,8 @@ Pure. Knows nothing of: what a server says.
 
 from msgspec import Struct
 
-from carpool import setup_toml
-from carpool.setup_clients import CLAUDE_CODE, Client
+from carpool.setup import toml
+from carpool.setup.clients import CLAUDE_CODE, Client
 from carpool_protocol.config.edit import value_at
 from carpool_protocol.config.foreign import VS_CODE_SETTINGS, shape_of
 from carpool_protocol.config.jsonc import JsonValue, parse
@@ -34,8 +34,8 @@ def tables(client: Client, path: str, text: str) -> list[Table]:
     file, a clause that quotes no value.
     """
     if client.form == "codex":
-        servers = setup_toml.plain(setup_toml.read(text).get(setup_toml.SERVERS, {}))
-        return [_table({setup_toml.SERVERS: servers}, (setup_toml.SERVERS,))]
+        servers = toml.plain(toml.read(text).get(toml.SERVERS, {}))
+        return [_table({toml.SERVERS: servers}, (toml.SERVERS,))]
     parsed = parse(text, path)
     if not parsed.complete or parsed.problems:
         first = parsed.problems[0]

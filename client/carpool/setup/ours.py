@@ -8,10 +8,11 @@ Knows nothing of: other programs' files.
 
 import os
 
-from carpool import own_command, setup_disk
+from carpool import own_command
 from carpool.cli import EXIT_USAGE, fail, the_place
-from carpool.setup_clients import Candidate
-from carpool.setup_model import Own, Secrets
+from carpool.setup import disk
+from carpool.setup.clients import Candidate
+from carpool.setup.model import Own, Secrets
 from carpool_protocol import paths
 from carpool_protocol.config.load import (
     ConfigFile,
@@ -68,7 +69,7 @@ def project_file(project: str) -> Own:
 
 
 def _text(path: str) -> str | None:
-    data = setup_disk.bytes_of(path)
+    data = disk.bytes_of(path)
     return None if data is None else data.decode()
 
 

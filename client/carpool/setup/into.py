@@ -7,8 +7,8 @@ Pure. Knows nothing of: where a server comes from.
 
 import posixpath
 
-from carpool.setup_model import Change, KeyPath, Own, Role
-from carpool.setup_take import safe_name
+from carpool.setup.model import Change, KeyPath, Own, Role
+from carpool.setup.take import safe_name
 from carpool_protocol.config.edit import put, value_at
 from carpool_protocol.config.jsonc import JsonValue, parse
 from carpool_protocol.config.named import WORKSPACES

@@ -12,13 +12,13 @@ import json
 import posixpath
 from collections.abc import Callable, Collection, Sequence
 
-from carpool import setup_toml
-from carpool.setup_clients import Candidate, entry
-from carpool.setup_into import Into
-from carpool.setup_model import Change, KeyPath, Left, Moved, Own, Plan, Role, Secrets, Source
-from carpool.setup_secrets import secrets_of
-from carpool.setup_tables import Table, tables
-from carpool.setup_take import Stays, take
+from carpool.setup import toml
+from carpool.setup.clients import Candidate, entry
+from carpool.setup.into import Into
+from carpool.setup.model import Change, KeyPath, Left, Moved, Own, Plan, Role, Secrets, Source
+from carpool.setup.secrets import secrets_of
+from carpool.setup.tables import Table, tables
+from carpool.setup.take import Stays, take
 from carpool_protocol.config.edit import CannotEditError, Swap, put, swap
 from carpool_protocol.config.foreign import is_own_entry
 from carpool_protocol.config.jsonc import JsonValue
@@ -219,7 +219,7 @@ class _Planning:
             ours[name] = entry(client, self.command(source.candidate))
         if client.form == "codex":
             plain = {key: value for key, value in ours.items() if isinstance(value, dict)}
-            return setup_toml.swap(source.text, outs[first.path], plain), ()
+            return toml.swap(source.text, outs[first.path], plain), ()
         return _rewritten(source.text, first, outs, ours)
 
 

@@ -14,8 +14,8 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 
-from carpool.setup_clients import Candidate
-from carpool.setup_model import Left, Source
+from carpool.setup.clients import Candidate
+from carpool.setup.model import Left, Source
 from carpool_protocol import private_files
 
 MAX_BYTES = 8 * 1024 * 1024

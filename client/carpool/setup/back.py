@@ -3,7 +3,7 @@
 Owns what is done with a verdict, and what is told. A file that is kept is shown as it differs from what setup
 left, and its run is kept for another try.
 
-Knows nothing of: how the verdict is found (`setup_undo`).
+Knows nothing of: how the verdict is found (`undo`).
 """
 
 import os
@@ -12,10 +12,11 @@ from typing import Any
 import click
 from msgspec import Struct
 
-from carpool import display, setup_disk, setup_record, setup_show
+from carpool import display
 from carpool.cli import EXIT_FAILED, fail, print_json, the_place
-from carpool.setup_record import Entry, Run
-from carpool.setup_undo import Verdict, verdict
+from carpool.setup import disk, record, show
+from carpool.setup.record import Entry, Run
+from carpool.setup.undo import Verdict, verdict
 from carpool_protocol import paths
 from carpool_protocol.config.environment import read_env_file
 from carpool_protocol.config.project import Workspace
@@ -44,7 +45,7 @@ def undo_all(store: str, *, dry_run: bool, force: bool, as_json: bool) -> None:
     `force`. Raises `OSError`.
     """
     try:
-        runs = setup_record.runs(store)
+        runs = record.runs(store)
     except ValueError as error:
         fail(str(error))
     if not runs:
@@ -84,7 +85,7 @@ def _steps(runs: list[Run], *, force: bool) -> list[_Step]:
         entries = run.record.entries
         for number in sorted(range(len(entries)), key=lambda each: _ORDER.index(entries[each].role)):
             entry = entries[number]
-            now = files[entry.path] if entry.path in files else setup_disk.bytes_of(entry.path)
+            now = files[entry.path] if entry.path in files else disk.bytes_of(entry.path)
             used = _texts(files) if entry.role == "secrets" else ""
             said = verdict(
                 entry.role, run.before(number), run.after(number), now, entry.regions, force=force, used=used
@@ -100,18 +101,18 @@ def _texts(files: dict[str, bytes | None]) -> str:
 
 def _do(runs: list[Run], steps: list[_Step]) -> None:
     for each in steps:
-        setup_disk.sweep_parts(each.entry.path)
+        disk.sweep_parts(each.entry.path)
         if each.verdict.outcome not in {"restored", "put back"}:
             continue
         if each.verdict.data is None:
-            setup_disk.remove(each.entry.path, each.entry.made)
+            disk.remove(each.entry.path, each.entry.made)
         else:
-            setup_disk.write(each.entry.path, each.verdict.data, each.entry.mode)
+            disk.write(each.entry.path, each.verdict.data, each.entry.mode)
         if each.entry.role == "project" and each.run.record.trust is not None:
             _trust_as_before(each.entry.path, each.run.record.trust)
     for run in runs:
         if not any(each.verdict.outcome == "kept" for each in steps if each.run is run):
-            setup_record.forget(run)
+            record.forget(run)
 
 
 def _trust_as_before(file: str, digest: str) -> None:
@@ -145,7 +146,7 @@ def _shown(step: _Step) -> str:
     if step.entry.role == "secrets":
         for data in (step.now, step.run.after(step.number)):
             hidden |= set(read_env_file((data or b"").decode("utf-8", "replace"), "")[0].values())
-    return setup_show.between(step.run.after(step.number), step.now, step.entry.path, hidden)
+    return show.between(step.run.after(step.number), step.now, step.entry.path, hidden)
 
 
 def _facts(step: _Step) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from carpool.setup_clients import Candidate
+from carpool.setup.clients import Candidate
 from carpool_protocol.ids import ServerName
 
 Role = Literal["secrets", "own", "project", "client"]

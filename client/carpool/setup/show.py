@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from carpool import display
-from carpool.setup_model import Change, Left, Moved, Plan
-from carpool.setup_secrets import is_secret_name, looks_secret
+from carpool.setup.model import Change, Left, Moved, Plan
+from carpool.setup.secrets import is_secret_name, looks_secret
 
 _LITERAL = re.compile(
     r"(?P<before>(?:\"(?P<key>[^\"\\\n]{1,200})\"|(?P<word>[A-Za-z_][\w-]{0,200}))\s{0,9}[:=]\s{0,9})?"

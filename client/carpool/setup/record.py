@@ -17,8 +17,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from carpool import setup_disk
-from carpool.setup_model import Change, KeyPath, Role
+from carpool.setup import disk
+from carpool.setup.model import Change, KeyPath, Role
 from carpool_protocol import private_files
 from carpool_protocol.wallclock import wallclock
 
@@ -61,14 +61,14 @@ class Run(Struct, frozen=True):
     def before(self, number: int) -> bytes | None:
         """The bytes of its file NUMBER before setup; None: there was none."""
         return (
-            setup_disk.bytes_of(f"{self.directory}/{number}.before")
+            disk.bytes_of(f"{self.directory}/{number}.before")
             if self.record.entries[number].existed
             else None
         )
 
     def after(self, number: int) -> bytes:
         """The same after it."""
-        return setup_disk.bytes_of(f"{self.directory}/{number}.after") or b""
+        return disk.bytes_of(f"{self.directory}/{number}.after") or b""
 
 
 @contextlib.contextmanager
@@ -86,8 +86,8 @@ def begin(store: str, changes: Sequence[Change], trust: str | None) -> Run:
     os.mkdir(directory, 0o700)
     entries = []
     for number, each in enumerate(changes):
-        mode = setup_disk.mode_of(each.path)
-        made = tuple(setup_disk.missing_directories(each.path))
+        mode = disk.mode_of(each.path)
+        made = tuple(disk.missing_directories(each.path))
         entries.append(
             Entry(
                 each.path,
@@ -115,7 +115,7 @@ def runs(store: str) -> list[Run]:
     found = []
     names = [name for name in os.listdir(store) if name.isdecimal()] if os.path.isdir(store) else []
     for name in sorted(names, key=int, reverse=True):
-        data = setup_disk.bytes_of(f"{store}/{name}/{_RECORD}")
+        data = disk.bytes_of(f"{store}/{name}/{_RECORD}")
         if data is None:
             shutil.rmtree(f"{store}/{name}", ignore_errors=True)
             continue

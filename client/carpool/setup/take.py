@@ -15,8 +15,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from carpool.setup_clients import CLAUDE_CODE, GEMINI, Client
-from carpool.setup_secrets import without_secrets
+from carpool.setup.clients import CLAUDE_CODE, GEMINI, Client
+from carpool.setup.secrets import without_secrets
 from carpool_protocol.config.expand import is_usable
 from carpool_protocol.config.foreign import is_own_entry
 from carpool_protocol.config.jsonc import JsonValue

@@ -12,8 +12,8 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from carpool import setup_toml
-from carpool.setup_model import KeyPath, Role
+from carpool.setup import toml
+from carpool.setup.model import KeyPath, Role
 from carpool_protocol.config.edit import CannotEditError, drop, put, value_at
 from carpool_protocol.config.jsonc import JsonValue, Parsed, parse
 
@@ -114,13 +114,13 @@ def _at(parsed: Parsed, path: KeyPath) -> JsonValue | object:
 
 def _toml_back(now: str, before: str, after: str) -> Verdict:
     """The tables of servers as they were, behind everything else."""
-    servers = setup_toml.SERVERS
-    if setup_toml.read(now).get(servers) != setup_toml.read(after).get(servers):
+    servers = toml.SERVERS
+    if toml.read(now).get(servers) != toml.read(after).get(servers):
         return Verdict("kept", now.encode(), _CHANGED)
-    text = setup_toml.swap(now, list(setup_toml.read(now).get(servers, {})), {})
-    tables = setup_toml.tables_of(before)
+    text = toml.swap(now, list(toml.read(now).get(servers, {})), {})
+    tables = toml.tables_of(before)
     text = text.rstrip("\r\n") + "\n\n" + tables if text.strip() and tables else text + tables
-    if not setup_toml.says(text, {**setup_toml.read(now), servers: setup_toml.read(before).get(servers, {})}):
+    if not toml.says(text, {**toml.read(now), servers: toml.read(before).get(servers, {})}):
         return Verdict("kept", now.encode(), _CHANGED)
     return Verdict("put back", text.encode(), f"{_CHANGED}: those changes stay")
 

@@ -56,6 +56,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     """What operators have switched on or off until carpool stops."""
     switches_of: Mapping[SessionId, Mapping[ServerName, bool]] = {}
     """The same for one session each, until it ends."""
+    audit: Mapping[str, Any] = {}
+    """`{on, file, problem, missed}`."""
     disabled_in: Mapping[ServerName, list[str]] = {}
     """The files that say that a server is disabled."""
     hooks: list[dict[str, Any]] = []
@@ -103,6 +105,7 @@ def page(facts: Facts) -> dict[str, Any]:
         "config": {"file": facts.config_file, "problem": facts.config_problem},
         "workspaces": facts.workspaces,
         "hooks": facts.hooks,
+        "audit": dict(facts.audit),
     }
 
 

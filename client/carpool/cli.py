@@ -39,6 +39,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "why": ("carpool.cli_why:why", "Tell how a server is shared, why, and how to change that."),
     "call": ("carpool.cli_call:call", "Call a tool, as an agent would."),
     "logs": ("carpool.cli_logs:logs", "Show what a server or carpool itself has logged."),
+    "story": ("carpool.cli_story:story", "Tell what happened to one call."),
+    "audit": ("carpool.cli_audit:audit", "Show who called what, and what came of it."),
     "start": ("carpool.cli_daemon:start", "Start servers."),
     "stop": ("carpool.cli_daemon:stop", "Stop servers until they are started again."),
     "restart": ("carpool.cli_daemon:restart", "Restart servers; with --all carpool itself, too."),

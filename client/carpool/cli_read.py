@@ -43,6 +43,7 @@ NOTHING: Facts = {
     "processes": [],
     "config": None,
     "workspaces": [],
+    "audit": None,
 }
 """`status --json` of a carpool that does not run: the same keys, so that programs need no second shape."""
 
@@ -201,6 +202,9 @@ def status_page(facts: Facts) -> str:
         parts.append(
             "\n".join(["last errors (`carpool logs SERVER` has more):", *(f"  {e}" for e in errors)])
         )
+    if missing := (facts.get("audit") or {}).get("missed"):
+        why = facts["audit"]["problem"] or "it is written again"
+        parts.append(f"the audit misses {_count(missing, 'call')}: {display.printable(why)}")
     if notes := list(_of_workspaces(facts.get("workspaces") or [])):
         parts.append("\n".join(notes))
     sessions = facts.get("sessions") or []

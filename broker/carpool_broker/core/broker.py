@@ -64,6 +64,7 @@ from carpool_broker.core.registry import Changes, Registry
 from carpool_broker.core.requests import Requests
 from carpool_broker.core.roots import Roots
 from carpool_broker.core.session import Session
+from carpool_broker.core.trail import Trail
 from carpool_broker.core.view import View
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, SessionId
 from carpool_protocol.messages import (
@@ -90,12 +91,20 @@ class BrokerCore:
     """All decisions of the broker. See `carpool_protocol.machine.Machine`."""
 
     def __init__(
-        self, registry: Registry, bounds: Bounds, list_wait_s: float, *, secret: bytes = b"", life: int = 0
+        self,
+        registry: Registry,
+        bounds: Bounds,
+        list_wait_s: float,
+        *,
+        secret: bytes = b"",
+        life: int = 0,
+        audits: bool = False,
     ) -> None:
         """`secret`: nobody outside knows it; without one no call of the stateless era can be parked. `life`:
-        how many brokers there were before this one, with the same secret.
+        how many brokers there were before this one, with the same secret. `audits`: see `LimitsRead`.
         """
         self._effects: list[AnyEffect] = []
+        self._trail: Trail | None = None
         self.registry = registry
         self.sessions: dict[SessionId, Session] = {}
         self.outlook = Outlook(registry, self._out)
@@ -133,11 +142,14 @@ class BrokerCore:
             self.draining.bound, self.hooks.limits,
         )  # fmt: skip
         """All deadlines but those of calls: most of the time there are none. Looked at once per burst."""
+        self.audit(audits)
 
     def handle(self, event: AnyEvent, now: float) -> list[AnyEffect]:
         """Take one event; return what is to be done, in order."""
         effects: list[AnyEffect] = []
         self._effects = effects
+        if self._trail is not None:
+            self._trail.now = now
         # The two events of every call come first.
         if type(event) is Answered:
             self.ledger.answered(event, now)
@@ -157,6 +169,8 @@ class BrokerCore:
         """Time has passed."""
         effects: list[AnyEffect] = []
         self._effects = effects
+        if self._trail is not None:
+            self._trail.now = now
         self.ledger.overdue(now)
         self.requests.overdue(now)
         self.parked.overdue(now)
@@ -192,6 +206,12 @@ class BrokerCore:
         self.registry.check()
 
     check_touched = touched.check_touched
+
+    def audit(self, on: bool) -> None:
+        """Whether each call that ends is put down."""
+        if on != (self.ledger.trail is not None):
+            self._trail = Trail(self._out, self.ledger.before) if on else None
+            self.ledger.trail = self.recovery.record.trail = self._trail
 
     def _out(self, effect: AnyEffect) -> None:
         self._effects.append(effect)
@@ -246,6 +266,7 @@ class BrokerCore:
                 self.linking.say_wanted()
             case LimitsRead():
                 self.ledger.bounds = event.bounds
+                self.audit(event.audits)
                 self.ledger.quotas.limit(event.bounds.profiles)
                 self.requests.list_wait_s = event.list_wait_s
                 for each in self.sessions.values():
@@ -364,6 +385,8 @@ class BrokerCore:
 
     def _move(self, session: Session, event: SessionMoved, now: float) -> None:
         """Its configuration comes from another source: nothing of it is lost, but it is served elsewhere."""
+        if self.ledger.trail is not None:
+            self.ledger.trail.forget(session)
         session.rooting = False
         session.source = event.source
         if (session.asking or session.stateless) and not session.control:

@@ -110,6 +110,8 @@ class LimitsRead(Event, frozen=True):
 
     bounds: Bounds
     list_wait_s: float
+    audits: bool = False
+    """Each call that ends is put down (`trail`)."""
 
 
 class HookRule(Struct, frozen=True, kw_only=True):

@@ -197,6 +197,7 @@ class Requests:
             return False
         self._resolved(owed)
         owed.edit = needed(view, owed.key, owed.version)
+        self._ledger.note_end(owed, "kept", "no", current.body)
         self._ledger.give(owed, Outcome(False, current.body, current.ttl_ms, current.public))
         return True
 

@@ -90,6 +90,26 @@ _AUDIT: Final = {
     ),
 }
 
+_PINS: Final = {
+    "pins:first-use": Behaviour("issue 7", "What a pinned server lists first is approved, as a whole."),
+    "pins:held": Behaviour(
+        "issue 7",
+        "A tool of a pinned server that is new or has changed is neither listed nor called, by any spelling.",
+    ),
+    "pins:approved": Behaviour(
+        "issue 7", "What the user approves is there again at once, and agents hear so."
+    ),
+    "pins:unverified": Behaviour(
+        "issue 7", "A pinned server is called only once it has said itself, in this run, what it offers."
+    ),
+    "pins:damaged": Behaviour(
+        "issue 7",
+        "Where what was approved cannot be read nothing of that server is served, and that is said.",
+    ),
+    "pins:launch": Behaviour("issue 7", "A server with another command inherits no approval."),
+    "pins:kept": Behaviour("issue 7", "What is approved outlives carpool and any death of the broker."),
+}
+
 _SEARCH: Final = {
     "search:list": Behaviour(
         "issue 7", "A profile may show three tools that find, describe and call tools in place of all."
@@ -1139,6 +1159,7 @@ _HOOKS: Final = {
 BEHAVIOURS: Final[dict[str, Behaviour]] = (
     _CONFIG
     | _AUDIT
+    | _PINS
     | _PROFILES
     | _SEARCH
     | _REMOTE

@@ -8,7 +8,7 @@ Knows nothing of: sockets, how answers are shown to people.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -19,9 +19,12 @@ from carpool_broker import own_view, profile_report
 from carpool_broker.audit_log import AuditLog
 from carpool_broker.configuration import Configuration, Followed
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.routing import kept_back
-from carpool_broker.core.view import Denied, View, ViewTool
+from carpool_broker.core.events import PinsApproved
+from carpool_broker.core.routing import HELD, kept_back
+from carpool_broker.core.view import Denied, Held, View, ViewTool
 from carpool_broker.known_lists import known_lists
+from carpool_broker.pin_board import PinBoard
+from carpool_broker.pinning import Pinning, PinParams
 from carpool_broker.recounting import StoryOf, recounted
 from carpool_broker.status import Facts, page
 from carpool_broker.switching import CannotSwitchError, Switching, SwitchParams
@@ -106,8 +109,9 @@ class Control:
         supervisors: Callable[[], list[tuple[str, int]]],
         control_sessions: Callable[[], set[SessionId]],
         reload: Callable[[], list[str]],
-        follow: Callable[[list[Followed]], None],
+        follow: Callable[[Sequence[Followed | PinsApproved]], None],
         audit: AuditLog | None = None,
+        pins: PinBoard | None = None,
         story: StoryOf = lambda _subject, _kind: [],
         told_at: Callable[[PoolKey], str] = lambda _: "",
     ) -> None:
@@ -123,6 +127,7 @@ class Control:
         self._told_at = told_at
         self._audit = audit
         self._story_of = story
+        self._pinning = Pinning(core.registry, pins or PinBoard(""), lambda event: follow([event]))
         self._switching = Switching(configuration, follow, reload)
         self.hooks: Callable[[], list[dict[str, Any]]] = list
         """What `status` says of the hooks."""
@@ -159,6 +164,8 @@ class Control:
                 result = self._testify(_decode(params, _TestifyParams))
             case "carpool/story":
                 result = await self._story(_decode(params, _StoryParams))
+            case "carpool/pin":
+                result = self._pinning.answer(_decode(params, PinParams))
             case "carpool/reload":
                 problems = self._reload()
                 result = {"ok": not problems, "problems": problems}
@@ -243,6 +250,7 @@ class Control:
                 waiting=waiting,
                 hooks=self.hooks(),
                 audit=self._audit_facts(),
+                pinned=self._pinning.summary(),
             )
         )
 
@@ -263,6 +271,8 @@ class Control:
         found = view.resolve(params.name)
         if isinstance(found, ViewTool):
             return {"tools": [own_view.described(view, found, own[found.key])]}
+        if isinstance(found, Held):
+            raise ControlError("quarantined", HELD[found.why], found.server)
         if isinstance(found, Denied):
             raise ControlError("not_permitted", kept_back(found.profile), found.server)
         if isinstance(found, Ambiguous):

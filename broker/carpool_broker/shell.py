@@ -28,6 +28,7 @@ from carpool_broker.hook_specs import rule_of
 from carpool_broker.hooking import Hooking
 from carpool_broker.hosting import Hosting
 from carpool_broker.kept_catalogs import KeptCatalogs
+from carpool_broker.pin_board import PinBoard
 from carpool_broker.saying import Saying
 from carpool_broker.whereabouts import place_of
 from carpool_protocol import paths
@@ -76,11 +77,14 @@ class BrokerShell:
         heritage: Heritage,
         lifeline: Lifeline | None,
         kept: KeptCatalogs | None = None,
+        *,
+        pins: PinBoard | None = None,
     ) -> None:
-        """`kept`: without it no catalog outlives this process."""
+        """`kept`: without it no catalog outlives this process. `pins`: without it no approval does."""
         self._release = version("carpool")
         self._configuration = configuration
         self._kept = kept or KeptCatalogs("", b"")
+        self._pins = pins or PinBoard("")
         self._kept.secrets = self._secrets
         self._lifeline = lifeline
         config = configuration.config
@@ -130,6 +134,7 @@ class BrokerShell:
             told_at=self._kept.told_at,
             follow=self._pump.feed_all,
             audit=self._audit,
+            pins=self._pins,
             story=self._pump.story,
         )
         self._hosting.answer, self._hosting.write = self._control.answer, self._door.write
@@ -159,6 +164,7 @@ class BrokerShell:
             effects.RunHook: self._hooking.begin,
             effects.EndHook: self._hooking.end,
             effects.Audited: self._audit.take,
+            effects.KeepPins: self._keep_pins,
             effects.End: lambda _: self._stopped.set(),
             effects.Note: lambda e: log.log(logging.getLevelNamesMapping()[e.level.upper()], "%s", e.text),
         }
@@ -364,6 +370,14 @@ class BrokerShell:
             return None
         own = set(self._configuration.own_environment().values())
         return [*(secrets_of(spec.env) - own), *self._configuration.secrets()]
+
+    def _keep_pins(self, effect: effects.KeepPins) -> None:
+        approved = self.core.registry.pins.known.get(effect.pin)
+        if approved is not None:
+            secrets = [*self._configuration.secrets()]
+            for key in self.core.registry.pinned().get(effect.pin, ()):
+                secrets += self._secrets(key) or ()
+            self._pins.keep(effect.pin, approved.tools, secrets)
 
     def _say_warnings(self) -> None:
         for text in self._configuration.warnings:

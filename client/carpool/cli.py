@@ -40,6 +40,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "call": ("carpool.cli_call:call", "Call a tool, as an agent would."),
     "logs": ("carpool.cli_logs:logs", "Show what a server or carpool itself has logged."),
     "story": ("carpool.cli_story:story", "Tell what happened to one call."),
+    "pin": ("carpool.cli_pin:pin", "Show what has changed at pinned servers, and approve it."),
     "audit": ("carpool.cli_audit:audit", "Show who called what, and what came of it."),
     "start": ("carpool.cli_daemon:start", "Start servers."),
     "stop": ("carpool.cli_daemon:stop", "Stop servers until they are started again."),

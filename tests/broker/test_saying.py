@@ -46,6 +46,7 @@ def test_every_effect_for_agents_has_a_way_and_none_for_the_supervisor_has() -> 
         effects.RunHook,
         effects.EndHook,
         effects.Audited,
+        effects.KeepPins,
         effects.Note,
         effects.End,
     }

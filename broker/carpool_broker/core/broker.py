@@ -45,6 +45,7 @@ from carpool_broker.core.events import (
     HookAnswered,
     HooksRead,
     LimitsRead,
+    PinsApproved,
     SessionMoved,
     SourceDropped,
     SourceRead,
@@ -106,6 +107,7 @@ class BrokerCore:
         self._effects: list[AnyEffect] = []
         self._trail: Trail | None = None
         self.registry = registry
+        registry.pins.out = self._out
         self.sessions: dict[SessionId, Session] = {}
         self.outlook = Outlook(registry, self._out)
         self.states = self.outlook.states
@@ -250,11 +252,14 @@ class BrokerCore:
                 self.requests.hints.told(event, now)
                 self.ledger.fresh.forget(event.key)
                 self._told(self.registry.learn(event))
+                if self.registry.pins.known:
+                    self.requests.look_at_held()
                 self.recovery.moved()
                 self._moved(now, event.key)
             case PoolChanged():
                 self._pool_changed(event, now)
             case SourceRead():
+                self.registry.pins.read(event.pins)
                 self._told(self.sources.read(event))
                 self._follow()
                 for each in self.sessions.values():
@@ -264,6 +269,9 @@ class BrokerCore:
             case SourceDropped():
                 self._told(self.sources.drop(event.source))
                 self.linking.say_wanted()
+            case PinsApproved():
+                self._told(self.registry.approve(event.pin, event.tools))
+                self.requests.moved(now)
             case LimitsRead():
                 self.ledger.bounds = event.bounds
                 self.audit(event.audits)
@@ -427,6 +435,7 @@ class BrokerCore:
 
     def _follow(self) -> None:
         """Other scopes are in force, or other pools wanted: sessions go along, the supervisor is told."""
+        self.registry.meet()
         moved = self.outlook.follow(self.sessions.values())
         self.linking.say_wanted()
         self._led(moved)

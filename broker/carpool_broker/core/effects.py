@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
+from carpool_broker.core.approval import PinId
 from carpool_broker.core.events import Notice, RunId
 from carpool_protocol.ids import ABSENT, AskId, CallId, Epoch, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.messages import (
@@ -332,6 +333,12 @@ class EndHook(Effect, frozen=True):
     hook: str
 
 
+class KeepPins(Effect, frozen=True):
+    """What is approved of a pinned server is another set of definitions: keep it (`pins`)."""
+
+    pin: PinId
+
+
 class Who(Struct, frozen=True):
     """Whose call it was, as far as that is known. Many records share one."""
 
@@ -409,6 +416,7 @@ OwnEffect = (
     | RunHook
     | EndHook
     | Audited
+    | KeepPins
     | Note
     | End
 )

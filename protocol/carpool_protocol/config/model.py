@@ -108,6 +108,8 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     """`None`: the server's name."""
     description_prefix: bool | None
     """`None`: that of the file."""
+    pin: bool
+    """Tools whose definition is not the approved one are held back."""
     max_tools: int | None
     tags: tuple[str, ...]
     tools_file: str | None

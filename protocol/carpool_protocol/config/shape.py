@@ -45,8 +45,8 @@ _USERS_OWN: Final = (
 )
 _OURS: Final = frozenset({key.split(".")[0] for key in (*_SERVER_KEYS, *SERVER_LATER)})
 _LATE: Final = frozenset({"switch", "count", "seconds"})
-_CHECKED_AT_ONCE: Final = frozenset({"pool.min"})
-"""Numbers that other rules of the file count with."""
+_CHECKED_AT_ONCE: Final = frozenset({"pool.min", "pin"})
+"""Numbers that other rules of the file count with, and what no agent's environment has a say in."""
 
 
 class Loaded(Struct, frozen=True):

@@ -68,6 +68,48 @@ _PROFILES: Final = {
     ),
 }
 
+_AUDIT: Final = {
+    "audit:every-call": Behaviour(
+        "issue 7",
+        "Each call has one line in the audit: who, what, when, how long, how large, what came of it.",
+    ),
+    "audit:refusals": Behaviour("issue 7", "A call that is refused is in the audit with the fault it got."),
+    "audit:no-values": Behaviour(
+        "issue 7", "The audit never holds the value of an argument, of a result or of a URI's query."
+    ),
+    "audit:broker-death": Behaviour(
+        "issue 7", "Calls that were open when a broker died are in the audit, under the same ids."
+    ),
+    "audit:one-id": Behaviour(
+        "issue 7",
+        "A call has one id in errors, the audit, its story, and in the request that its server gets.",
+    ),
+    "audit:story": Behaviour("issue 7", "What happened to one call is told by its id, over all processes."),
+    "audit:broken-disk": Behaviour(
+        "issue 7", "An audit that cannot be written holds up no call; what it misses is counted and said."
+    ),
+}
+
+_PINS: Final = {
+    "pins:first-use": Behaviour("issue 7", "What a pinned server lists first is approved, as a whole."),
+    "pins:held": Behaviour(
+        "issue 7",
+        "A tool of a pinned server that is new or has changed is neither listed nor called, by any spelling.",
+    ),
+    "pins:approved": Behaviour(
+        "issue 7", "What the user approves is there again at once, and agents hear so."
+    ),
+    "pins:unverified": Behaviour(
+        "issue 7", "A pinned server is called only once it has said itself, in this run, what it offers."
+    ),
+    "pins:damaged": Behaviour(
+        "issue 7",
+        "Where what was approved cannot be read nothing of that server is served, and that is said.",
+    ),
+    "pins:launch": Behaviour("issue 7", "A server with another command inherits no approval."),
+    "pins:kept": Behaviour("issue 7", "What is approved outlives carpool and any death of the broker."),
+}
+
 _SEARCH: Final = {
     "search:list": Behaviour(
         "issue 7", "A profile may show three tools that find, describe and call tools in place of all."
@@ -1116,6 +1158,8 @@ _HOOKS: Final = {
 
 BEHAVIOURS: Final[dict[str, Behaviour]] = (
     _CONFIG
+    | _AUDIT
+    | _PINS
     | _PROFILES
     | _SEARCH
     | _REMOTE

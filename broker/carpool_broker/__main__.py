@@ -9,6 +9,7 @@ from carpool_broker import pool_secret
 from carpool_broker.configuration import BrokenConfigError, Configuration
 from carpool_broker.heritage import Heritage, read_heir
 from carpool_broker.kept_catalogs import KeptCatalogs
+from carpool_broker.pin_board import PinBoard
 from carpool_broker.shell import BrokerShell
 from carpool_broker.switchboard import Switchboard
 from carpool_protocol import paths
@@ -46,11 +47,18 @@ def main() -> int:
         if trouble:
             log.warning("%s", trouble)
         kept = KeptCatalogs(state, secret)
+        pins = PinBoard(state)
         trust = paths.trust_file(state)
         switches = paths.switches_file(arguments.runtime_dir)
         board = Switchboard(switches, heritage.key("switches").hex()[:16])
         configuration = Configuration(
-            file, os.environ, trust, secret or heritage.key("pools"), kept=kept.find, board=board
+            file,
+            os.environ,
+            trust,
+            secret or heritage.key("pools"),
+            kept=kept.find,
+            board=board,
+            pins=pins.find,
         )
     except BrokenConfigError as error:
         print(error, file=sys.stderr)  # noqa: T201 - the launcher shows it to whoever started it
@@ -58,7 +66,7 @@ def main() -> int:
 
     async def run() -> None:
         lifeline = Lifeline(lifeline_fd) if lifeline_fd >= 0 else None
-        await BrokerShell(arguments.runtime_dir, configuration, heritage, lifeline, kept).run()
+        await BrokerShell(arguments.runtime_dir, configuration, heritage, lifeline, kept, pins=pins).run()
 
     return run_daemon("broker", run)
 

@@ -14,11 +14,12 @@ Knows nothing of: sockets, calls, how scopes come into force (`core.sources`), w
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from msgspec.structs import replace
 
 from carpool_broker.basis import Basis
+from carpool_broker.core.approval import Approved, PinId
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.events import SessionMoved, SourceDropped, SourceId, SourceRead
 from carpool_broker.core.profiles import frame_of, limits_of, narrowed
@@ -62,9 +63,11 @@ class Configuration:
         *,
         kept: Find = lambda _: None,
         board: Switchboard | None = None,
+        pins: Callable[[PinId], Approved | None] = lambda _: None,
     ) -> None:
         """`trust`: the file of trusted projects; empty: none is. `secret` keys the hashes in pool keys: with
-        an earlier broker's its pools are ours. `kept`: what a pool told an earlier one. Raises
+        an earlier broker's its pools are ours. `kept`: what a pool told an earlier one, `pins`: what of a
+        pinned server is approved. Raises
         `BrokenConfigError`.
         """
         self._file = file
@@ -72,6 +75,7 @@ class Configuration:
         self._home = home_of(environ)
         self._secret = secret or os.urandom(32)
         self._kept = kept
+        self._pins = pins
         self._sources: dict[SourceId, Basis] = {DAEMON: Basis({}, "", "")}
         self._guests: dict[SessionId, Guest] = {}
         self._board = board or Switchboard()
@@ -371,4 +375,4 @@ class Configuration:
             for name in found.disabled
             if name in config.servers
         }
-        return reading(source, config, found, whys, find=self._kept, frame=frame)
+        return reading(source, config, found, whys, find=self._kept, frame=frame, pins=self._pins)

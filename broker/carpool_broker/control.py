@@ -8,7 +8,7 @@ Knows nothing of: sockets, how answers are shown to people.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -16,15 +16,20 @@ import trio
 from msgspec import Struct
 
 from carpool_broker import own_view, profile_report
+from carpool_broker.audit_log import AuditLog
 from carpool_broker.configuration import Configuration, Followed
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.routing import kept_back
-from carpool_broker.core.view import Denied, View, ViewTool
+from carpool_broker.core.events import PinsApproved
+from carpool_broker.core.routing import HELD, kept_back
+from carpool_broker.core.view import Denied, Held, View, ViewTool
 from carpool_broker.known_lists import known_lists
+from carpool_broker.pin_board import PinBoard
+from carpool_broker.pinning import Pinning, PinParams
+from carpool_broker.recounting import StoryOf, recounted
 from carpool_broker.status import Facts, page
 from carpool_broker.switching import CannotSwitchError, Switching, SwitchParams
 from carpool_protocol.config.problems import did_you_mean
-from carpool_protocol.ids import PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.ids import PoolKey, RawJson, ServerName, SessionId, call_name, call_named
 from carpool_protocol.messages import (
     AnyMessage,
     Discover,
@@ -32,6 +37,8 @@ from carpool_protocol.messages import (
     Explained,
     Operate,
     Operated,
+    Recount,
+    Recounted,
     Survey,
     Surveyed,
     Testify,
@@ -39,7 +46,7 @@ from carpool_protocol.messages import (
 from carpool_protocol.names import Ambiguous
 
 P = TypeVar("P", bound=Struct)
-Told = Surveyed | Operated | Explained
+Told = Surveyed | Operated | Explained | Recounted
 """What the supervisor answers to questions of operators."""
 
 SURVEY_S = 5.0
@@ -78,6 +85,10 @@ class _WhyParams(Struct):
     server: str
 
 
+class _StoryParams(Struct):
+    call: str
+
+
 class _TestifyParams(Struct):
     server: str
     kind: Literal["probe_diverged", "probe_agreed"]
@@ -98,7 +109,10 @@ class Control:
         supervisors: Callable[[], list[tuple[str, int]]],
         control_sessions: Callable[[], set[SessionId]],
         reload: Callable[[], list[str]],
-        follow: Callable[[list[Followed]], None],
+        follow: Callable[[Sequence[Followed | PinsApproved]], None],
+        audit: AuditLog | None = None,
+        pins: PinBoard | None = None,
+        story: StoryOf = lambda _subject, _kind: [],
         told_at: Callable[[PoolKey], str] = lambda _: "",
     ) -> None:
         """`told_at`: when a pool last told its lists."""
@@ -111,6 +125,9 @@ class Control:
         self._control_sessions = control_sessions
         self._reload = reload
         self._told_at = told_at
+        self._audit = audit
+        self._story_of = story
+        self._pinning = Pinning(core.registry, pins or PinBoard(""), lambda event: follow([event]))
         self._switching = Switching(configuration, follow, reload)
         self.hooks: Callable[[], list[dict[str, Any]]] = list
         """What `status` says of the hooks."""
@@ -135,13 +152,8 @@ class Control:
         match method:
             case "carpool/status":
                 result: object = await self._status()
-            case "carpool/tools":
-                result = await self._tools(session, _decode(params, _ToolsParams))
-            case "carpool/resolve":
-                result = await self._resolve(session, _decode(params, _ResolveParams))
-            case "carpool/servers":
-                mine, view = self._core.sessions[session], self._core.view_of(session)
-                result = {"servers": own_view.servers(self._core.outlook, mine, view)}
+            case "carpool/tools" | "carpool/resolve" | "carpool/servers":
+                result = await self._look(session, method, params)
             case "carpool/profiles":
                 result = profile_report.page(self._core, self._configuration.config)
             case "carpool/operate":
@@ -150,6 +162,10 @@ class Control:
                 result = await self._why(_decode(params, _WhyParams))
             case "carpool/testify":
                 result = self._testify(_decode(params, _TestifyParams))
+            case "carpool/story":
+                result = await self._story(_decode(params, _StoryParams))
+            case "carpool/pin":
+                result = self._pinning.answer(_decode(params, PinParams))
             case "carpool/reload":
                 problems = self._reload()
                 result = {"ok": not problems, "problems": problems}
@@ -158,6 +174,15 @@ class Control:
             case _:
                 raise ControlError("unknown_method", "")
         return RawJson(msgspec.json.encode(result))
+
+    async def _look(self, session: SessionId, method: str, params: RawJson) -> object:
+        """What a session may ask about its own view."""
+        if method == "carpool/tools":
+            return await self._tools(session, _decode(params, _ToolsParams))
+        if method == "carpool/resolve":
+            return await self._resolve(session, _decode(params, _ResolveParams))
+        mine, view = self._core.sessions[session], self._core.view_of(session)
+        return {"servers": own_view.servers(self._core.outlook, mine, view)}
 
     async def _ask(self, make: Callable[[int], AnyMessage], limit_s: float) -> Told | None:
         self._tokens += 1
@@ -224,8 +249,17 @@ class Control:
                 disabled_in={name: self._configuration.layers.disabled_in(name) for name in known},
                 waiting=waiting,
                 hooks=self.hooks(),
+                audit=self._audit_facts(),
+                pinned=self._pinning.summary(),
             )
         )
+
+    def _audit_facts(self) -> dict[str, Any]:
+        audit = self._audit
+        on = self._core.ledger.trail is not None
+        if audit is None:
+            return {"on": on, "file": "", "problem": "", "missed": 0}
+        return {"on": on, "file": audit.path, "problem": audit.problem, "missed": audit.missed}
 
     # --- tools -----------------------------------------------------------------------------------------
 
@@ -237,6 +271,8 @@ class Control:
         found = view.resolve(params.name)
         if isinstance(found, ViewTool):
             return {"tools": [own_view.described(view, found, own[found.key])]}
+        if isinstance(found, Held):
+            raise ControlError("quarantined", HELD[found.why], found.server)
         if isinstance(found, Denied):
             raise ControlError("not_permitted", kept_back(found.profile), found.server)
         if isinstance(found, Ambiguous):
@@ -343,6 +379,25 @@ class Control:
                 }
             )
         return {"server": params.server, "pools": pools}
+
+    # --- one call --------------------------------------------------------------------------------------
+
+    async def _story(self, params: _StoryParams) -> dict[str, Any]:
+        """`{"call", "run", "broker", "supervisor", "pids"}`: what both journals hold still."""
+        call = call_named(params.call)
+        if call is None:
+            raise ControlError("bad_params", "A call is named as in errors and in the audit: c17, or c1.17.")
+        found = (
+            await self._ask(lambda token: Recount(token, call), EXPLAIN_S) if self._supervisors() else None
+        )
+        told = found if isinstance(found, Recounted) else Recounted(0, RawJson(b"[]"))
+        return {
+            "call": call_name(call),
+            "run": "" if self._audit is None else self._audit.run,
+            "broker": recounted(self._story_of, call),
+            "supervisor": msgspec.Raw(told.entries),
+            "pids": {str(instance): pid for instance, pid in told.pids.items()},
+        }
 
     def _testify(self, params: _TestifyParams) -> dict[str, Any]:
         """What a probe has found out is kept with the evidence of every pool of the server."""

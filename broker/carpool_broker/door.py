@@ -89,6 +89,8 @@ class Door:
             take_kept=self._take_kept,
         )
         self._dirty: dict[SessionId, Agent] = {}
+        self.before_flush: Callable[[], None] = lambda: None
+        """What is to be done before anything leaves."""
         self._unflushed = 0
         self._settle: Callable[[], None] = lambda: None
 
@@ -223,6 +225,7 @@ class Door:
     def flush(self) -> None:
         """Every agent gets its burst."""
         self._unflushed = 0
+        self.before_flush()
         if self._dirty:
             dirty, self._dirty = self._dirty, {}
             for agent in dirty.values():

@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from carpool_broker.core.outlook import FAILING, Outlook
 from carpool_broker.core.own_tools import OURS
-from carpool_broker.core.routing import kept_back
+from carpool_broker.core.routing import HELD, kept_back
 from carpool_broker.core.session import Session
-from carpool_broker.core.view import Denied, OwnTool, View, ViewTool
+from carpool_broker.core.view import Denied, Held, OwnTool, View, ViewTool
 from carpool_protocol.ids import RawJson, ServerName
 from carpool_protocol.names import Ambiguous, Unknown
 
@@ -65,6 +65,8 @@ def meaning(outlook: Outlook, session: Session, view: View, name: str) -> dict[s
             return {"server": OURS, "tool": found.kind, "name": found.qualified}
         case Denied():
             return Refusal("not_permitted", kept_back(found.profile), found.server)
+        case Held():
+            return Refusal("quarantined", HELD[found.why], found.server)
         case Ambiguous():
             return {"candidates": list(found.candidates), "ambiguous": True}
         case Unknown():

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
+from carpool_broker.core.approval import Approved, PinId
 from carpool_broker.core.events import SourceId, SourceRead
 from carpool_broker.core.scope import Off, Scope
 from carpool_broker.core.scopes import Resolution
@@ -30,6 +31,7 @@ def reading(
     *,
     find: Find,
     frame: Scope,
+    pins: Callable[[PinId], Approved | None],
 ) -> SourceRead:
     """`whys`: of the servers that are disabled, as sentences. `frame`: what is seen beside the servers."""
     kept: dict[PoolKey, Catalog] = {}
@@ -51,6 +53,7 @@ def reading(
         stateless=found.stateless,
         untrusted=found.untrusted,
         kept=kept,
+        pins={entry.pin: pins(entry.pin) for entry in found.entries if entry.pin},
         disabled={name: Off(why, config.servers[name].tools_prefix) for name, why in whys.items()},
     )
 

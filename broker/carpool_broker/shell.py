@@ -15,6 +15,7 @@ from pathlib import Path
 
 import trio
 
+from carpool_broker.audit_log import AuditLog
 from carpool_broker.configuration import DAEMON, Configuration
 from carpool_broker.control import Control
 from carpool_broker.core import effects, events
@@ -27,7 +28,9 @@ from carpool_broker.hook_specs import rule_of
 from carpool_broker.hooking import Hooking
 from carpool_broker.hosting import Hosting
 from carpool_broker.kept_catalogs import KeptCatalogs
+from carpool_broker.pin_board import PinBoard
 from carpool_broker.saying import Saying
+from carpool_broker.whereabouts import place_of
 from carpool_protocol import paths
 from carpool_protocol.ids import Epoch, PoolKey
 from carpool_protocol.messages import (
@@ -37,6 +40,7 @@ from carpool_protocol.messages import (
     Explained,
     Hello,
     Operated,
+    Recounted,
     Surveyed,
     Written,
 )
@@ -73,11 +77,14 @@ class BrokerShell:
         heritage: Heritage,
         lifeline: Lifeline | None,
         kept: KeptCatalogs | None = None,
+        *,
+        pins: PinBoard | None = None,
     ) -> None:
-        """`kept`: without it no catalog outlives this process."""
+        """`kept`: without it no catalog outlives this process. `pins`: without it no approval does."""
         self._release = version("carpool")
         self._configuration = configuration
         self._kept = kept or KeptCatalogs("", b"")
+        self._pins = pins or PinBoard("")
         self._kept.secrets = self._secrets
         self._lifeline = lifeline
         config = configuration.config
@@ -92,6 +99,7 @@ class BrokerShell:
             config.list_wait_s,
             life=heritage.life,
             secret=heritage.key("core"),
+            audits=config.audit.on,
         )
         dump_to = Path(paths.log_dir(os.environ, runtime_dir)) / "journal-broker.jsonl"
         self._clock = SteadyClock()
@@ -107,6 +115,13 @@ class BrokerShell:
             slow_reader_s=config.session.slow_reader_s,
             receive_budget_bytes=config.receive_budget_bytes,
         )
+        self._audit = AuditLog(
+            paths.audit_file(paths.log_dir(os.environ, runtime_dir)),
+            run=heritage.key("audit").hex()[:8],
+            max_bytes=config.audit.max_bytes,
+            whereabouts=lambda session: place_of(configuration.whereabouts(session)),
+        )
+        self._door.before_flush = self._audit.flush
         self._control = Control(
             self.core,
             configuration,
@@ -118,6 +133,9 @@ class BrokerShell:
             reload=self._reload,
             told_at=self._kept.told_at,
             follow=self._pump.feed_all,
+            audit=self._audit,
+            pins=self._pins,
+            story=self._pump.story,
         )
         self._hosting.answer, self._hosting.write = self._control.answer, self._door.write
         self._hosting.settle = self._settle
@@ -145,12 +163,15 @@ class BrokerShell:
             effects.LetGo: lambda e: self._door.let_go(e.session, e.call),
             effects.RunHook: self._hooking.begin,
             effects.EndHook: self._hooking.end,
+            effects.Audited: self._audit.take,
+            effects.KeepPins: self._keep_pins,
             effects.End: lambda _: self._stopped.set(),
             effects.Note: lambda e: log.log(logging.getLevelNamesMapping()[e.level.upper()], "%s", e.text),
         }
 
     async def run(self) -> None:
         """Serve until stopped."""
+        self._audit.switch(on=self._configuration.config.audit.on)
         async with trio.open_nursery() as nursery:
             self._hosting.nursery = nursery
             await nursery.start(self._hooking.run)
@@ -180,6 +201,8 @@ class BrokerShell:
                 with trio.move_on_after(LAST_WORDS_S):
                     await self._door.heard_out()
             self._door.close()
+            self._audit.flush()
+            self._audit.close()
             with trio.CancelScope(shield=True):
                 await self._kept.flush()
             nursery.cancel_scope.cancel()
@@ -216,6 +239,7 @@ class BrokerShell:
         """The burst is over: everything it caused leaves now."""
         self._link.flush()
         self._door.flush()
+        self._audit.flush()  # of agents that are gone nothing is to be sent
         if len(self._door.written) >= WRITTEN_CALLS:
             self._say_written()
         self._pump.settle()
@@ -271,7 +295,7 @@ class BrokerShell:
                     log.error("%s", message.text)
                     if message.superseded:
                         self._give_way()
-                case Surveyed() | Operated() | Explained():
+                case Surveyed() | Operated() | Explained() | Recounted():
                     self._control.heard(message)
                 case _:
                     log.error("the supervisor said what only a broker says: %s", type(message).__name__)
@@ -305,6 +329,7 @@ class BrokerShell:
         while True:
             await trio.sleep(CONFIG_LOOK_S)
             self._say_written()
+            self._audit.look()
             if self._lifeline is not None and not self._hosting.may_return():
                 self._lifeline.alone()
             if self._configuration.changed():
@@ -323,7 +348,11 @@ class BrokerShell:
         config = self._configuration.config
         self._door.slow_reader_s = config.session.slow_reader_s
         self._door.budget.size_bytes = config.receive_budget_bytes
-        self._pump.feed(events.LimitsRead(self._configuration.bounds(), config.list_wait_s))
+        self._audit.max_bytes = config.audit.max_bytes
+        self._audit.switch(on=config.audit.on)
+        self._pump.feed(
+            events.LimitsRead(self._configuration.bounds(), config.list_wait_s, audits=config.audit.on)
+        )
         self._read_hooks()
         for reading in readings:
             self._pump.feed(reading)
@@ -341,6 +370,14 @@ class BrokerShell:
             return None
         own = set(self._configuration.own_environment().values())
         return [*(secrets_of(spec.env) - own), *self._configuration.secrets()]
+
+    def _keep_pins(self, effect: effects.KeepPins) -> None:
+        approved = self.core.registry.pins.known.get(effect.pin)
+        if approved is not None:
+            secrets = [*self._configuration.secrets()]
+            for key in self.core.registry.pinned().get(effect.pin, ()):
+                secrets += self._secrets(key) or ()
+            self._pins.keep(effect.pin, approved.tools, secrets)
 
     def _say_warnings(self) -> None:
         for text in self._configuration.warnings:

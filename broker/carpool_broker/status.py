@@ -56,6 +56,10 @@ class Facts(Struct, frozen=True, kw_only=True):
     """What operators have switched on or off until carpool stops."""
     switches_of: Mapping[SessionId, Mapping[ServerName, bool]] = {}
     """The same for one session each, until it ends."""
+    pinned: Mapping[ServerName, Mapping[str, Any]] = {}
+    """Servers that are pinned: `{approved, problem, held}`."""
+    audit: Mapping[str, Any] = {}
+    """`{on, file, problem, missed}`."""
     disabled_in: Mapping[ServerName, list[str]] = {}
     """The files that say that a server is disabled."""
     hooks: list[dict[str, Any]] = []
@@ -103,6 +107,7 @@ def page(facts: Facts) -> dict[str, Any]:
         "config": {"file": facts.config_file, "problem": facts.config_problem},
         "workspaces": facts.workspaces,
         "hooks": facts.hooks,
+        "audit": dict(facts.audit),
     }
 
 
@@ -138,6 +143,7 @@ def _servers(facts: Facts, pools: list[PoolReport]) -> dict[str, Any]:
     for each, server in found.items():
         name = ServerName(each)
         server["tags"] = list(facts.tags.get(name, ()))
+        server["pinned"] = facts.pinned.get(name)
         server["switched"] = _SWITCHED[facts.switches.get(name)]
         server["disabled_in"] = list(facts.disabled_in.get(name, ()))
     return found

@@ -8,7 +8,7 @@ Knows nothing of: sessions, project files, what runs there.
 """
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
@@ -94,3 +94,8 @@ def directory_of(uri: str) -> str:
     if split.scheme != "file" or split.netloc not in {"", "localhost"} or "\0" in path:
         return ""
     return os.path.realpath(path) if path.startswith("/") and os.path.isdir(path) else ""
+
+
+def place_of(whereabouts: Mapping[str, str]) -> str:
+    """A workspace in one word: its name, else its directory."""
+    return whereabouts["name"] or whereabouts["root"]

@@ -43,6 +43,7 @@ NOTHING: Facts = {
     "processes": [],
     "config": None,
     "workspaces": [],
+    "audit": None,
 }
 """`status --json` of a carpool that does not run: the same keys, so that programs need no second shape."""
 
@@ -201,6 +202,11 @@ def status_page(facts: Facts) -> str:
         parts.append(
             "\n".join(["last errors (`carpool logs SERVER` has more):", *(f"  {e}" for e in errors)])
         )
+    if held := _held_back(servers):
+        parts.append(held)
+    if missing := (facts.get("audit") or {}).get("missed"):
+        why = facts["audit"]["problem"] or "it is written again"
+        parts.append(f"the audit misses {_count(missing, 'call')}: {display.printable(why)}")
     if notes := list(_of_workspaces(facts.get("workspaces") or [])):
         parts.append("\n".join(notes))
     sessions = facts.get("sessions") or []
@@ -304,6 +310,18 @@ def _breakers(facts: Facts) -> str:
             state = pool["breaker"].replace("_", " ")
             lines.append(display.printable(f"breaker of {name}: {state}{again}"))
     return "\n".join(lines)
+
+
+def _held_back(servers: Facts) -> str:
+    """A line for each pinned server of which something is not approved."""
+    lines = []
+    for name, server in servers.items():
+        pinned = server.get("pinned") or {}
+        if pinned.get("problem"):
+            lines.append(f"{name}: {pinned['problem']}")
+        if held := pinned.get("held"):
+            lines.append(f"{name}: {_count(len(held), 'tool')} held back (`carpool pin diff {name}`)")
+    return "\n".join(map(display.printable, lines))
 
 
 def _switches(facts: Facts) -> str:

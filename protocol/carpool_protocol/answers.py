@@ -1,7 +1,8 @@
 """Answers that break the protocol, made into ones an agent can read (rule 17).
 
-Owns which forms of a `tools/call` result and of an error object are sound. Sound ones come back as the very
-same object. Only the outermost form is judged: what stands in a content block is between server and agent.
+Owns which forms of a `tools/call` result and of an error object are sound, and which say that a tool failed.
+Sound ones come back as the very same object. Only the outermost form is judged: what stands in a content
+block is between server and agent.
 
 Knows nothing of: which server answered, where the note is shown.
 """
@@ -45,6 +46,7 @@ class _Error(Struct, gc=False):
 _read_form = msgspec.json.Decoder(_Form).decode
 _read_error = msgspec.json.Decoder(_Error).decode
 
+_IS_ERROR: Final = b'"isError"'
 _OTHER_FORMS = frozenset({"structuredContent", "toolResult", "task"})
 _INTERNAL_ERROR: Final = b"-32603"
 _NO_MESSAGE: Final = b'"the %b gave an error without a message"'
@@ -84,6 +86,16 @@ def repair_tool_result(result: RawJson) -> tuple[RawJson, str | None]:
         raw_text = inner if inner[:1] == b'"' else quote(inner.decode(errors="replace"))
         return _text_result(raw_text, failed=failed), "the result was {result}; it was passed on as text"
     return _refusal(f"the result was {_KINDS[b'{']}")
+
+
+def says_failed(result: RawJson) -> bool:
+    """Whether a `tools/call` result says `isError: true` (MCP, server/tools, "Error Handling").
+
+    Nearly every server writes that word, and most say false: only where it may be true the result is read.
+    """
+    if result.find(b'"isError":false') >= 0 and result.count(_IS_ERROR) == 1:  # `in` takes twice as long
+        return False
+    return result.find(_IS_ERROR) >= 0 and (_read(result, _read_form) or {}).get("isError") == b"true"
 
 
 def repair_error(error: RawJson, sender: Literal["server", "agent"] = "server") -> tuple[RawJson, str | None]:

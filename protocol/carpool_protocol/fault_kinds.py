@@ -205,6 +205,14 @@ _KINDS: Final = (
         "A rule that the user has put before calls (a hook) denied this one.",
         "Do not repeat it as it is: go by the reason, or ask the user.",
     ),
+    FaultKind(
+        "quarantined",
+        "refused",
+        4108,
+        "The user has not approved this tool as its server defines it now, so it is held back.",
+        "Use another tool, or ask the user to look at `carpool pin diff SERVER` and, if that is right, to "
+        "run `carpool pin approve SERVER`.",
+    ),
     # --- unavailable: 53xx ---
     FaultKind(
         "unavailable",

@@ -61,6 +61,16 @@ def call_name(call: CallId) -> str:
     return f"c{life}.{number}" if life else f"c{number}"
 
 
+def call_named(name: str) -> CallId | None:
+    """The call of this name; None where it is the name of none."""
+    life, _, number = f"0.{name[1:]}".rpartition(".")
+    parts = (life.removeprefix("0.") or "0", number)
+    if not all(each.isascii() and each.isdecimal() and len(each) <= 13 for each in parts):
+        return None
+    call = call_of(int(parts[0]), int(number))
+    return call if call_name(call) == name else None
+
+
 def session_of(life: int, number: int) -> SessionId:
     """The `number`-th session of the `life`-th broker, counted from 0."""
     return SessionId(f"s{life}-{number}" if life else f"s{number}")

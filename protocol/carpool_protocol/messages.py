@@ -695,6 +695,23 @@ class Recorded(Message, frozen=True, tag=44):
     last: bool = True
 
 
+class Recount(Message, frozen=True, tag=5):
+    """Tell what the journal holds of this call. Answered with `Recounted`."""
+
+    token: int
+    call: CallId
+
+
+class Recounted(Message, frozen=True, tag=45):
+    """The answer to `Recount`."""
+
+    token: int
+    entries: RawJson
+    """A list of `{at, event, effects}`, see `Pump.story`."""
+    pids: dict[InstanceId, int] = {}
+    """Of the instances that run."""
+
+
 class Explained(Message, frozen=True, tag=42):
     """The answer to `Explain`."""
 
@@ -730,6 +747,7 @@ ToSupervisor = (
     | Written
     | Resume
     | Explain
+    | Recount
     | Testify
 )
 ToBroker = (
@@ -751,5 +769,6 @@ ToBroker = (
     | TaskTold
     | Recorded
     | Explained
+    | Recounted
 )
 AnyMessage = ToSupervisor | ToBroker

@@ -201,6 +201,11 @@ def daemon_log(logs: str, name: str) -> str:
     return f"{logs}/{name}.log"
 
 
+def audit_file(logs: str) -> str:
+    """Who called what. `logs` is what `log_dir` said."""
+    return logs + "/audit.jsonl"
+
+
 def runtime_id(directory: str) -> str:
     """A short name of this runtime directory, the same in every process and after every restart.
 

@@ -13,10 +13,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import trio
 
 from carpool_protocol import paths
-from carpool_protocol.ids import Epoch, InstanceId, PoolKey
+from carpool_protocol.ids import CallId, Epoch, InstanceId, PoolKey, RawJson
 from carpool_protocol.messages import (
     LINK_VERSION,
     AnswerAsk,
@@ -32,6 +33,8 @@ from carpool_protocol.messages import (
     Hello,
     Operate,
     PoolSpec,
+    Recount,
+    Recounted,
     Resume,
     SessionGone,
     SessionRekeyed,
@@ -242,6 +245,8 @@ class SupervisorShell:
                 self._link.send(BROKER, explained(self.core.pools, message, self._knowledge, spec))
             case Testify():
                 self._testify(message)
+            case Recount():
+                self._recount(message)
             case (
                 Discover()
                 | Operate()
@@ -275,6 +280,11 @@ class SupervisorShell:
 
     def _spec_of(self, key: PoolKey) -> PoolSpec | None:
         return self._specs.get(key)
+
+    def _recount(self, message: Recount) -> None:
+        entries = RawJson(msgspec.json.encode(self._pump.story(message.call, CallId)))
+        running = {each.id: each.pid for each in self.core.roster.instances.values()}
+        self._link.send(BROKER, Recounted(message.token, entries, running))
 
     def _testify(self, message: Testify) -> None:
         kind = _TESTIFIED.get(message.kind)

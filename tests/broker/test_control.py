@@ -1,7 +1,7 @@
 """What the command line may ask of a broker about sharing modes: `carpool/why` and `carpool/testify`."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import trio.testing
 from carpool_broker.configuration import DAEMON, Configuration, Followed
 from carpool_broker.control import Control, ControlError
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.events import AgentCame
+from carpool_broker.core.events import AgentCame, PinsApproved
 from carpool_broker.core.registry import Registry
 from carpool_protocol import messages
 from carpool_protocol.config.load import ConfigFile
@@ -56,7 +56,7 @@ class Rig:
         self.follow(self.configuration.reload())
         return self.configuration.problem.splitlines()
 
-    def follow(self, events: list[Followed]) -> None:
+    def follow(self, events: Sequence[Followed | PinsApproved]) -> None:
         for event in events:
             self.core.handle(event, 2.0)
 

@@ -45,6 +45,8 @@ def test_every_effect_for_agents_has_a_way_and_none_for_the_supervisor_has() -> 
         effects.LetGo,
         effects.RunHook,
         effects.EndHook,
+        effects.Audited,
+        effects.KeepPins,
         effects.Note,
         effects.End,
     }

@@ -273,7 +273,11 @@ class BrokerSide(Side):
         self.life: int = life
         self._since: int = since
         self.heritage = Heritage(self.secret, life, since)
-        self.core = BrokerCore(Registry(mark="m"), BOUNDS, LIST_WAIT_S, secret=self.secret, life=life)
+        self.core = BrokerCore(
+            Registry(mark="m"), BOUNDS, LIST_WAIT_S, secret=self.secret, life=life, audits=True
+        )
+        self.audited: set[CallId] = set()
+        """Calls that have ended here."""
         self.peer = Peer(hello(BROKER, world), "main", world.now, window_bytes=WINDOW_BYTES)
         self.journal = Journal(1_000_000) if world.journal else None
         self._queue: deque[bv.AnyEvent] = deque()
@@ -322,6 +326,10 @@ class BrokerSide(Side):
                     if isinstance(effect, Call):
                         self.world.supervisor.sharing.sent(effect)
                     self.peer.send(effect)
+            elif isinstance(effect, bf.Audited):
+                if effect.call in self.audited:
+                    raise Violation(f"call {effect.call} is in the audit twice")
+                self.audited.add(effect.call)
             elif not isinstance(effect, bf.Note | bf.RunHook | bf.EndHook):
                 self._write(effect)
 
@@ -329,6 +337,12 @@ class BrokerSide(Side):
         agent = self.world.agents.get(effect.session)  # type: ignore[union-attr]  # a note is for nobody
         if agent is None:
             raise Violation(f"{effect} is for an agent that is gone")
+        if (
+            isinstance(effect, bf.Reply | bf.ReplyOutward | bf.ReplyStateless)
+            and effect.call not in self.audited
+            and effect.call != bf.NO_CALL
+        ):
+            raise Violation(f"call {effect.call} is answered and not in the audit")
         instead = asking.ask(effect) if isinstance(effect, bf.SendAsk) else b""
         carrier = self.world.carriers[agent.session]
         if isinstance(instead, bv.AgentAnswered):

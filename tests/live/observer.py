@@ -27,6 +27,7 @@ most = 0
 methods: Counter[str] = Counter()
 order: list[str] = []
 cancels: list[Any] = []
+ids: list[Any] = []
 
 
 def send(message: Json) -> None:
@@ -85,6 +86,7 @@ def answer(request: Json, said: str) -> None:
 
 def call(request: Json) -> None:
     name, arguments = request["params"]["name"], request["params"].get("arguments") or {}
+    ids.append((request["params"].get("_meta") or {}).get("carpool/call"))
     order.append(str(arguments.get("text", name))[:100])
     if "--order" in sys.argv and name != "seen":
         with open(sys.argv[sys.argv.index("--order") + 1], "a") as file:
@@ -103,7 +105,7 @@ def call(request: Json) -> None:
     elif name == "seen":
         with lock:
             facts = {"pid": os.getpid(), "inside": inside, "most": most, "methods": dict(methods)}
-        said = json.dumps({**facts, "order": order, "cancels": cancels, "cwd": os.getcwd()})
+        said = json.dumps({**facts, "order": order, "cancels": cancels, "ids": ids, "cwd": os.getcwd()})
     answer(request, said)
 
 

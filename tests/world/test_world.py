@@ -92,7 +92,7 @@ def test_a_journal_with_asks_and_traces_of_agents_in_it_replays_to_the_same_end(
 
 def broker_replays_to_the_same_end(world: World) -> None:
     assert world.broker.journal is not None
-    broker = BrokerCore(Registry(mark="m"), BOUNDS, LIST_WAIT_S, secret=world.broker.secret)
+    broker = BrokerCore(Registry(mark="m"), BOUNDS, LIST_WAIT_S, secret=world.broker.secret, audits=True)
     told = load(world.broker.journal.dump(), [bv.AnyEvent])
     decided = [[e["type"] for e in entry.effects] for entry in world.broker.journal.entries()]
     assert [kinds(effects) for effects in replay(broker, told)] == decided

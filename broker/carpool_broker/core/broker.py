@@ -45,6 +45,7 @@ from carpool_broker.core.events import (
     HookAnswered,
     HooksRead,
     LimitsRead,
+    PinsApproved,
     SessionMoved,
     SourceDropped,
     SourceRead,
@@ -64,6 +65,7 @@ from carpool_broker.core.registry import Changes, Registry
 from carpool_broker.core.requests import Requests
 from carpool_broker.core.roots import Roots
 from carpool_broker.core.session import Session
+from carpool_broker.core.trail import Trail
 from carpool_broker.core.view import View
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, SessionId
 from carpool_protocol.messages import (
@@ -90,13 +92,22 @@ class BrokerCore:
     """All decisions of the broker. See `carpool_protocol.machine.Machine`."""
 
     def __init__(
-        self, registry: Registry, bounds: Bounds, list_wait_s: float, *, secret: bytes = b"", life: int = 0
+        self,
+        registry: Registry,
+        bounds: Bounds,
+        list_wait_s: float,
+        *,
+        secret: bytes = b"",
+        life: int = 0,
+        audits: bool = False,
     ) -> None:
         """`secret`: nobody outside knows it; without one no call of the stateless era can be parked. `life`:
-        how many brokers there were before this one, with the same secret.
+        how many brokers there were before this one, with the same secret. `audits`: see `LimitsRead`.
         """
         self._effects: list[AnyEffect] = []
+        self._trail: Trail | None = None
         self.registry = registry
+        registry.pins.out = self._out
         self.sessions: dict[SessionId, Session] = {}
         self.outlook = Outlook(registry, self._out)
         self.states = self.outlook.states
@@ -133,11 +144,14 @@ class BrokerCore:
             self.draining.bound, self.hooks.limits,
         )  # fmt: skip
         """All deadlines but those of calls: most of the time there are none. Looked at once per burst."""
+        self.audit(audits)
 
     def handle(self, event: AnyEvent, now: float) -> list[AnyEffect]:
         """Take one event; return what is to be done, in order."""
         effects: list[AnyEffect] = []
         self._effects = effects
+        if self._trail is not None:
+            self._trail.now = now
         # The two events of every call come first.
         if type(event) is Answered:
             self.ledger.answered(event, now)
@@ -157,6 +171,8 @@ class BrokerCore:
         """Time has passed."""
         effects: list[AnyEffect] = []
         self._effects = effects
+        if self._trail is not None:
+            self._trail.now = now
         self.ledger.overdue(now)
         self.requests.overdue(now)
         self.parked.overdue(now)
@@ -192,6 +208,12 @@ class BrokerCore:
         self.registry.check()
 
     check_touched = touched.check_touched
+
+    def audit(self, on: bool) -> None:
+        """Whether each call that ends is put down."""
+        if on != (self.ledger.trail is not None):
+            self._trail = Trail(self._out, self.ledger.before) if on else None
+            self.ledger.trail = self.recovery.record.trail = self._trail
 
     def _out(self, effect: AnyEffect) -> None:
         self._effects.append(effect)
@@ -230,11 +252,14 @@ class BrokerCore:
                 self.requests.hints.told(event, now)
                 self.ledger.fresh.forget(event.key)
                 self._told(self.registry.learn(event))
+                if self.registry.pins.known:
+                    self.requests.look_at_held()
                 self.recovery.moved()
                 self._moved(now, event.key)
             case PoolChanged():
                 self._pool_changed(event, now)
             case SourceRead():
+                self.registry.pins.read(event.pins)
                 self._told(self.sources.read(event))
                 self._follow()
                 for each in self.sessions.values():
@@ -244,8 +269,12 @@ class BrokerCore:
             case SourceDropped():
                 self._told(self.sources.drop(event.source))
                 self.linking.say_wanted()
+            case PinsApproved():
+                self._told(self.registry.approve(event.pin, event.tools))
+                self.requests.moved(now)
             case LimitsRead():
                 self.ledger.bounds = event.bounds
+                self.audit(event.audits)
                 self.ledger.quotas.limit(event.bounds.profiles)
                 self.requests.list_wait_s = event.list_wait_s
                 for each in self.sessions.values():
@@ -364,6 +393,8 @@ class BrokerCore:
 
     def _move(self, session: Session, event: SessionMoved, now: float) -> None:
         """Its configuration comes from another source: nothing of it is lost, but it is served elsewhere."""
+        if self.ledger.trail is not None:
+            self.ledger.trail.forget(session)
         session.rooting = False
         session.source = event.source
         if (session.asking or session.stateless) and not session.control:
@@ -404,6 +435,7 @@ class BrokerCore:
 
     def _follow(self) -> None:
         """Other scopes are in force, or other pools wanted: sessions go along, the supervisor is told."""
+        self.registry.meet()
         moved = self.outlook.follow(self.sessions.values())
         self.linking.say_wanted()
         self._led(moved)

@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
+from carpool_broker.core.approval import PinId
 from carpool_broker.core.events import Notice, RunId
 from carpool_protocol.ids import ABSENT, AskId, CallId, Epoch, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.messages import (
@@ -332,6 +333,53 @@ class EndHook(Effect, frozen=True):
     hook: str
 
 
+class KeepPins(Effect, frozen=True):
+    """What is approved of a pinned server is another set of definitions: keep it (`pins`)."""
+
+    pin: PinId
+
+
+class Who(Struct, frozen=True):
+    """Whose call it was, as far as that is known. Many records share one."""
+
+    session: SessionId
+    agent: str = ""
+    pid: int = 0
+    carrier: str = ""
+    principal: str = ""
+    profile: str = ""
+
+
+class Audited(Effect, frozen=True):
+    """A call has ended: put that down, before its answer leaves."""
+
+    who: Who
+    call: CallId
+    method: str
+    """Empty: an earlier broker knew it."""
+    server: ServerName
+    """Empty: it went to none."""
+    key: PoolKey
+    target: str
+    """The server's own name, or the URI without what may be a value; the agent's spelling where no server was
+    found.
+    """
+    outcome: str
+    """`ok` and `error`: the server's own answer, a result or a JSON-RPC error. `kept`: a result that was read
+    a moment ago. `task`: it goes on as one. `cancelled`. `input_required`: the server has ended it, and wants
+    its user to be somewhere first. `unclaimed`: its agent did not come back to a later broker. Else the slug
+    of a fault.
+    """
+    delivered: Literal["yes", "no", "maybe"]
+    duration_s: float = -1.0
+    """Since its request came; below zero: not known."""
+    bytes_in: int = 0
+    trace: str = ""
+    """The trace id that its agent gave (W3C); empty: none."""
+    body: Payload = ABSENT
+    """The answer, for its size and for whether a tool says in it that it has failed."""
+
+
 class Note(Effect, frozen=True):
     """A line for the broker's log."""
 
@@ -367,6 +415,8 @@ OwnEffect = (
     | LetGo
     | RunHook
     | EndHook
+    | Audited
+    | KeepPins
     | Note
     | End
 )

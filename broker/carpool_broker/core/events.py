@@ -11,6 +11,7 @@ from typing import Literal, NewType
 
 from msgspec import Struct
 
+from carpool_broker.core.approval import Approved, PinId
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.declared import Asker, Capabilities
 from carpool_broker.core.listing import Family
@@ -97,6 +98,8 @@ class SourceRead(Event, frozen=True, kw_only=True):
     """What pools of this source told an earlier carpool, as far as it is on disk."""
     disabled: dict[ServerName, Off] = {}
     """Servers of this source that are switched off."""
+    pins: dict[PinId, Approved | None] = {}
+    """What is approved of its pinned servers, as far as it is on disk; None: nothing ever was."""
 
 
 class SourceDropped(Event, frozen=True):
@@ -110,6 +113,8 @@ class LimitsRead(Event, frozen=True):
 
     bounds: Bounds
     list_wait_s: float
+    audits: bool = False
+    """Each call that ends is put down (`trail`)."""
 
 
 class HookRule(Struct, frozen=True, kw_only=True):
@@ -142,6 +147,14 @@ class HookAnswered(Event, frozen=True):
     """Of a denial: the hook's, one short line. Of a failure: ours."""
     body: Payload = ABSENT
     """Of a rewriting, and sound: an object like `RunHook.arguments`, or the result."""
+
+
+class PinsApproved(Event, frozen=True):
+    """The user approves these tools of a pinned server, as they are now."""
+
+    pin: PinId
+    tools: dict[str, str]
+    """By their own names: the digests of the definitions that were shown."""
 
 
 class AgentCame(Event, frozen=True, kw_only=True):
@@ -427,6 +440,7 @@ OwnEvent = (
     | LimitsRead
     | HooksRead
     | HookAnswered
+    | PinsApproved
     | AgentCame
     | AgentEvent
     | SupervisorCame

@@ -28,10 +28,11 @@ from carpool_broker.core.quotas import Quota, Quotas
 from carpool_broker.core.replies import answer as answer_to
 from carpool_broker.core.replies import is_keepable
 from carpool_broker.core.session import IN_FLIGHT, Owed, Session
+from carpool_broker.core.trail import Reached, Trail
 from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.fault_kinds import KINDS
 from carpool_protocol.faults import fault, fault_of, for_method
-from carpool_protocol.ids import CallId, PoolKey, RawJson, SessionId, call_name, call_of, part_of
+from carpool_protocol.ids import ABSENT, CallId, PoolKey, RawJson, SessionId, call_name, call_of, part_of
 from carpool_protocol.link_codec import MESSAGE_BYTES
 from carpool_protocol.messages import (
     Answered,
@@ -68,6 +69,8 @@ class Ledger:
         """What was read a moment ago and is current still."""
         self.aftermath: Aftermath | None = None
         """Of calls of the stateless era; there are none before it is set."""
+        self.trail: Trail | None = None
+        """Where an audit is kept."""
         self.arguments = Arguments()
         self.unread = Unread(out)
         self.hooks: HookPoints | None = None
@@ -94,6 +97,8 @@ class Ledger:
         call = CallId(self.before + self.opened)
         owed = self.calls[call] = session.owed[asked.id] = Owed(call, session, asked)
         session.calls += 1
+        if self.trail is not None:
+            self.trail.began(owed)
         self.arguments.enter(owed)
         return owed
 
@@ -188,6 +193,10 @@ class Ledger:
             self.aftermath.leaves(owed)
             call = stateless_call(owed, self.states.get(owed.key))
         self.credit_bytes = (self.credit_bytes or 0) - owed.size_bytes - MESSAGE_BYTES
+        if self.trail is not None:
+            named = self.trail.named(call)
+            self.credit_bytes -= len(named.meta) - len(call.meta)
+            call = named
         self.backstops.arm(owed.call, now, self.backstop_s.get(owed.key, 1800.0))
         self._out(call)
 
@@ -253,6 +262,8 @@ class Ledger:
                 self.fail(owed, "needs_url")
                 self.pump(session, now)
                 return
+            if self.trail is not None:
+                self.trail.answered(owed, answer.body, is_error=answer.is_error)
             self.close(owed)
             if owed.edit or asked.own:
                 self._out(answer_to(owed, is_error=answer.is_error, body=answer.body))
@@ -292,8 +303,11 @@ class Ledger:
             if begun is None:
                 self.fail(owed, "bad_answer", "It is a task, and the agent knows of no tasks.")
             else:
+                self.note_end(owed, "task", "yes", begun.body)
                 self.give(owed, begun)
         elif not answer.urls_first:
+            if self.trail is not None:
+                self.trail.answered(owed, answer.body, is_error=answer.is_error)
             self.give(owed, Outcome(answer.is_error, answer.body, answer.ttl_ms, answer.public))
         elif not asked.by.capabilities.url or not answer.urls:
             self.fail(owed, "needs_url")
@@ -322,7 +336,9 @@ class Ledger:
             if self.hooks is not None:
                 self.hooks.ended(owed, failure.fault)
             said = fault_of(failure, server=owed.server, tool=owed.tool, call=call_name(owed.call))
-            self.give(owed, Outcome(*for_method(said, owed.asked.said)))
+            outcome = Outcome(*for_method(said, owed.asked.said))
+            self.note_end(owed, said.slug, said.delivered, outcome.body)
+            self.give(owed, outcome)
         self.pump(owed.session, now)
 
     def progressed(self, progress: Progressed) -> None:
@@ -349,10 +365,17 @@ class Ledger:
         said = fault(
             slug, detail=detail, retry_after_s=retry_after_s, server=owed.server, tool=owed.tool, call=call
         )
-        self.give(owed, Outcome(*for_method(said, owed.asked.said)))
+        outcome = Outcome(*for_method(said, owed.asked.said))
+        self.note_end(owed, slug, said.delivered, outcome.body)
+        self.give(owed, outcome)
+
+    def note_end(self, owed: Owed, outcome: str, delivered: Reached, body: RawJson = ABSENT) -> None:
+        """For the audit: it ends like this. Of a server's own answer the trail is told itself."""
+        if self.trail is not None:
+            self.trail.ended(owed, outcome, delivered, body)
 
     def give(self, owed: Owed, outcome: Outcome) -> None:
-        """End a call like this."""
+        """End a call like this, of which the audit has been told."""
         self.close(owed)
         if not owed.parked:
             self.say(owed, outcome)
@@ -376,6 +399,8 @@ class Ledger:
 
     def drop(self, owed: Owed, reason: str) -> None:
         """Nobody waits for this call any more: it is cancelled."""
+        if self.trail is not None:
+            self.trail.dropped(owed)
         if owed.stage == "sent":
             owed.session.called.add(owed.server)
             self._out(CancelCall(owed.call, reason))
@@ -389,6 +414,8 @@ class Ledger:
             self.drop(owed, "the agent is gone")
         self._stalled.pop(session.id, None)
         self.unread.forget(session)
+        if self.trail is not None:
+            self.trail.forget(session)
 
     def adopt(self, owed: Owed, call: CallId, now: float) -> None:
         """What came back is this call, which is at the supervisor under the number of an earlier broker."""

@@ -37,6 +37,15 @@ class ViewTool(Struct, frozen=True):
     """The whole tool object, with the qualified name in place of the server's."""
 
 
+class UnverifiedTool(ViewTool, frozen=True):
+    """One of a pinned server that has not told by itself what it offers: it is not called before that."""
+
+
+def unverified(tool: ViewTool) -> UnverifiedTool:
+    """The same, of a server that has not told."""
+    return UnverifiedTool(tool.qualified, tool.server, tool.tool, tool.key, tool.definition)
+
+
 class ViewPrompt(Struct, frozen=True):
     """One prompt as the agents of a scope see it."""
 

@@ -9,6 +9,7 @@ Invariant (`check`): a session looks through the scope that is in force for it.
 Knows nothing of: what waits, and for whom.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -139,6 +140,13 @@ class Outlook:
         missing += [f"{server} (awaits trust: `carpool trust`)" for server in untrusted[:NAMED_UNTRUSTED]]
         if len(untrusted) > NAMED_UNTRUSTED:
             missing.append(f"{len(untrusted) - NAMED_UNTRUSTED} more that await trust")
+        held = Counter(server for server, _ in view.held)
+        if held:
+            each = ", ".join(f"{count} of {server}" for server, count in sorted(held.items()))
+            parts.append(
+                f"Tools that are held back until the user approves them: {each}. The user can run "
+                "`carpool pin diff SERVER`."
+            )
         if missing:
             parts.append(f"Not available now: {', '.join(missing)}. The user can run `carpool status`.")
         return "\n\n".join(parts)

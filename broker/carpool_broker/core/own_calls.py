@@ -46,9 +46,12 @@ class OwnCalls:
         if tool.kind in REDIRECTED:
             problem = asked.own[0].problem if asked.own else ""
             said = fault("bad_params", detail=problem or f"{tool.qualified} calls tools of servers.")
-            self._ledger.give(owed, Outcome(False, as_tool_result(said)))
+            outcome = Outcome(False, as_tool_result(said))
+            self._ledger.note_end(owed, said.slug, said.delivered, outcome.body)
+            self._ledger.give(owed, outcome)
             return
         self._hints.renew(view, now)
+        self._ledger.note_end(owed, "ok", "no")
         self._ledger.close(owed)
         self._out(
             AnswerOwn(

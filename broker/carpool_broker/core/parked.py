@@ -167,6 +167,7 @@ class Parked:
         if waits:
             self.gathering.disarm(owed.call)
             self._ledger.park(owed)
+        self._ledger.note_end(owed, "input_required", "yes")
         self._ledger.close(owed)  # takes the questions of the call along
         found = self._round(owed)
         found.again = True

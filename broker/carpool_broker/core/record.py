@@ -13,6 +13,7 @@ Knows nothing of: who is here, what becomes of a request.
 from collections.abc import Callable, Iterator
 
 from carpool_broker.core.effects import AnyEffect, LetGo
+from carpool_broker.core.trail import Trail
 from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.ids import CallId, RawJson, ServerName, SessionId
 from carpool_protocol.messages import CancelCall, Recorded, RecordedCall, Written
@@ -23,6 +24,8 @@ class Record:
 
     def __init__(self, out: Callable[[AnyEffect], None]) -> None:
         self._out = out
+        self.trail: Trail | None = None
+        """Where an audit is kept."""
         self.awaited: dict[SessionId, list[ServerName]] = {}
         """Sessions that are not back, and of which servers they hold something."""
         self.gone: set[SessionId] = set()
@@ -84,6 +87,8 @@ class Record:
     def release(self, call: RecordedCall, reason: str) -> None:
         """Nobody wants it."""
         self.take(call)
+        if self.trail is not None:
+            self.trail.released(call)
         if call.ended:
             self._out(Written([call.call]))
         else:
@@ -96,6 +101,8 @@ class Record:
         """
         self.take(call)
         if not call.ended:
+            if self.trail is not None:
+                self.trail.released(call)
             self._out(CancelCall(call.call, reason, answered=True))
         self._out(LetGo(call.session, call.call))
 

@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from carpool_broker.core import views
+from carpool_broker.core.approval import PinId
 from carpool_broker.core.listing import (
     FAMILIES,
     KEPT_VERSIONS,
@@ -27,9 +28,10 @@ from carpool_broker.core.listing import (
     Paging,
 )
 from carpool_broker.core.offers import Shelf
+from carpool_broker.core.pins import HeldTool, Pins, Why
 from carpool_broker.core.resources import Route
 from carpool_broker.core.scope import Scope
-from carpool_broker.core.view import View
+from carpool_broker.core.view import Held, UnverifiedTool, View, ViewTool
 from carpool_protocol.faults import InvariantBroken
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson
 from carpool_protocol.messages import Catalog, ToolOffer
@@ -63,6 +65,7 @@ class Registry:
         self._kept: dict[PoolKey, Shelf] = {}
         """Told to an earlier carpool."""
         self._hidden: set[PoolKey] = set()
+        self.pins = Pins()
         self._scopes: dict[Scope, _Seen] = {}
         self._scopes_of: dict[PoolKey, dict[Scope, None]] = {}
 
@@ -79,6 +82,8 @@ class Registry:
         if former is not None and former.catalog == catalog:
             return {}
         shelf = self._shelves[catalog.key] = Shelf(catalog)
+        for pin in self._pins_of(catalog.key) if self.pins.known else ():
+            self.pins.met(pin, shelf.offers["tools"])
         shown = former or self._kept.get(catalog.key)
         touched = views.ALL if shown is None else shelf.inherit(shown)
         if any(scope.offline_of(catalog.key) is not None for scope in self._scopes_of.get(catalog.key, ())):
@@ -145,6 +150,50 @@ class Registry:
             if it.key in shelves
         }
 
+    # --- what of it is approved ------------------------------------------------------------------------
+
+    def _pins_of(self, key: PoolKey) -> set[PinId]:
+        entries = [entry for scope in self._scopes_of.get(key, ()) for entry in scope.servers]
+        return {entry.pin for entry in entries if entry.pin and entry.key == key}
+
+    def pinned(self) -> dict[PinId, list[PoolKey]]:
+        """The pinned servers of retained scopes, and their pools."""
+        found: dict[PinId, list[PoolKey]] = {}
+        for key in sorted(self._scopes_of):
+            for pin in sorted(self._pins_of(key)):
+                found.setdefault(pin, []).append(key)
+        return found
+
+    def meet(self) -> None:
+        """A source was read: servers that have told their tools before they were pinned are met now."""
+        if None in self.pins.known.values():
+            for pin, keys in self.pinned().items():
+                for key in keys:
+                    if key in self._shelves:
+                        self.pins.met(pin, self._shelves[key].offers["tools"])
+
+    def held_of(self, pin: PinId) -> list[HeldTool]:
+        """What is held of this pinned server, in all its pools; of tools of one name the first."""
+        found: dict[str, HeldTool] = {}
+        for key in self.pinned().get(pin, ()):
+            shelf = self._shelves.get(key) or self._kept.get(key)
+            for each in self.pins.described(pin, shelf.offers["tools"] if shelf is not None else {}):
+                found.setdefault(each.tool, each)
+        return [found[tool] for tool in sorted(found)]
+
+    def approve(self, pin: PinId, wanted: Mapping[str, str]) -> Changes:
+        """See `Pins.approve`. Returns as `learn`."""
+        keys = self.pinned().get(pin, [])
+        changes: Changes = {}
+        for key in keys:
+            shelf = self._shelves.get(key) or self._kept.get(key)
+            if shelf is not None:
+                self.pins.approve(pin, shelf.offers["tools"], wanted)
+        for key in keys:
+            for scope, families in self._look_again(key, frozenset({"tools"})).items():
+                changes[scope] = changes.get(scope, frozenset()) | families
+        return changes
+
     # --- who looks ---------------------------------------------------------------------------------------
 
     def retain(self, scope: Scope) -> View:
@@ -195,8 +244,9 @@ class Registry:
 
     def _stock(self, scope: Scope) -> views.Stock:
         """A pool's own word counts, unless it is away and a file speaks for its tools."""
-        if not self._kept and all(entry.offline is None for entry in scope.servers):
+        if not self._kept and all(entry.offline is None and not entry.pin for entry in scope.servers):
             return views.Stock(self._shelves, self._hidden)
+        held: dict[PoolKey, Mapping[str, Why]] = {}
         shelves: dict[PoolKey, Shelf] = {}
         by_file: set[PoolKey] = set()
         hearsay: set[PoolKey] = set()
@@ -204,6 +254,8 @@ class Registry:
             key = entry.key
             told = self._shelves.get(key)
             shelf = told or self._kept.get(key)
+            if entry.pin and shelf is not None and (why := self.pins.held(entry.pin, shelf.offers["tools"])):
+                held[key] = why
             if entry.offline is not None and (told is None or key in self._hidden):
                 shelf = _by_file(entry.key, entry.offline, shelf)
                 by_file.add(key)
@@ -211,7 +263,7 @@ class Registry:
                 shelves[key] = shelf
                 if told is None:
                     hearsay.add(key)
-        return views.Stock(shelves, self._hidden, frozenset(hearsay), frozenset(by_file))
+        return views.Stock(shelves, self._hidden, frozenset(hearsay), frozenset(by_file), held)
 
     def _see(self, scope: Scope, former: View | None, touched: frozenset[Family]) -> View:
         return views.make_view(
@@ -276,7 +328,16 @@ class Registry:
         assert view.instructions == afresh.instructions
         assert view.left_out == afresh.left_out
         assert view.capabilities() == afresh.capabilities()
-        assert all(view.resolve(name) == tool for name, tool in view.tool_names.by_name.items())
+        assert view.held == afresh.held
+        for tool in view.tools:
+            found = view.resolve(tool.qualified)
+            assert isinstance(found, ViewTool), "a listed name leads nowhere"
+            assert (found.key, found.tool) == (tool.key, tool.tool), "a listed name leads elsewhere"
+        for name, tool in view.tool_names.by_name.items():
+            found = view.resolve(name)
+            if not isinstance(found, UnverifiedTool):  # what it says itself may be what was approved
+                is_held = (tool.server, tool.tool) in view.held
+                assert isinstance(found, Held) == is_held, "a tool is held, and is not"
         assert all(view.resolve_prompt(name) == it for name, it in view.prompt_names.by_name.items())
         for resource in view.resources:
             there = view.uris.route(resource.shown)

@@ -24,7 +24,7 @@ from carpool_broker.core.outward import needed
 from carpool_broker.core.own_calls import OwnCalls
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.replies import READ, is_keepable, refusal
-from carpool_broker.core.routing import NoTarget, Target, find, may_still, meant, of_profile
+from carpool_broker.core.routing import HELD, NoTarget, Target, find, may_still, meant, of_profile
 from carpool_broker.core.session import UNDER_WAY, Owed, Session
 from carpool_broker.core.tasks import Tasks
 from carpool_broker.core.view import OwnTool, View, ViewTool
@@ -43,6 +43,9 @@ _FAMILIES: Final[dict[str, Feature]] = {
     "resources/read": "resources",
     "completion/complete": "completions",
 }
+
+
+UNTOLD: Final = "Its tools are pinned, and it has not told yet what they are now."
 
 
 class Requests:
@@ -146,11 +149,16 @@ class Requests:
                 return
         found = find(view, asked.method, asked.name)
         if patient and self._may_change(owed.session, view, found):
-            if self._waits(owed, view, now) and isinstance(found, NoTarget):
-                self._outlook.verify(view, found.suspects)
+            if self._waits(owed, view, now):
+                suspects = found.suspects if isinstance(found, NoTarget) else (found.key,)
+                self._outlook.verify(view, suspects)
             return
         if isinstance(found, Target):
             owed.server, owed.target, owed.key = found.server, found.subject, found.key
+            if not found.verified:
+                self._resolved(owed)
+                self._ledger.fail(owed, "unavailable", UNTOLD, retry_after_s=1.0)
+                return
             if asked.method != READ or not self._is_current(owed, view, now):
                 self._enter(owed, view, now)
             return
@@ -180,6 +188,8 @@ class Requests:
         if isinstance(found, Target):
             if found.server in self._outlook.unrooted(session):
                 return True
+            if not found.verified:
+                return not self._outlook.is_settled(found.key)
             if found.final or not self._outlook.unsettled(session, view):
                 return False
         elif self._outlook.unrooted(session):
@@ -197,6 +207,7 @@ class Requests:
             return False
         self._resolved(owed)
         owed.edit = needed(view, owed.key, owed.version)
+        self._ledger.note_end(owed, "kept", "no", current.body)
         self._ledger.give(owed, Outcome(False, current.body, current.ttl_ms, current.public))
         return True
 
@@ -354,6 +365,15 @@ class Requests:
         for owed in session.owed.values():
             self._resolved(owed)
         self.interests.forget(session.id)
+
+    def look_at_held(self) -> None:
+        """Catalogs of pinned servers came: what waits for a tool that is held now is refused."""
+        for session in self._sessions.values():
+            held = self._outlook.view(session).held if session.waiting else {}
+            for owed in list(session.waiting) if held else ():
+                why = held.get((owed.server, owed.target)) if owed.asked.method == TOOLS_CALL else None
+                if why is not None:
+                    self._ledger.fail(owed, "quarantined", HELD[why])
 
     def refuse_waiting(self) -> None:
         """No call leaves any more: those that wait for that, and that nobody says again, are answered."""

@@ -6,16 +6,36 @@ what to say when nothing fits, and what a request is called that ends before its
 Knows nothing of: waiting for catalogs, who is away, sessions.
 """
 
+from collections.abc import Mapping
+from typing import Final
+
 from msgspec import Struct
 
 from carpool_broker.core.own_tools import OURS
+from carpool_broker.core.pins import Why
 from carpool_broker.core.resources import Route, Unroutable
 from carpool_broker.core.scope import Scope
-from carpool_broker.core.view import BadRef, CompletionTarget, Denied, OwnTool, View, ViewPrompt, ViewTool
+from carpool_broker.core.view import (
+    BadRef,
+    CompletionTarget,
+    Denied,
+    Held,
+    OwnTool,
+    UnverifiedTool,
+    View,
+    ViewPrompt,
+    ViewTool,
+)
 from carpool_protocol.content import text_of
 from carpool_protocol.faults import TOOLS_CALL
 from carpool_protocol.ids import PoolKey, RawJson, ServerName
 from carpool_protocol.names import Ambiguous, Unknown
+
+HELD: Final[Mapping[Why, str]] = {
+    "new": "It is new.",
+    "changed": "It has changed.",
+    "unreadable": "What was approved cannot be read any more.",
+}
 
 
 class Target(Struct, frozen=True):
@@ -27,6 +47,8 @@ class Target(Struct, frozen=True):
     """The name, URI or reference in the server's own spelling."""
     final: bool = True
     """False: a catalog that is still unknown might turn out to be a better place."""
+    verified: bool = True
+    """False: its server is pinned, and has not told yet what it offers."""
 
 
 class NoTarget(Struct, frozen=True, kw_only=True):
@@ -70,10 +92,12 @@ def _named(
     view: View,
     method: str,
     subject: str,
-    found: ViewTool | OwnTool | ViewPrompt | Ambiguous | Denied | Unknown,
+    found: ViewTool | OwnTool | ViewPrompt | Ambiguous | Denied | Held | Unknown,
 ) -> Target | NoTarget:
     fault = "unknown_tool" if method == TOOLS_CALL else "unknown_prompt"
     match found:
+        case UnverifiedTool():
+            return Target(found.server, found.key, found.tool, final=False, verified=False)
         case ViewTool():
             return Target(found.server, found.key, found.tool, final=_stays(view, subject, found))
         case ViewPrompt():
@@ -84,6 +108,9 @@ def _named(
             return NoTarget(fault=fault, detail=_which(found))
         case Denied():
             return _denied(found)
+        case Held():
+            detail = HELD[found.why]
+            return NoTarget(fault="quarantined", detail=detail, server=found.server, subject=found.tool)
         case Unknown():
             suspects = view.suspects(subject, "tools" if method == TOOLS_CALL else "prompts")
             if not suspects and (barring := view.scope.barring(subject)):

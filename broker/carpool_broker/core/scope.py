@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
+from carpool_broker.core.approval import NO_PIN, PinId
 from carpool_broker.core.rights import ALL_RIGHTS, Rights
 from carpool_protocol.capability import Kind
 from carpool_protocol.ids import PoolKey, ServerName
@@ -32,6 +33,8 @@ class ScopeEntry(Struct, frozen=True, kw_only=True, cache_hash=True):
     """Shell patterns; stronger than `tools_allow`."""
     max_tools: int | None = None
     """So many of its tools are listed; the others can be called. None: all are."""
+    pin: PinId = NO_PIN
+    """What the approval of its tools goes by; empty: it is not pinned."""
     tags: tuple[str, ...] = ()
     stranger: bool = False
     """It is a project's, has the name of a server of the user's, and the user was not told so when he was

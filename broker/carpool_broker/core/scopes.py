@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from carpool_broker.core.approval import pin_of
 from carpool_broker.core.launches import Launch, Surroundings, decided, launch_of, settled
 from carpool_broker.core.run_name import run_name
 from carpool_broker.core.scope import ScopeEntry
@@ -190,6 +191,7 @@ def _entry(config: Config, server: ServerConfig, key: PoolKey) -> ScopeEntry:
         tools_allow=server.tools_allow,
         tools_deny=server.tools_deny,
         max_tools=server.max_tools,
+        pin=pin_of(server),
         tags=server.tags,
         offline=server.offline,
     )

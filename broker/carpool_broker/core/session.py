@@ -50,7 +50,7 @@ class Owed:
 
     __slots__ = (
         "asked", "call", "edit", "heard", "instance", "key", "latest", "parked", "rounds", "server",
-        "session", "size_bytes", "speaker", "stage", "target", "task", "tasks",
+        "session", "since", "size_bytes", "speaker", "stage", "target", "task", "tasks",
     )  # fmt: skip
 
     def __init__(self, call: CallId, session: "Session", asked: AgentCalled) -> None:
@@ -59,6 +59,8 @@ class Owed:
         self.asked = asked
         """The request that waits for the answer: of a call with rounds, the last one."""
         self.stage: Stage = "unresolved"
+        self.since = -1.0
+        """When its request came; below zero where no trail is kept."""
         self.key = _NO_KEY
         self.server = _NO_SERVER
         self.target = ""

@@ -139,7 +139,7 @@ class Sources:
         moved = False
         for lane in source.lanes.values():
             entries: list[ScopeEntry] = []
-            old = {entry.server: entry.key for entry in lane.in_force.servers}
+            old = {entry.server: entry for entry in lane.in_force.servers}
             lane.replacing = {}
             for entry in self._goals(goal, lane):
                 used.add(entry.key)
@@ -168,10 +168,11 @@ class Sources:
                 key = twin.key if lane.asking else self._twins.serving(key)
             yield entry if key == entry.key else replace(entry, key=key)
 
-    def _entry(self, source: Source, lane: Lane, entry: ScopeEntry, before: PoolKey | None) -> ScopeEntry:
+    def _entry(self, source: Source, lane: Lane, entry: ScopeEntry, former: ScopeEntry | None) -> ScopeEntry:
         """What is in force of this goal now."""
-        if before is None or before == entry.key:
+        if former is None or former.key == entry.key:
             return entry
+        before = former.key
         if not _are_twins(source.goal, before, entry.key):
             others = source.before.get(entry.key, ())
             source.before[entry.key] = (before, *(key for key in others if key != before))
@@ -179,7 +180,7 @@ class Sources:
             source.before[before] = tuple(key for key in back if key != entry.key)
         if entry.server not in source.goal.stop_first and self._must_wait(before, entry.key):
             lane.replacing[entry.server] = entry.key
-            return replace(entry, key=before)
+            return replace(entry, key=before, pin=former.pin)  # it is met by what it runs itself
         return entry
 
     def _must_wait(self, old: PoolKey, new: PoolKey) -> bool:

@@ -19,8 +19,9 @@ from msgspec import Struct
 
 from carpool_broker.core.listing import FAMILIES, BadCursor, Family, History, Page
 from carpool_broker.core.name_table import Denied, NameTable
-from carpool_broker.core.offers import ViewPrompt, ViewResource, ViewTool
+from carpool_broker.core.offers import UnverifiedTool, ViewPrompt, ViewResource, ViewTool, unverified
 from carpool_broker.core.own_tools import OwnTool
+from carpool_broker.core.pins import Why
 from carpool_broker.core.resources import Route, Unroutable, UriTable
 from carpool_broker.core.scope import Scope
 from carpool_protocol.content import at, text_of
@@ -28,17 +29,19 @@ from carpool_protocol.downgrade import NEWEST, tool_edit
 from carpool_protocol.ids import PoolKey, RawJson, ServerName
 from carpool_protocol.jsonrpc import quote
 from carpool_protocol.messages import Feature
-from carpool_protocol.names import Ambiguous, Resolver, Unknown, may_be_of
+from carpool_protocol.names import Ambiguous, Resolver, Tool, Unknown, may_be_of
 
 __all__ = [  # what a view is asked for and answers
     "BadCursor",
     "BadRef",
     "CompletionTarget",
     "Denied",
+    "Held",
     "OwnTool",
     "Page",
     "Route",
     "Unroutable",
+    "UnverifiedTool",
     "View",
     "ViewPrompt",
     "ViewResource",
@@ -66,14 +69,24 @@ class BadRef(Struct, frozen=True):
     text: str
 
 
+class Held(Struct, frozen=True):
+    """The tool exists and is not approved as it is now (fault `quarantined`)."""
+
+    server: ServerName
+    tool: str
+    why: Why
+
+
 class View:
     """What a scope sees."""
 
     __slots__ = (
         "_by_name",
         "_features",
+        "_untold",
         "away",
         "hearsay",
+        "held",
         "instructions",
         "left_out",
         "lists",
@@ -100,6 +113,8 @@ class View:
         unknown: frozenset[PoolKey],
         away: frozenset[PoolKey],
         hearsay: frozenset[PoolKey],
+        held: Mapping[Tool, Why],
+        untold: frozenset[PoolKey],
         instructions: str,
         features: frozenset[Feature],
         left_out: int = 0,
@@ -115,6 +130,10 @@ class View:
         """Pools that were hidden: their offers are not listed, and there is nothing to wait for."""
         self.hearsay = hearsay
         """Pools whose offers are known from a file only, ours or the user's: the server may offer others."""
+        self.held = held
+        """Tools of pinned servers that are not approved: not listed, and no spelling leads to them."""
+        self._untold = untold
+        """Pools of pinned servers that have not told by themselves."""
         self.instructions = instructions
         """What the servers that are not away say about themselves, merged."""
         self._features = features
@@ -126,9 +145,14 @@ class View:
         """The tools of servers that are not away, in order: what is listed, or is found by our own tools."""
         self.own = own
         """Tools of our own that are listed, by name."""
-        self._by_name: Mapping[str, ViewTool | OwnTool] = (
-            {**tool_names.by_name, **own} if own else tool_names.by_name
-        )
+        by_name = tool_names.by_name
+        if held or untold:
+            by_name = {
+                name: tool
+                for name, tool in by_name.items()
+                if (tool.server, tool.tool) not in held and tool.key not in untold
+            }
+        self._by_name: Mapping[str, ViewTool | OwnTool] = {**by_name, **own} if own else by_name
 
     # --- lists ---------------------------------------------------------------------------------------------
 
@@ -171,10 +195,20 @@ class View:
         """All spellings of all tools let through."""
         return self.tool_names.resolver
 
-    def resolve(self, spelling: str) -> ViewTool | OwnTool | Ambiguous | Denied | Unknown:
+    def resolve(self, spelling: str) -> ViewTool | OwnTool | Ambiguous | Denied | Held | Unknown:
         """The tool that `spelling` means. A qualified name costs one dictionary lookup."""
         tool = self._by_name.get(spelling)
-        return tool if tool is not None else self.tool_names.resolve(spelling)
+        if tool is not None:
+            return tool
+        found = self.tool_names.resolve(spelling)
+        if isinstance(found, ViewTool) and found.key in self._untold:
+            return unverified(found)
+        if self.held:
+            if isinstance(found, ViewTool) and (why := self.held.get((found.server, found.tool))):
+                return Held(found.server, found.tool, why)
+            if isinstance(found, Denied) and (why := self.held.get((found.server, found.name))):
+                return Held(found.server, found.name, why)
+        return found
 
     def resolve_prompt(self, spelling: str) -> ViewPrompt | Ambiguous | Denied | Unknown:
         """The prompt that `spelling` means."""

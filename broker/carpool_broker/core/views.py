@@ -21,6 +21,7 @@ from carpool_broker.core.listing import FAMILIES, Entry, Family, History, Paging
 from carpool_broker.core.name_table import NameTable
 from carpool_broker.core.offers import Shelf, ViewPrompt, ViewResource, ViewTool
 from carpool_broker.core.own_tools import OwnTool, own_tools
+from carpool_broker.core.pins import Why
 from carpool_broker.core.resources import Listed, UriTable
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_broker.core.view import NO_OWN, View
@@ -67,6 +68,8 @@ class Stock(Struct, frozen=True):
     """Pools that have not told by themselves what is on their shelf."""
     by_file: frozenset[PoolKey] = frozenset()
     """Pools whose tools are those of a `tools_file`: these are listed whether the pool is away or not."""
+    held: Mapping[PoolKey, Mapping[str, Why]] = {}
+    """Tools that are not approved, by their own names."""
 
 
 Known = list[tuple[ScopeEntry, Shelf]]
@@ -96,11 +99,16 @@ def make_view(
         return versioned(family, before, tuple(it for it in offered if it.key not in hidden))
 
     if former is None or "tools" in touched:
-        tool_names = tool_table(scope, known)
+        held: Mapping[Tool, Why] = held_of(known, scope, stock)
+        tool_names = tool_table(scope, known, held)
         own: Mapping[str, OwnTool] = own_tools(
             tool_names.by_name, search=scope.search, resources=scope.resource_tools
         )
-        there = [it for it in tool_names.by_name.values() if it.key not in hidden or it.key in stock.by_file]
+        there = [
+            it
+            for it in tool_names.by_name.values()
+            if (it.key not in hidden or it.key in stock.by_file) and (it.server, it.tool) not in held
+        ]
         tools = tuple(there if scope.search else first_of(scope, there))
         left_out = len(there) - len(tools)
         if former is not None and former.tools == tools:
@@ -110,6 +118,7 @@ def make_view(
         tool_list = versioned("tools", None if former is None else former.lists[0], shown)
     else:
         tool_names, tools, own, tool_list = former.tool_names, former.tools, former.own, former.lists[0]
+        held = former.held
         left_out = former.left_out
     if former is None or "prompts" in touched:
         prompt_names = prompt_table(scope, known)
@@ -140,6 +149,8 @@ def make_view(
         unknown=keys.difference(hidden, shelves),
         away=keys.intersection(hidden),
         hearsay=keys & stock.hearsay,
+        held=held,
+        untold=frozenset(it.key for it in scope.servers if it.pin and it.key in stock.hearsay),
         instructions=instructions_of(scope, known, hidden),
         features=features_of_scope(scope, stock),
         left_out=left_out,
@@ -152,13 +163,30 @@ def known_of(scope: Scope, shelves: Mapping[PoolKey, Shelf]) -> Known:
     return [(it, shelves[it.key]) for it in entries if it.key in shelves]
 
 
-def tool_table(scope: Scope, known: Known) -> NameTable[ViewTool]:
-    """The names of all tools that the scope lets through."""
+def held_of(known: Known, scope: Scope, stock: Stock) -> dict[Tool, Why]:
+    """The tools that the scope would let through and that are not approved."""
+    if not stock.held:
+        return {}
+    return {
+        (entry.server, name): why
+        for entry, _ in known
+        if entry.pin
+        for name, why in stock.held.get(entry.key, {}).items()
+        if scope.permits("tool", entry, name)
+    }
+
+
+def tool_table(scope: Scope, known: Known, held: Mapping[Tool, Why]) -> NameTable[ViewTool]:
+    """The names of all tools that the scope lets through. One that is held keeps its name where it was
+    approved once, so that no other comes to be meant by it; a new one gets a name when it is approved.
+    """
     allowed: list[Tool] = []
     denied: list[Tool] = []
     for entry, shelf in known:
         for name in sorted(shelf.offers["tools"]):
-            (allowed if scope.permits("tool", entry, name) else denied).append((entry.server, name))
+            tool = (entry.server, name)
+            through = scope.permits("tool", entry, name) and held.get(tool, "changed") == "changed"
+            (allowed if through else denied).append(tool)
     by_server = {entry.server: (entry, shelf) for entry, shelf in known}
 
     def make(tool: Tool, qualified: str) -> ViewTool:

@@ -32,6 +32,13 @@ class SessionBounds(Struct, frozen=True, kw_only=True):
     slow_reader_s: float
 
 
+class AuditConfig(Struct, frozen=True, kw_only=True):
+    """What is put down of calls."""
+
+    on: bool
+    max_bytes: int
+
+
 class Token(Struct, frozen=True):
     """Who may come in over HTTP, under the name that it has in the file."""
 
@@ -101,6 +108,8 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     """`None`: the server's name."""
     description_prefix: bool | None
     """`None`: that of the file."""
+    pin: bool
+    """Tools whose definition is not the approved one are held back."""
     max_tools: int | None
     tags: tuple[str, ...]
     tools_file: str | None
@@ -221,6 +230,7 @@ class Config(Struct, frozen=True, kw_only=True):
     argument_budget_bytes: int
     unread_budget_bytes: int
     session: SessionBounds
+    audit: AuditConfig
     http: HttpConfig
     workspaces: dict[str, NamedWorkspace]
     """In the order of the file."""

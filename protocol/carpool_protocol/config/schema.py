@@ -25,7 +25,7 @@ Schema = dict[str, Any]
 
 _NAME = "^[A-Za-z0-9-]+(_[A-Za-z0-9-]+)*$"
 _LATE = {"switch", "count", "seconds"}
-_CHECKED_AT_ONCE = {"pool.min"}
+_CHECKED_AT_ONCE = {"pool.min", "pin"}
 _SWITCHED_OFF: Schema = {
     "type": "object",
     "properties": {"disabled": {"const": True}},

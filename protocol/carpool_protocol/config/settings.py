@@ -156,6 +156,19 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         30.0,
         "An agent that does not read what is written to it is dropped after this long.",
     ),
+    Setting(
+        key="audit.on",
+        field="audit.on",
+        kind="switch",
+        default=False,
+        text="Put down who called what, when, and what came of it, never values (docs/audit.md).",
+    ),
+    size(
+        "audit.max_bytes",
+        "audit.max_bytes",
+        64 * MiB,
+        "All files of the audit together; the oldest goes first.",
+    ),
     *HTTP_SETTINGS,
 )
 """Settings of the file as a whole. `mcpServers` is not a setting: it holds them."""

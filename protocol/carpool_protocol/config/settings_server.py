@@ -365,6 +365,14 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         text="`description_prefix` for this server alone.",
     ),
     Setting(
+        key="pin",
+        field="pin",
+        kind="switch",
+        default=False,
+        text="Hold back tools that are new, or whose definition has changed since the user approved them. "
+        "What the server lists first counts as approved (docs/security.md).",
+    ),
+    Setting(
         key="max_tools",
         field="max_tools",
         kind="count",

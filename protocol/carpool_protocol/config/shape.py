@@ -19,7 +19,7 @@ from carpool_protocol.config.hooks import HOOKS, read_hooks
 from carpool_protocol.config.jsonc import JsonValue, Parsed, parse
 from carpool_protocol.config.kinds import Refusal, kind_of, read_value
 from carpool_protocol.config.merge import least_instances
-from carpool_protocol.config.model import Config, HttpConfig, ServerConfig, SessionBounds
+from carpool_protocol.config.model import AuditConfig, Config, HttpConfig, ServerConfig, SessionBounds
 from carpool_protocol.config.named import WORKSPACES, read_workspaces
 from carpool_protocol.config.problems import ConfigProblem, KeyPath, did_you_mean, render_path
 from carpool_protocol.config.profiles import PROFILES, check_tokens, read_profiles
@@ -45,8 +45,8 @@ _USERS_OWN: Final = (
 )
 _OURS: Final = frozenset({key.split(".")[0] for key in (*_SERVER_KEYS, *SERVER_LATER)})
 _LATE: Final = frozenset({"switch", "count", "seconds"})
-_CHECKED_AT_ONCE: Final = frozenset({"pool.min"})
-"""Numbers that other rules of the file count with."""
+_CHECKED_AT_ONCE: Final = frozenset({"pool.min", "pin"})
+"""Numbers that other rules of the file count with, and what no agent's environment has a say in."""
 
 
 class Loaded(Struct, frozen=True):
@@ -175,11 +175,13 @@ class _Reading:
             return None
         lines = {path: line for path, line in self.lines.items() if path[:1] != (SERVERS,)}
         bounds = SessionBounds(**_under("session", fields))
+        audit = AuditConfig(**_under("audit", fields))
         return Config(
             file=self.file,
             servers=servers,
             unusable=self.unusable,
             session=bounds,
+            audit=audit,
             http=http,
             workspaces=workspaces,
             profiles=profiles,

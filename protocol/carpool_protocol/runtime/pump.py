@@ -26,6 +26,7 @@ import trio
 from carpool_protocol import private_files
 from carpool_protocol.journal import JOURNAL_ENTRIES, Journal
 from carpool_protocol.machine import FULL_CHECK_EVERY, Machine, Ticked
+from carpool_protocol.wallclock import unix_s
 
 E = TypeVar("E")
 F = TypeVar("F")
@@ -89,6 +90,16 @@ class Pump(Generic[E, F]):
             self._waiting.extend(events)
             return
         self._drain(events, self._machine.handle)
+
+    def story(self, subject: int | str, kind: type[int | str]) -> list[dict[str, Any]]:
+        """What the journal holds of this call, session or instance (`ids.CallId`, ...), oldest first:
+        `{at, event, effects}`, `at` in seconds since 1970.
+        """
+        offset = unix_s() - self._clock()
+        return [
+            {"at": entry.now + offset, "event": entry.event, "effects": entry.effects}
+            for entry in self._journal.story(subject, kind)
+        ]
 
     def settle(self) -> None:
         """The burst is over: have the timer sleep no longer than to the next deadline."""

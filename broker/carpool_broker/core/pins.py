@@ -1,0 +1,122 @@
+"""Which definitions of tools the user has approved, and which tools are held back because theirs is another.
+
+Owns, for each pinned server: the definitions that count as approved, and the judgement of a tool by them.
+What a server lists when it is met for the first time is approved as a whole (trust on first use); from then
+on a tool that is new or whose definition differs is held, until `carpool pin approve`. A tool that goes is no
+matter. Where what was approved cannot be read, everything is held. Of a definition that part counts which
+models read: name, title, description, schemas, annotations.
+
+Invariant: nothing is approved that its server has not said itself.
+Knows nothing of: views, files, sessions, what a server is run as (`approval`).
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from carpool_broker.core.approval import Approved, Definition, PinId
+from carpool_broker.core.effects import AnyEffect, KeepPins
+from carpool_protocol.ids import RawJson
+
+Why = Literal["new", "changed", "unreadable"]
+"""Why a tool is held: it is not among the approved; it is, as another; what was approved is not known."""
+
+MEMBERS: Final = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
+
+Definitions = Mapping[str, RawJson]
+"""By the server's own name of the tool."""
+
+
+class HeldTool(Struct, frozen=True):
+    """One tool that is held, for operators."""
+
+    tool: str
+    why: Why
+    before: str
+    """The approved definition; empty where there is none, or it was not kept."""
+    now: str
+    digest: str
+    """Of `now`."""
+
+
+class Pins:
+    """All pinned servers that are in use."""
+
+    def __init__(self) -> None:
+        self.out: Callable[[AnyEffect], None] = lambda _: None
+        self.known: dict[PinId, Approved | None] = {}
+        """None: the server has not been met."""
+
+    def read(self, found: Mapping[PinId, Approved | None]) -> None:
+        """These are in use. What is known already counts: it is never older than what is on disk."""
+        for pin, approved in found.items():
+            self.known.setdefault(pin, approved)
+
+    def met(self, pin: PinId, offers: Definitions) -> None:
+        """The server itself tells what it has: the first time all of that is approved."""
+        if pin in self.known and self.known[pin] is None:
+            self._approve(pin, {tool: defined(definition) for tool, definition in offers.items()})
+
+    def held(self, pin: PinId, offers: Definitions) -> dict[str, Why]:
+        """Which of these tools are held."""
+        approved = self.known.get(pin)
+        if approved is None:
+            return {}
+        if approved.damaged:
+            return dict.fromkeys(offers, "unreadable")
+        found: dict[str, Why] = {}
+        for tool, definition in offers.items():
+            before = approved.tools.get(tool)
+            if before is None:
+                found[tool] = "new"
+            elif before.digest != defined(definition).digest:
+                found[tool] = "changed"
+        return found
+
+    def described(self, pin: PinId, offers: Definitions) -> list[HeldTool]:
+        """The same, with both definitions."""
+        approved = self.known.get(pin)
+        before = {} if approved is None else approved.tools
+        return [
+            HeldTool(tool, why, before[tool].text if tool in before else "", now.text, now.digest)
+            for tool, why in self.held(pin, offers).items()
+            for now in (defined(offers[tool]),)
+        ]
+
+    def approve(self, pin: PinId, offers: Definitions, wanted: Mapping[str, str]) -> list[str]:
+        """Approve these tools, if their definition still is the one with this digest. Returns which."""
+        approved = self.known.get(pin)
+        tools = {} if approved is None or approved.damaged else dict(approved.tools)
+        done: list[str] = []
+        for tool, said in wanted.items():
+            if tool in offers and (now := defined(offers[tool])).digest == said:
+                tools[tool] = now
+                done.append(tool)
+        if done:
+            self._approve(pin, tools)
+        return done
+
+    def _approve(self, pin: PinId, tools: Mapping[str, Definition]) -> None:
+        self.known[pin] = Approved(tools)
+        self.out(KeepPins(pin))
+
+
+@lru_cache(1024)
+def defined(definition: RawJson) -> Definition:
+    """What is approved of a definition, if it is."""
+    text = canonical(definition)
+    return Definition(hashlib.sha256(text.encode()).hexdigest(), text)
+
+
+def canonical(definition: RawJson) -> str:
+    """What counts of a definition, in one spelling. One that cannot be read counts as it is."""
+    try:
+        whole = msgspec.json.decode(definition, type=dict[str, Any])
+        counts = {key: whole[key] for key in MEMBERS if key in whole}
+        return msgspec.json.encode(counts, order="sorted").decode()
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return definition.decode("utf-8", "replace")

@@ -1,5 +1,6 @@
 """The audit of calls: one record each, when it ends, and what it may say."""
 
+import json
 from typing import Any
 
 import pytest
@@ -158,7 +159,10 @@ def test_a_completion_is_about_its_prompt_or_its_template_and_a_task_is_not_name
 )
 @behaviour("audit:one-id")
 def test_a_server_is_told_which_call_it_is_and_no_agent_can_say_that_itself(meta: bytes, sent: bytes) -> None:
-    assert with_name(RawJson(meta), "c7") == sent
+    found = with_name(RawJson(meta), "c7")
+    assert json.loads(found) == json.loads(sent)
+    assert found.count(b"arpool/") == 1
+    assert len(found) == len(with_name(RawJson(b" " * len(meta)), "c7")), "a journal replays with blanks"
 
 
 def test_what_a_server_is_told_more_counts_against_what_the_link_may_carry() -> None:

@@ -21,7 +21,16 @@ from msgspec.structs import replace
 from carpool_broker.core.effects import AnyEffect, Audited, Who
 from carpool_broker.core.session import Owed, Session, Stage
 from carpool_protocol.content import stripped, text_of
-from carpool_protocol.ids import ABSENT, CallId, PoolKey, RawJson, ServerName, SessionId, call_name
+from carpool_protocol.ids import (
+    ABSENT,
+    EMPTY_OBJECT,
+    CallId,
+    PoolKey,
+    RawJson,
+    ServerName,
+    SessionId,
+    call_name,
+)
 from carpool_protocol.messages import Call, RecordedCall
 from carpool_protocol.subjects import TASKS
 
@@ -146,12 +155,19 @@ def subject(method: str, said: str) -> str:
 
 
 def with_name(meta: RawJson, name: str) -> RawJson:
-    """A `_meta`, or none, that says which call it is; what its agent says under that key goes."""
+    """A `_meta`, or none, that says which call it is; what its agent says under that key goes.
+
+    How long it gets depends on how long `meta` is and on nothing in it: the link's credit is counted by that,
+    and a journal keeps lengths only. So blanks take the place of what goes.
+    """
     ours = b'"carpool/call":"%b"' % name.encode()
+    if len(meta) <= len(EMPTY_OBJECT):
+        return RawJson(b"{%b}" % ours)
+    inner = meta[1:-1]
     if meta.lower().find(b"carpool/") >= 0 or meta.find(b"\\") >= 0:  # an escape may hide a name
-        meta = RawJson(stripped(meta, {CALL_META_KEY}))
-    inner = meta[1:-1].strip()
-    return RawJson(b"{%b,%b}" % (ours, inner) if inner else b"{%b}" % ours)
+        inner = stripped(meta, {CALL_META_KEY})[1:-1]
+    theirs = b"," + inner if inner.strip() else b""
+    return RawJson(b"{%b%b}" % (ours, theirs.ljust(len(meta) - 1)))
 
 
 def bare_uri(uri: str) -> str:

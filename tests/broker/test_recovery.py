@@ -26,6 +26,7 @@ from carpool_protocol.messages import (
     CancelCall,
     Failed,
     Fleeting,
+    Mode,
     PoolChanged,
     Progressed,
     Recorded,
@@ -425,6 +426,20 @@ def test_what_a_session_held_at_a_supervisor_that_died_is_said_to_the_next_one_b
     rig.unlink()
     (said,) = only(rig.link(epoch=EPOCH), Sessions)
     assert said.live == [SessionNote(ONE, [SERVER])], "that one died too, before it had told"
+
+
+@behaviour("lease:never-silently")
+@pytest.mark.parametrize(("mode", "lost"), [("session", [SERVER]), ("concurrent", [])])
+def test_state_that_a_call_of_the_record_may_have_left_is_lost_with_the_supervisor_as_well(
+    mode: Mode, lost: list[ServerName]
+) -> None:
+    """The call was placed when the record had been told (the simulated world, an hour of it)."""
+    rig = Rig()
+    rig.link(recorded(7))
+    rig.feed(PoolChanged(A, "serving", "", None, mode))
+    rig.unlink()
+    (said,) = only(rig.link(epoch=OTHER), Sessions)
+    assert [note.bereft for note in said.live] == [lost] * bool(lost)
 
 
 def test_what_a_session_held_is_lost_also_when_the_supervisor_goes_before_it_is_back() -> None:

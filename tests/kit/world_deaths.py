@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from carpool_broker.core.recovery import UNREAD
 from carpool_protocol.ids import Epoch, SessionId
 from tests.kit.world_agents import SimAgent
 from tests.kit.world_carriers import Fate
 from tests.kit.world_parties import Anybody, Open, Party
 from tests.kit.world_party_carriers import AnyCarrier
-from tests.kit.world_sides import BrokerSide
+from tests.kit.world_sides import BOUNDS, BrokerSide
 
 if TYPE_CHECKING:
     from tests.kit.world import World
+
+MOST_BACK = UNREAD * (BOUNDS.max_open_calls + BOUNDS.max_waiting_calls)
+"""Of more requests than this that come back with one session some are lost."""
 
 
 class Deaths:
@@ -117,7 +121,7 @@ class Deaths:
         carrier.secret = broker.heritage.secret_of(agent.session)
         carrier.fate = "back"
         unharmed = self.world.supervisor.alive and self.world.mishaps == broker.mishaps
-        sure = unharmed and carrier.epoch == self.world.supervisor.epoch
+        sure = unharmed and carrier.epoch == self.world.supervisor.epoch and len(agent.open) <= MOST_BACK
         said = carrier.again(agent.session, self.world.mishaps if sure else None)
         again = [replace(each, session=agent.session) for each in said]
         pipe, carrier.pipe = carrier.pipe, []

@@ -85,7 +85,7 @@ class Linking:
     def went(self) -> None:
         """It is gone."""
         self._credit_bytes = None
-        self._recovery.supervisor_went()
+        self._recovery.supervisor_went(self._outlook.states)
 
     def is_linked(self) -> bool:
         """Whether there is a supervisor that takes calls."""

@@ -12,7 +12,7 @@ a deadline; who is back is not awaited once the record is told; nobody is awaite
 Knows nothing of: how carriers keep lines, what is in requests and answers.
 """
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
 
 from msgspec.structs import replace
@@ -150,13 +150,14 @@ class Recovery:
             elif life_of(call.call) == self._life:
                 let_go(call, "the link was down")
 
-    def supervisor_went(self) -> None:
-        """What it remembered is gone with it."""
+    def supervisor_went(self, states: Mapping[PoolKey, PoolChanged]) -> None:
+        """What it remembered is gone with it. `states`: of pools that are wanted."""
         if self.heard:
             self._last = self.epoch
         for session, held in self.record.awaited.items():
-            if held and session not in self._sessions:
-                self._held[session] = held
+            had = {*held, *self._called(session, states)}
+            if had and session not in self._sessions:
+                self._held[session] = sorted(had)
         self.record.clear()
         for session in self._back:
             if session not in self.waits:
@@ -164,6 +165,13 @@ class Recovery:
         self.heard, self.epoch = False, NOBODY
         self._adopted.clear()
         self._pools.clear()
+
+    def _called(self, session: SessionId, states: Mapping[PoolKey, PoolChanged]) -> Iterator[ServerName]:
+        """Where calls of this session in the record may have left state since that was told."""
+        for call in self.record.calls_of(session):
+            state = states.get(call.key) or self._pools.get(call.key, {}).get(PoolChanged)
+            if isinstance(state, PoolChanged) and state.mode == "session":
+                yield ServerName(call.key.partition(":")[0])
 
     def keep(self, told: Catalog | PoolChanged) -> None:
         """Nobody who is here wants this pool; somebody who comes back may."""

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import pty
 import shutil
 import signal
 import stat
@@ -270,34 +269,14 @@ def test_a_dry_run_shows_everything_and_changes_nothing(house: House) -> None:
     assert {each["name"] for each in found["left"]} == {"vault", "old", "mine", "perplexity", "odd"}
 
 
-def answered(house: House, where: Path, answer: str) -> tuple[int, str]:
-    """`carpool setup` on a terminal where somebody types."""
-    ours, theirs = pty.openpty()
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "carpool", "setup"],
-            env=house.environ,
-            cwd=where,
-            stdin=theirs,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        os.write(ours, f"{answer}\n".encode())
-        said, _ = process.communicate(timeout=30)
-    finally:
-        os.close(ours)
-        os.close(theirs)
-    return process.returncode, said.decode()
-
-
 @behaviour("trust:asked")
 def test_a_person_is_asked_once_for_the_files_and_the_project_s_servers(house: House) -> None:
     project = moved_in(house)
     before = tree(house)
-    code, said = answered(house, project, "n")
+    code, said = house.answered("n", "setup", where=project)
     assert (code, tree(house)) == (1, before)
     assert f"Change these files, and may the servers of {project} run for you?" in said
-    code, said = answered(house, project, "y")
+    code, said = house.answered("y", "setup", where=project)
     assert (code, "carpool trust" in said) == (0, False)
     store = house.directory / "state" / "trust.json"
     assert list(json.loads(store.read_text())["trusted"]) == [str(project / ".carpool/mcp.json")]
@@ -311,7 +290,7 @@ def test_what_somebody_else_put_into_the_project_s_file_is_not_trusted_along(hou
     there = project / ".carpool/mcp.json"
     there.parent.mkdir()
     there.write_text('{"mcpServers": {"evil": {"command": "evil"}}}')
-    code, said = answered(house, project, "y")
+    code, said = house.answered("y", "setup", where=project)
     assert code == 0
     assert "Change these files?" in said
     assert f"carpool trust {project}     lets" in said

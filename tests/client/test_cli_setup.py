@@ -206,6 +206,9 @@ def test_a_file_that_is_not_to_be_touched_is_said_and_the_others_go_on(house: Ho
     elsewhere = house.base / "elsewhere.json"
     theirs.rename(elsewhere)
     theirs.symlink_to(elsewhere)
+    aside = house.base / "aside"
+    (project / ".gemini").rename(aside)
+    (project / ".gemini").symlink_to(aside)
     mine = house.base / ".cursor/mcp.json"
     kept = house.base / "dotfiles.json"
     mine.rename(kept)
@@ -220,8 +223,10 @@ def test_a_file_that_is_not_to_be_touched_is_said_and_the_others_go_on(house: Ho
         (".config/opencode/opencode.jsonc", "is larger than 8388608 bytes"),
         (".config/Code/User/mcp.json", "is no regular file"),
         ("code/shop/.mcp.json", "is a link in a project"),
+        ("code/shop/.gemini/settings.json", "is a link in a project"),
     ):
         assert f"{house.base / name} {why}" in done.stdout
+    assert "connect" not in (aside / "settings.json").read_text()
     assert mine.is_symlink()
     assert "connect" in kept.read_text()
     assert "github" in config(house)["mcpServers"]

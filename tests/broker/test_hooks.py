@@ -475,3 +475,19 @@ def test_a_resource_that_hooks_look_at_is_never_given_from_what_was_read_before(
     assert not only(read("2"), Call), "it is current still"
     rig.feed(ev.HooksRead((BEFORE,)))
     assert run_of(read("3")).method == "resources/read"
+
+
+@behaviour("hooks:before")
+@pytest.mark.parametrize(
+    "uri",
+    ["res://secret/x", "RES://secret/x", "res://%73ecret/x", "res://Secret/x", "res://open/../secret/x"],
+)
+def test_a_hook_for_resources_sees_reads_of_them_however_their_uri_is_spelled(uri: str) -> None:
+    rig = hooked(replace(BEFORE, match=(capability("resource:a:res://secret/*"),)))
+    offers = [ResourceOffer("res://open", RawJson(b'{"uri":"res://open","name":"x"}'))]
+    empty = RawJson(b"{}")
+    rig.feed(Catalog(A, [], "", empty, empty, "2025-11-25", resources=offers, features=["resources"]))
+    effects = rig.feed(replace(called("1", uri), method="resources/read"))
+    assert run_of(effects).target == uri
+    assert not only(effects, Call)
+    assert only(rig.feed(replace(called("2", "res://open"), method="resources/read")), Call)

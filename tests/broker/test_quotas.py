@@ -23,7 +23,7 @@ class Bounded(Rig):
         super().__init__()
         for session in self.sessions.values():
             session.profile, session.principal = "p", token
-            self.ledger.quotas.enter(session, {"p": Limits(**limits)})
+            self.ledger.quotas.enter(session, {"p": Limits(**limits)}, self.now)
 
     def use(self, server: str, request: str, session: SessionId = ONE) -> list[Any]:
         asked = AgentCalled(session, RawJson(request.encode()), "x", RawJson(b""), ABSENT, ABSENT)
@@ -68,6 +68,35 @@ def test_whoever_leaves_lets_the_others_of_its_token_go_on() -> None:
     del rig.sessions[ONE]
     rig.ledger.pump(left, rig.now)
     assert calls(rig.done()) == [2]
+
+
+@behaviour("profiles:bounds")
+@pytest.mark.parametrize("token", ["", "ann"])
+def test_a_token_has_no_more_calls_or_servers_by_ending_its_sessions(token: str) -> None:
+    limits = {"calls_per_minute": 2, "max_servers": 1}
+    rig = Bounded(token=token, **limits)
+
+    def again() -> None:
+        for session in rig.sessions.values():
+            rig.ledger.forget(session)
+            rig.ledger.quotas.leave(session)
+            session.quota = None
+        rig.ledger.quotas.check([])
+        for session in rig.sessions.values():
+            rig.ledger.quotas.enter(session, {"p": Limits(**limits)}, rig.now)
+
+    assert [len(calls(rig.use("a", str(n)))) for n in range(2)] == [1, 1]
+    rig.answer(1)
+    rig.answer(2)
+    again()
+    assert len(calls(rig.use("a", "2"))) == (token == "")
+    again()
+    rig.now += 31.0
+    assert len(calls(rig.use("b", "3"))) == (token == "")
+    again()
+    rig.now += 61.0
+    again()
+    assert len(calls(rig.use("b", "4"))) == 1, "after a minute it is as if it had not been there"
 
 
 @behaviour("profiles:bounds")
@@ -125,7 +154,7 @@ def test_an_account_lives_as_long_as_one_of_its_sessions(profile: str) -> None:
     sessions = [Session(name, SourceId("d"), "", 1, "http") for name in (ONE, TWO, THREE)]
     for session in sessions:
         session.profile, session.principal = profile, "ann" if session.id != THREE else ""
-        quotas.enter(session, {})
+        quotas.enter(session, {}, 0.0)
     quotas.check(sessions)
     one, two, three = (session.quota for session in sessions)
     assert (one is two, one is three) == (True, not profile)

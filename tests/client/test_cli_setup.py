@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import pty
 import shutil
 import signal
 import stat
@@ -207,6 +206,9 @@ def test_a_file_that_is_not_to_be_touched_is_said_and_the_others_go_on(house: Ho
     elsewhere = house.base / "elsewhere.json"
     theirs.rename(elsewhere)
     theirs.symlink_to(elsewhere)
+    aside = house.base / "aside"
+    (project / ".gemini").rename(aside)
+    (project / ".gemini").symlink_to(aside)
     mine = house.base / ".cursor/mcp.json"
     kept = house.base / "dotfiles.json"
     mine.rename(kept)
@@ -221,8 +223,10 @@ def test_a_file_that_is_not_to_be_touched_is_said_and_the_others_go_on(house: Ho
         (".config/opencode/opencode.jsonc", "is larger than 8388608 bytes"),
         (".config/Code/User/mcp.json", "is no regular file"),
         ("code/shop/.mcp.json", "is a link in a project"),
+        ("code/shop/.gemini/settings.json", "is a link in a project"),
     ):
         assert f"{house.base / name} {why}" in done.stdout
+    assert "connect" not in (aside / "settings.json").read_text()
     assert mine.is_symlink()
     assert "connect" in kept.read_text()
     assert "github" in config(house)["mcpServers"]
@@ -270,34 +274,14 @@ def test_a_dry_run_shows_everything_and_changes_nothing(house: House) -> None:
     assert {each["name"] for each in found["left"]} == {"vault", "old", "mine", "perplexity", "odd"}
 
 
-def answered(house: House, where: Path, answer: str) -> tuple[int, str]:
-    """`carpool setup` on a terminal where somebody types."""
-    ours, theirs = pty.openpty()
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "carpool", "setup"],
-            env=house.environ,
-            cwd=where,
-            stdin=theirs,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        os.write(ours, f"{answer}\n".encode())
-        said, _ = process.communicate(timeout=30)
-    finally:
-        os.close(ours)
-        os.close(theirs)
-    return process.returncode, said.decode()
-
-
 @behaviour("trust:asked")
 def test_a_person_is_asked_once_for_the_files_and_the_project_s_servers(house: House) -> None:
     project = moved_in(house)
     before = tree(house)
-    code, said = answered(house, project, "n")
+    code, said = house.answered("n", "setup", where=project)
     assert (code, tree(house)) == (1, before)
     assert f"Change these files, and may the servers of {project} run for you?" in said
-    code, said = answered(house, project, "y")
+    code, said = house.answered("y", "setup", where=project)
     assert (code, "carpool trust" in said) == (0, False)
     store = house.directory / "state" / "trust.json"
     assert list(json.loads(store.read_text())["trusted"]) == [str(project / ".carpool/mcp.json")]
@@ -311,7 +295,7 @@ def test_what_somebody_else_put_into_the_project_s_file_is_not_trusted_along(hou
     there = project / ".carpool/mcp.json"
     there.parent.mkdir()
     there.write_text('{"mcpServers": {"evil": {"command": "evil"}}}')
-    code, said = answered(house, project, "y")
+    code, said = house.answered("y", "setup", where=project)
     assert code == 0
     assert "Change these files?" in said
     assert f"carpool trust {project}     lets" in said

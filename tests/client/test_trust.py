@@ -1,8 +1,6 @@
 """The verb `trust`: what is shown, who is asked, what is kept; and what `check` makes of it."""
 
 import json
-import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -25,33 +23,14 @@ def trusted(house: House) -> list[str]:
     return [each["file"] for each in json.loads(house.run("trust", "--list", "--json").stdout)]
 
 
-def answered(house: House, directory: Path, answer: str) -> tuple[int, str]:
-    """`carpool trust` on a terminal where somebody types."""
-    ours, theirs = pty.openpty()
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "carpool", "trust", str(directory)],
-            env=house.environ,
-            stdin=theirs,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        os.write(ours, f"{answer}\n".encode())
-        said, _ = process.communicate(timeout=30)
-    finally:
-        os.close(ours)
-        os.close(theirs)
-    return process.returncode, said.decode()
-
-
 @behaviour("trust:asked")
 def test_a_person_is_shown_the_commands_and_asked(house: House) -> None:
     file = project(house)
-    code, said = answered(house, file.parent, "n")
+    code, said = house.answered("n", "trust", str(file.parent))
     assert (code, trusted(house)) == (1, [])
     assert "b       echo 'hello world'  -" in said
     assert f"{file} would run, in {file.parent}:" in said
-    code, said = answered(house, file.parent / "deep" / "er", "y")
+    code, said = house.answered("y", "trust", str(file.parent / "deep" / "er"))
     assert (code, trusted(house)) == (0, [str(file)])
     assert f"{file} is trusted" in said
     assert house.run("trust", str(file.parent)).stdout == f"{file} is trusted already\n"
@@ -68,7 +47,7 @@ def test_what_is_shown_is_what_would_run_and_where(house: House) -> None:
         "f": {"url": "https://elsewhere.test", "headers": {"X-Key": "${SECRET}"}},
     }
     file = project(house, json.dumps({"mcpServers": servers}))
-    _, said = answered(house, file.parent, "n")
+    _, said = house.answered("n", "trust", str(file.parent))
     assert "b runs in ~/elsewhere" in said
     assert "runs in" not in said.replace("b runs in", "")
     assert "e is given your KEY, TOKEN" in said

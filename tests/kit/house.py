@@ -1,6 +1,7 @@
 """A private carpool for a test: a runtime directory, the command line, and proof that nothing is left."""
 
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -56,6 +57,25 @@ class House:
             timeout=60,
             check=False,
         )
+
+    def answered(self, answer: str, *arguments: str, where: Path | None = None) -> tuple[int, str]:
+        """`carpool ARGUMENTS` on a terminal where somebody types an answer."""
+        ours, theirs = pty.openpty()
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "carpool", *arguments],
+                env=self.environ,
+                cwd=where,
+                stdin=theirs,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+            os.write(ours, f"{answer}\n".encode())
+            said, _ = process.communicate(timeout=30)
+        finally:
+            os.close(ours)
+            os.close(theirs)
+        return process.returncode, said.decode()
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """`carpool ARGUMENTS`, with pipes. The caller ends it."""

@@ -292,7 +292,7 @@ class BrokerCore:
                 came.anonymous, came.max_open_calls = event.anonymous, event.max_open_calls
                 came.profile, came.principal = event.profile, event.principal
                 self.sessions[event.session] = came
-                self.ledger.quotas.enter(came, self.ledger.bounds.profiles)
+                self.ledger.quotas.enter(came, self.ledger.bounds.profiles, now)
                 self.outlook.enter(came)
                 if event.shared and self.sources.enter(event.source, asking=came.asking, stateless=True):
                     self._follow()

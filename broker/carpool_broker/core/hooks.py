@@ -29,6 +29,7 @@ from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.fault_kinds import KINDS
 from carpool_protocol.ids import CallId, RawJson, call_name
 from carpool_protocol.messages import Answered
+from carpool_protocol.uri_readings import climbs, readings
 
 MAX_HELD_BYTES: Final = 256 * 1024 * 1024
 """Of answers that hooks look at, all calls together. One more counts as a failure of its hooks."""
@@ -363,7 +364,14 @@ class Hooks:
 def _is_for(rule: HookRule, owed: Owed, kind: Kind, tags: Names) -> bool:
     if rule.profiles and owed.session.profile not in rule.profiles:
         return False
-    return any(each.covers(kind, owed.server, tags, owed.target) for each in rule.match)
+    uri = owed.target if kind == "resource" else ""
+    names = readings(uri) if uri else (owed.target,)
+    anywhere = climbs(uri)  # nobody but its server knows where it leads
+    return any(
+        (anywhere and each.kind in (None, kind) and each.is_of(owed.server, tags))
+        or any(each.covers(kind, owed.server, tags, name) for name in names)
+        for each in rule.match
+    )
 
 
 def _tags_of(owed: Owed) -> Names:

@@ -2,7 +2,8 @@
 
 Owns the account of each holder. A holder is a session; all sessions that came with one bearer token and have
 the same profile are one, else an agent would have as much again by opening another session. An account lives
-as long as one of its sessions, and begins anew at another broker.
+as long as one of its sessions, that of a token a minute longer than its last call, else an agent would have
+as much again by ending its session. It begins anew at another broker.
 
 Calls in a minute are a bucket: it holds as many as the bound says and fills evenly, so that after a pause all
 of them may come at once.
@@ -12,6 +13,7 @@ Knows nothing of: what the profile permits (`rights`), what is in line (`ledger`
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from msgspec import Struct
 
@@ -20,6 +22,8 @@ from carpool_broker.core.session import Owed, Session
 from carpool_protocol.ids import ServerName, SessionId
 
 NO_LIMITS = Limits()
+KEPT_S: Final = 60.0
+"""By then all calls of a minute may come at once again, whoever they are of."""
 
 
 class Excess(Struct, frozen=True):
@@ -33,7 +37,7 @@ class Excess(Struct, frozen=True):
 class Quota:
     """One account."""
 
-    __slots__ = ("_at", "_left", "holder", "limits", "sent", "servers", "sessions")
+    __slots__ = ("_at", "_called", "_left", "holder", "limits", "sent", "servers", "sessions")
 
     def __init__(self, holder: tuple[str, str], limits: Limits) -> None:
         self.holder = holder
@@ -47,6 +51,8 @@ class Quota:
         self._left = float(limits.calls_per_minute or 0)
         self._at: float | None = None
         """When that was so; None: nothing was taken yet."""
+        self._called = float("-inf")
+        """When the last call came that was not one too many."""
 
     def limit(self, limits: Limits) -> None:
         """These bounds hold from now on."""
@@ -80,6 +86,7 @@ class Quota:
             detail = f"The profile {profile} allows {limits.calls_per_minute}."
             return Excess("too_many_a_minute", detail, retry_after_s)
         self.servers.add(owed.server)
+        self._called = now
         return None
 
     def take(self, now: float) -> float:
@@ -96,9 +103,16 @@ class Quota:
         self._left -= 1.0
         return 0.0
 
+    def is_over(self, now: float) -> bool:
+        """Whether nobody has it and nothing that was called counts any more."""
+        return not self.sessions and now - self._called >= KEPT_S
+
     def last(self, session: Session) -> None:
         """It has had its turn."""
         self.sessions[session.id] = self.sessions.pop(session.id)
+
+
+_SHARED: Final = "token "
 
 
 class Quotas:
@@ -106,15 +120,16 @@ class Quotas:
 
     def __init__(self) -> None:
         self._quotas: dict[tuple[str, str], Quota] = {}
+        """Those of tokens stay: there are no more of them than the configuration has tokens and profiles."""
 
-    def enter(self, session: Session, profiles: Mapping[str, Limits]) -> None:
+    def enter(self, session: Session, profiles: Mapping[str, Limits], now: float) -> None:
         """A new session."""
         if not session.profile:
             return
-        whose = f"token {session.principal}" if session.principal else f"session {session.id}"
+        whose = f"{_SHARED}{session.principal}" if session.principal else f"session {session.id}"
         holder = (whose, session.profile)
         quota = self._quotas.get(holder)
-        if quota is None:
+        if quota is None or quota.is_over(now):
             quota = self._quotas[holder] = Quota(holder, profiles.get(session.profile, NO_LIMITS))
         quota.sessions[session.id] = session
         session.quota = quota
@@ -124,7 +139,7 @@ class Quotas:
         quota = session.quota
         if quota is not None:
             del quota.sessions[session.id]
-            if not quota.sessions:
+            if not quota.sessions and not session.principal:
                 del self._quotas[quota.holder]
 
     def limit(self, profiles: Mapping[str, Limits]) -> None:
@@ -137,7 +152,7 @@ class Quotas:
         held: dict[SessionId, Session] = {}
         for holder, quota in self._quotas.items():
             assert quota.holder == holder
-            assert quota.sessions, "an account of nobody"
+            assert quota.sessions or holder[0].startswith(_SHARED), "an account of nobody"
             assert quota.sent == sum(each.sent for each in quota.sessions.values()), "a call is not counted"
             assert all(each.quota is quota for each in quota.sessions.values())
             held |= quota.sessions

@@ -54,7 +54,7 @@ def found(candidates: Iterable[Candidate], named: Iterable[str] = ()) -> tuple[l
 
 def readable(path: str, real: str, *, follow: bool) -> str | Left:
     """What is in a file that may be rewritten; or why it is not touched."""
-    if real != path and os.path.islink(path) and not follow:
+    if real != path and not follow:  # a directory above it may be the link
         return Left(path, "is a link in a project; it is left as it is")
     try:
         data = _read(real)

@@ -15,7 +15,7 @@ import trio
 from carpool_broker.agent_io import LINE_CAP_BYTES
 from carpool_broker.carrier import Stream, placed
 from carpool_broker.configuration import Configuration
-from carpool_broker.control import ControlError
+from carpool_broker.control_error import ControlError
 from carpool_broker.core import effects, events
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.passage import Passage

@@ -8,7 +8,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from carpool_broker.core.broker import AWAY, BrokerCore
+from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.following import AWAY
 from carpool_protocol.ids import PoolKey
 
 Origin = Literal["server", "earlier", "file", "unknown"]

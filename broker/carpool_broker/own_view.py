@@ -1,7 +1,7 @@
 """What a session sees, told to itself: `carpool/tools`, `carpool/servers` and `carpool/resolve`.
 
 Owns the keys of these answers. A pure function of the session's view and of what the supervisor said of its
-pools. Knows nothing of: other sessions, what is waited for (`control`).
+pools. Knows nothing of: other sessions, what is waited for (`looking`).
 """
 
 from collections.abc import Mapping

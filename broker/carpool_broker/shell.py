@@ -296,7 +296,7 @@ class BrokerShell:
                     if message.superseded:
                         self._give_way()
                 case Surveyed() | Operated() | Explained() | Recounted():
-                    self._control.heard(message)
+                    self._control.inquiries.heard(message)
                 case _:
                     log.error("the supervisor said what only a broker says: %s", type(message).__name__)
         if burst:
@@ -316,7 +316,7 @@ class BrokerShell:
         self._supervisor = None
         self._door.serve_by(Epoch(""))
         self._door.written.clear()  # the record is gone as well, or is gone through anew
-        self._control.supervisor_went()
+        self._control.inquiries.supervisor_went()
         self._pump.feed(events.SupervisorWent())
 
     def _supervisor_gone(self, name: str) -> None:

@@ -11,7 +11,8 @@ import trio
 import trio.testing
 
 from carpool_broker.configuration import DAEMON, Configuration, Followed
-from carpool_broker.control import Control, ControlError
+from carpool_broker.control import Control
+from carpool_broker.control_error import ControlError
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.events import AgentCame, PinsApproved
 from carpool_broker.core.registry import Registry
@@ -67,7 +68,9 @@ class Rig:
     def explain(self, message: AnyMessage) -> None:
         assert isinstance(message, Explain)
         lines = [f"{message.key} is shared."]
-        self.control.heard(Explained(message.token, lines, "serial", verified=False, source="evidence"))
+        self.control.inquiries.heard(
+            Explained(message.token, lines, "serial", verified=False, source="evidence")
+        )
 
     async def ask(self, method: str, **params: Any) -> dict[str, Any]:
         with trio.fail_after(5):
@@ -101,7 +104,7 @@ async def test_why_gives_what_the_supervisor_says_of_each_pool(tmp_path: Path) -
 
 async def test_a_supervisor_that_goes_while_it_is_asked_ends_the_wait(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
-    rig.answer = lambda _: rig.control.supervisor_went()
+    rig.answer = lambda _: rig.control.inquiries.supervisor_went()
     assert (await rig.refused("carpool/why", server="git")).slug == "supervisor_away"
 
 

@@ -1,15 +1,16 @@
 """The broker's decisions, all of them, behind one door.
 
 Composes sessions, the ledger (calls), requests (what agents ask), asks (what agents are asked), the outlook
-(views), greetings, parked calls, hooks, sources (configurations in force), the link and recovery (what was a
-dead broker's): takes an event, returns the effects in order. Pure: time comes in.
+(views), following (what comes of other catalogs and configurations), greetings, parked calls, hooks, sources
+(configurations in force), the link and recovery (what was a dead broker's): takes an event, returns the
+effects in order. Pure: time comes in.
 
 Invariants (`check`): those of its parts; every session's source is known.
 
 Knows nothing of: how an era words requests and answers, sockets, processes.
 """
 
-from typing import Final, assert_never
+from typing import assert_never
 
 from carpool_broker.core import bereft, books, touched
 from carpool_broker.core.asks import Asks
@@ -52,22 +53,22 @@ from carpool_broker.core.events import (
     SupervisorCame,
     SupervisorWent,
 )
+from carpool_broker.core.following import Following
 from carpool_broker.core.greetings import Greetings
 from carpool_broker.core.hearing import Hearing
 from carpool_broker.core.hooks import Hooks
 from carpool_broker.core.ledger import Ledger
 from carpool_broker.core.linking import Linking
-from carpool_broker.core.listing import Family
 from carpool_broker.core.outlook import Outlook
 from carpool_broker.core.parked import Parked
 from carpool_broker.core.recovery import Recovery
-from carpool_broker.core.registry import Changes, Registry
+from carpool_broker.core.registry import Registry
 from carpool_broker.core.requests import Requests
 from carpool_broker.core.roots import Roots
 from carpool_broker.core.session import Session
 from carpool_broker.core.trail import Trail
 from carpool_broker.core.view import View
-from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, SessionId
+from carpool_protocol.ids import EMPTY_OBJECT, SessionId
 from carpool_protocol.messages import (
     Answered,
     Asked,
@@ -83,9 +84,6 @@ from carpool_protocol.messages import (
     TaskTold,
     Updated,
 )
-
-AWAY: Final = frozenset({"given_up", "stopped", "breaker_open", "half_open"})
-"""States in which a server leaves every list."""
 
 
 class BrokerCore:
@@ -122,16 +120,23 @@ class BrokerCore:
         self.hearing = Hearing(self.sessions, self.outlook, self.ledger, self.requests, self._out)
         self.asks = Asks(self.sessions, self.ledger, self.parked, self._out)
         self.roots = Roots(self.sessions, self.sources, self._out)
-        self.greetings = Greetings(self.outlook, self.roots, self._out, self._look, self._follow)
         self.recovery = Recovery(
             self.sessions, self.ledger, self.requests, self.parked, self.asks.before, out=self._out, life=life
         )
         self.parked.unknown = self.recovery.retried
         self.asks.returning = self.recovery.record.holds
+        self.following = Following(
+            self.sessions, registry, self.outlook, self.ledger, self.requests,
+            hearing=self.hearing, roots=self.roots, recovery=self.recovery, out=self._out,
+        )  # fmt: skip
+        self.greetings = Greetings(
+            self.outlook, self.roots, self._out, self.following.look, self.following.follow
+        )
         self.linking = Linking(
             self.sessions, registry, self.outlook, self.ledger, self.requests,
-            recovery=self.recovery, out=self._out, told=self._told,
+            recovery=self.recovery, out=self._out, told=self.following.told,
         )  # fmt: skip
+        self.following.say_wanted = self.linking.say_wanted
         self.requests.watching.linked = self.linking.is_heard
         self.ledger.aftermath = Course(
             registry, self.requests.interests, self.parked, self.linking.is_heard, self._out,
@@ -209,6 +214,10 @@ class BrokerCore:
 
     check_touched = touched.check_touched
 
+    def view_of(self, session: SessionId) -> View:
+        """What this session sees."""
+        return self.outlook.view(self.sessions[session])
+
     def audit(self, on: bool) -> None:
         """Whether each call that ends is put down."""
         if on != (self.ledger.trail is not None):
@@ -248,30 +257,15 @@ class BrokerCore:
             case Catalog() | PoolChanged() if event.key not in self.linking.wanted:
                 self.recovery.keep(event)  # said before the supervisor heard that nobody wants this any more
             case Catalog():
-                self.outlook.slow.discard(event.key)
-                self.requests.hints.told(event, now)
-                self.ledger.fresh.forget(event.key)
-                self._told(self.registry.learn(event))
-                if self.registry.pins.known:
-                    self.requests.look_at_held()
-                self.recovery.moved()
-                self._moved(now, event.key)
+                self.following.catalog(event, now)
             case PoolChanged():
-                self._pool_changed(event, now)
+                self.following.pool_changed(event, now)
             case SourceRead():
-                self.registry.pins.read(event.pins)
-                self._told(self.sources.read(event))
-                self._follow()
-                for each in self.sessions.values():
-                    if each.source == event.source:
-                        self.roots.look(each)
-                self._moved(now)
+                self.following.source_read(event, now)
             case SourceDropped():
-                self._told(self.sources.drop(event.source))
-                self.linking.say_wanted()
+                self.following.source_dropped(event)
             case PinsApproved():
-                self._told(self.registry.approve(event.pin, event.tools))
-                self.requests.moved(now)
+                self.following.approved(event, now)
             case LimitsRead():
                 self.ledger.bounds = event.bounds
                 self.audit(event.audits)
@@ -295,7 +289,7 @@ class BrokerCore:
                 self.ledger.quotas.enter(came, self.ledger.bounds.profiles, now)
                 self.outlook.enter(came)
                 if event.shared and self.sources.enter(event.source, asking=came.asking, stateless=True):
-                    self._follow()
+                    self.following.follow()
             case SupervisorCame():
                 self.linking.came(event)
             case EndMeant():
@@ -362,7 +356,7 @@ class BrokerCore:
             case AgentRootsChanged():
                 self.roots.changed(session)
             case SessionMoved():
-                self._move(session, event, now)
+                self.following.move(session, event, now)
             case AgentResumed():
                 for call in event.calls:
                     if call.by is not None:
@@ -388,69 +382,3 @@ class BrokerCore:
                 pass  # handled in `handle`
             case _:
                 assert_never(event)
-
-    # --- what an agent does ----------------------------------------------------------------------------
-
-    def _move(self, session: Session, event: SessionMoved, now: float) -> None:
-        """Its configuration comes from another source: nothing of it is lost, but it is served elsewhere."""
-        if self.ledger.trail is not None:
-            self.ledger.trail.forget(session)
-        session.rooting = False
-        session.source = event.source
-        if (session.asking or session.stateless) and not session.control:
-            self.sources.enter(event.source, asking=session.asking, stateless=session.stateless)
-        before = bereft.places(session)
-        self._follow()
-        self._effects += bereft.moved(session, before)
-        if event.elsewhere:
-            self.hearing.left(session, before)
-        self.roots.look(session)
-        if session.served:
-            self.outlook.discover(session, self.outlook.view(session))
-        self._moved(now)
-
-    # --- what the servers do ---------------------------------------------------------------------------
-
-    def _pool_changed(self, event: PoolChanged, now: float) -> None:
-        was = self.states.get(event.key)
-        self.outlook.learn(event, now)
-        if event.mode == "session" and (was is None or was.mode != "session"):
-            self._effects += bereft.became_stateful(self.sessions.values(), event)
-        self.ledger.fresh.forget(event.key)
-        changed = self.registry.hide(event.key) if event.state in AWAY else self.registry.show(event.key)
-        self._told(changed)
-        self._moved(now, event.key)
-
-    def _told(self, changes: Changes) -> None:
-        """The views of these scopes are others now."""
-        if changes:
-            for session in self.sessions.values():
-                self.hearing.tell(session, changes.get(session.scope, ()))
-
-    def _moved(self, now: float, key: PoolKey | None = None) -> None:
-        """Catalogs or pool states are others now (`key`'s): what waited for that may go on."""
-        if self.sources.advance(key):
-            self._follow()
-        self.requests.moved(now)
-
-    def _follow(self) -> None:
-        """Other scopes are in force, or other pools wanted: sessions go along, the supervisor is told."""
-        self.registry.meet()
-        moved = self.outlook.follow(self.sessions.values())
-        self.linking.say_wanted()
-        self._led(moved)
-
-    def _look(self, session: Session) -> None:
-        """Something has become known of this session that decides what it sees."""
-        self._led(self.outlook.follow([session]))
-
-    def _led(self, moved: list[tuple[Session, frozenset[Family]]]) -> None:
-        for session, families in moved:
-            self.hearing.tell(session, families)
-            self.requests.followed(session)
-
-    # --- views -----------------------------------------------------------------------------------------
-
-    def view_of(self, session: SessionId) -> View:
-        """What this session sees."""
-        return self.outlook.view(self.sessions[session])

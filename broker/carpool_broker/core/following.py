@@ -1,0 +1,152 @@
+"""What follows when catalogs, states of pools or configurations are others than they were.
+
+Owns the order of that: the registry learns it, sessions go along to the scope that is in force for them and
+hear which lists are others, the supervisor is told what is wanted now, and what waited for it goes on.
+
+Knows nothing of: what a source or a catalog holds, what waits, how a change is told.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from carpool_broker.core import bereft
+from carpool_broker.core.effects import AnyEffect
+from carpool_broker.core.events import PinsApproved, SessionMoved, SourceDropped, SourceRead
+from carpool_broker.core.hearing import Hearing
+from carpool_broker.core.ledger import Ledger
+from carpool_broker.core.listing import Family
+from carpool_broker.core.outlook import Outlook
+from carpool_broker.core.recovery import Recovery
+from carpool_broker.core.registry import Changes, Registry
+from carpool_broker.core.requests import Requests
+from carpool_broker.core.roots import Roots
+from carpool_broker.core.session import Session
+from carpool_protocol.ids import PoolKey, SessionId
+from carpool_protocol.messages import Catalog, PoolChanged
+
+AWAY: Final = frozenset({"given_up", "stopped", "breaker_open", "half_open"})
+"""States in which a server leaves every list."""
+
+
+class Following:
+    """For all sessions."""
+
+    def __init__(
+        self,
+        sessions: Mapping[SessionId, Session],
+        registry: Registry,
+        outlook: Outlook,
+        ledger: Ledger,
+        requests: Requests,
+        *,
+        hearing: Hearing,
+        roots: Roots,
+        recovery: Recovery,
+        out: Callable[[AnyEffect], None],
+    ) -> None:
+        self._sessions = sessions
+        self._registry = registry
+        self._outlook = outlook
+        self._sources = outlook.sources
+        self._ledger = ledger
+        self._requests = requests
+        self._hearing = hearing
+        self._roots = roots
+        self._recovery = recovery
+        self._out = out
+        self.say_wanted: Callable[[], None] = lambda: None
+        """Tell the supervisor what is wanted now."""
+
+    # --- what happens ----------------------------------------------------------------------------------
+
+    def catalog(self, event: Catalog, now: float) -> None:
+        """The supervisor tells what a pool offers."""
+        self._outlook.slow.discard(event.key)
+        self._requests.hints.told(event, now)
+        self._ledger.fresh.forget(event.key)
+        self.told(self._registry.learn(event))
+        if self._registry.pins.known:
+            self._requests.look_at_held()
+        self._recovery.moved()
+        self._moved(now, event.key)
+
+    def pool_changed(self, event: PoolChanged, now: float) -> None:
+        """The supervisor tells how a pool is."""
+        was = self._outlook.states.get(event.key)
+        self._outlook.learn(event, now)
+        if event.mode == "session" and (was is None or was.mode != "session"):
+            for each in bereft.became_stateful(self._sessions.values(), event):
+                self._out(each)
+        self._ledger.fresh.forget(event.key)
+        hidden = event.state in AWAY
+        self.told(self._registry.hide(event.key) if hidden else self._registry.show(event.key))
+        self._moved(now, event.key)
+
+    def source_read(self, event: SourceRead, now: float) -> None:
+        """A configuration was read."""
+        self._registry.pins.read(event.pins)
+        self.told(self._sources.read(event))
+        self.follow()
+        for each in self._sessions.values():
+            if each.source == event.source:
+                self._roots.look(each)
+        self._moved(now)
+
+    def source_dropped(self, event: SourceDropped) -> None:
+        """Nobody uses a configuration any more."""
+        self.told(self._sources.drop(event.source))
+        self.say_wanted()
+
+    def approved(self, event: PinsApproved, now: float) -> None:
+        """Tools that were held are let out."""
+        self.told(self._registry.approve(event.pin, event.tools))
+        self._requests.moved(now)
+
+    def move(self, session: Session, event: SessionMoved, now: float) -> None:
+        """Its configuration comes from another source: nothing of it is lost, but it is served elsewhere."""
+        if self._ledger.trail is not None:
+            self._ledger.trail.forget(session)
+        session.rooting = False
+        session.source = event.source
+        if (session.asking or session.stateless) and not session.control:
+            self._sources.enter(event.source, asking=session.asking, stateless=session.stateless)
+        before = bereft.places(session)
+        self.follow()
+        for each in bereft.moved(session, before):
+            self._out(each)
+        if event.elsewhere:
+            self._hearing.left(session, before)
+        self._roots.look(session)
+        if session.served:
+            self._outlook.discover(session, self._outlook.view(session))
+        self._moved(now)
+
+    # --- what comes of it ------------------------------------------------------------------------------
+
+    def told(self, changes: Changes) -> None:
+        """The views of these scopes are others now."""
+        if changes:
+            for session in self._sessions.values():
+                self._hearing.tell(session, changes.get(session.scope, ()))
+
+    def follow(self) -> None:
+        """Other scopes are in force, or other pools wanted: sessions go along, the supervisor is told."""
+        self._registry.meet()
+        moved = self._outlook.follow(self._sessions.values())
+        self.say_wanted()
+        self._led(moved)
+
+    def look(self, session: Session) -> None:
+        """Something has become known of this session that decides what it sees."""
+        self._led(self._outlook.follow([session]))
+
+    def _moved(self, now: float, key: PoolKey | None = None) -> None:
+        """Catalogs or pool states are others now (`key`'s): what waited for that may go on."""
+        if self._sources.advance(key):
+            self.follow()
+        self._requests.moved(now)
+
+    def _led(self, moved: list[tuple[Session, frozenset[Family]]]) -> None:
+        for session, families in moved:
+            self._hearing.tell(session, families)
+            self._requests.followed(session)

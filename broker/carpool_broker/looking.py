@@ -1,0 +1,107 @@
+"""What a session may ask about its own view: `carpool/tools`, `carpool/resolve`, `carpool/servers`.
+
+Owns what is waited for before such an answer (servers that have not told their tools are asked to), and which
+view it is of. Agents may ask too, not operators only (`hosting.LOOKS`).
+
+Knows nothing of: the keys of the answers (`own_view`), how the supervisor answers operators.
+"""
+
+from typing import Any
+
+import trio
+from msgspec import Struct
+
+from carpool_broker import own_view
+from carpool_broker.control_error import ControlError
+from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.routing import HELD, kept_back
+from carpool_broker.core.view import Denied, Held, View, ViewTool
+from carpool_broker.inquiries import Inquiries
+from carpool_protocol.ids import PoolKey, SessionId
+from carpool_protocol.messages import Discover
+from carpool_protocol.names import Ambiguous
+
+
+class ToolsParams(Struct):
+    """Of `carpool/tools`."""
+
+    name: str | None = None
+    offline: bool = False
+    """Only what is known: nothing is started or waited for."""
+
+
+class ResolveParams(Struct):
+    """Of `carpool/resolve`."""
+
+    name: str
+
+
+class Looking:
+    """Answers what sessions ask about what they see."""
+
+    def __init__(self, core: BrokerCore, inquiries: Inquiries) -> None:
+        self._core = core
+        self._inquiries = inquiries
+
+    def servers(self, session: SessionId) -> dict[str, Any]:
+        """`{"servers"}`: see `own_view.servers`."""
+        mine, view = self._core.sessions[session], self._core.view_of(session)
+        return {"servers": own_view.servers(self._core.outlook, mine, view)}
+
+    async def tools(self, session: SessionId, params: ToolsParams) -> dict[str, Any]:
+        """`{"tools"}`: all, or the one that the name means. Raises `ControlError` where it means none."""
+        view = self._known_view(session, params) if params.offline else await self._settled_view(session)
+        own = self._core.registry.own_tools(view.scope)
+        if params.name is None:
+            return {"tools": [own_view.described(view, tool, own[tool.key]) for tool in view.tools]}
+        found = view.resolve(params.name)
+        if isinstance(found, ViewTool):
+            return {"tools": [own_view.described(view, found, own[found.key])]}
+        if isinstance(found, Held):
+            raise ControlError("quarantined", HELD[found.why], found.server)
+        if isinstance(found, Denied):
+            raise ControlError("not_permitted", kept_back(found.profile), found.server)
+        if isinstance(found, Ambiguous):
+            names = ", ".join(found.candidates)
+            raise ControlError("unknown_tool", f"More than one server has it; say which: {names}.")
+        if (off := self._core.outlook.off(self._core.sessions[session], params.name)) is not None:
+            server, slug, why = off
+            raise ControlError(slug, why, server)
+        suggestions = getattr(found, "suggestions", ())
+        raise ControlError("unknown_tool", f"Did you mean {', '.join(suggestions)}?" if suggestions else "")
+
+    async def resolve(self, session: SessionId, params: ResolveParams) -> dict[str, Any]:
+        """See `own_view.meaning`. Raises `ControlError` where the session may not have the tool."""
+        view = self._core.view_of(session)
+        if own_view.is_unknown(view, params.name):  # perhaps of a server that has not told its tools
+            view = await self._settled_view(session)
+        found = own_view.meaning(self._core.outlook, self._core.sessions[session], view, params.name)
+        if isinstance(found, own_view.Refusal):
+            raise ControlError(*found)
+        return found
+
+    def _known_view(self, session: SessionId, params: ToolsParams) -> View:
+        """What is known now; that of other agents where a name is known there only (rule 12)."""
+        core = self._core
+        view = core.view_of(session)
+        plain = core.registry.view(core.sources.scope(core.sessions[session].source))
+        found_there = params.name is not None and isinstance(plain.resolve(params.name), ViewTool)
+        if found_there and not isinstance(view.resolve(params.name or ""), ViewTool):
+            return plain
+        return view
+
+    async def _settled_view(self, session: SessionId) -> View:
+        """What the session sees once every server has told its tools, or the patience for that is over."""
+        with trio.move_on_after(self._core.requests.list_wait_s):
+            asked: set[PoolKey] = set()
+            while True:
+                view = self._core.view_of(session)
+                missing = {key for key in view.unknown if not self._core.outlook.is_settled(key)}
+                if not missing:
+                    break
+                if self._inquiries.supervisors():  # what is sent to nobody is lost, and it is not sent twice
+                    for key in sorted(missing - asked):
+                        self._inquiries.send(Discover(key))
+                    asked |= missing
+                await trio.sleep(0.02)
+        return self._core.view_of(session)

@@ -1,0 +1,162 @@
+"""What operators do to the pools of servers, and ask of them: `carpool/operate`, `why`, `testify`.
+
+Owns which pools the name of a server stands for, and the words for why it has none.
+
+Knows nothing of: what the supervisor then does, what operators switch on and off (`switching`).
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import trio
+from msgspec import Struct
+
+from carpool_broker.configuration import Configuration
+from carpool_broker.control_error import ControlError
+from carpool_broker.core.broker import BrokerCore
+from carpool_broker.inquiries import Inquiries
+from carpool_broker.known_lists import known_lists
+from carpool_protocol.config.problems import did_you_mean
+from carpool_protocol.ids import PoolKey, ServerName
+from carpool_protocol.messages import Explain, Explained, Operate, Operated, Testify
+
+EXPLAIN_S = 5.0
+OPERATE_S = 310.0
+"""A first start may install for minutes."""
+MAX_DETAIL_CHARS = 500
+
+Verb = Literal["start", "stop", "restart"]
+
+
+class OperateParams(Struct):
+    """Of `carpool/operate`; without servers: all."""
+
+    verb: Verb
+    servers: list[str] | None = None
+
+
+class WhyParams(Struct):
+    """Of `carpool/why`."""
+
+    server: str
+
+
+class TestifyParams(Struct):
+    """Of `carpool/testify`."""
+
+    server: str
+    kind: Literal["probe_diverged", "probe_agreed"]
+    detail: str = ""
+
+
+class Operating:
+    """`told_at`: when a pool last told its lists."""
+
+    def __init__(
+        self,
+        core: BrokerCore,
+        configuration: Configuration,
+        inquiries: Inquiries,
+        told_at: Callable[[PoolKey], str],
+    ) -> None:
+        self._core = core
+        self._configuration = configuration
+        self._inquiries = inquiries
+        self._told_at = told_at
+
+    async def operate(self, params: OperateParams) -> dict[str, Any]:
+        """`{"results": [{"server", "ok", "text"}]}`, in the order asked for."""
+        self._inquiries.need_supervisor()
+        pools = self._pools()
+        names = [ServerName(name) for name in params.servers] if params.servers is not None else sorted(pools)
+        results: dict[ServerName, dict[str, Any]] = {}
+
+        async def one(name: ServerName) -> None:
+            results[name] = await self._operate_one(name, params.verb, pools.get(name, []))
+
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                nursery.start_soon(one, name)
+        return {"results": [results[name] for name in names]}
+
+    async def _operate_one(self, name: ServerName, verb: Verb, keys: list[PoolKey]) -> dict[str, Any]:
+        if not keys:
+            return {"server": name, "ok": False, "text": self._why_not(name)}
+        texts: list[str] = []
+        ok = True
+        for key in keys:
+            answer = await self._inquiries.ask(lambda token, key=key: Operate(token, key, verb), OPERATE_S)  # type: ignore[misc]
+            if isinstance(answer, Operated):
+                ok = ok and answer.ok
+                texts.append(answer.text)
+            else:
+                ok = False
+                texts.append("the supervisor did not answer in time")
+        return {"server": name, "ok": ok, "text": "; ".join(dict.fromkeys(texts))}
+
+    async def why(self, params: WhyParams) -> dict[str, Any]:
+        """`{"server", "pools": [{"key", "mode", "verified", "source", "lines"}]}`."""
+        pools: list[dict[str, Any]] = []
+        lists = known_lists(self._core, self._told_at)
+        for key in self._pools_of(params.server):
+            answer = await self._inquiries.ask(lambda token, key=key: Explain(token, key), EXPLAIN_S)  # type: ignore[misc]
+            if not isinstance(answer, Explained):
+                raise ControlError("supervisor_away", "It did not answer in time.")
+            of_lists = lists[key].sentence() if key in lists else ""
+            pools.append(
+                {
+                    "key": key,
+                    "mode": answer.mode,
+                    "verified": answer.verified,
+                    "source": answer.source,
+                    "lines": [*answer.lines, *([of_lists] if of_lists else [])],
+                }
+            )
+        return {"server": params.server, "pools": pools}
+
+    def testify(self, params: TestifyParams) -> dict[str, Any]:
+        """What a probe has found out is kept with the evidence of every pool of the server."""
+        for key in self._pools_of(params.server):
+            self._inquiries.send(Testify(key, params.kind, params.detail[:MAX_DETAIL_CHARS]))
+        return {}
+
+    def _pools_of(self, server: str) -> list[PoolKey]:
+        """The pools of a server that is said to be there. Raises `ControlError`."""
+        self._inquiries.need_supervisor()
+        pools = self._pools()
+        name = ServerName(server)
+        if name in pools:
+            return pools[name]
+        known = sorted({*pools, *self._configuration.layers.known()})
+        if name in known or self._misconfigured(name):
+            slug = "misconfigured" if self._misconfigured(name) else "stopped"
+            raise ControlError(slug, f"The server {server} has no pool: {self._why_not(name)}.")
+        meant = did_you_mean(server, known)
+        hint = f"Did you mean {meant}?" if meant else f"There are: {', '.join(known) or 'none'}."
+        raise ControlError("bad_params", f"There is no server of this name in the configuration. {hint}")
+
+    def _pools(self) -> dict[ServerName, list[PoolKey]]:
+        """Every pool that is wanted, by server: one for each environment and each class of agents."""
+        pools: dict[ServerName, list[PoolKey]] = {}
+        for spec in self._core.sources.wanted().pools:
+            pools.setdefault(spec.server, []).append(spec.key)
+        return pools
+
+    def _misconfigured(self, name: ServerName) -> str:
+        for source in self._core.sources.sources.values():
+            if name in source.goal.misconfigured:
+                return source.goal.misconfigured[name]
+        return ""
+
+    def _untrusted(self, name: ServerName) -> bool:
+        return any(name in source.goal.untrusted for source in self._core.sources.sources.values())
+
+    def _why_not(self, name: ServerName) -> str:
+        why = self._misconfigured(name)
+        if why:
+            return f"{'awaits trust' if self._untrusted(name) else 'misconfigured'}: {why}"
+        switches = self._configuration.switches
+        server = switches.over(self._configuration.layers.known()).get(name)
+        if server is not None and server.disabled:
+            return f"disabled: {switches.why_off(server)} `carpool enable {name}` switches it on"
+        return "no such server in the configuration"

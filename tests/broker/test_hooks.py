@@ -11,9 +11,10 @@ from carpool_broker.core import hook_runs, hooks
 from carpool_broker.core.bounds import Bounds, Limits
 from carpool_broker.core.effects import EndHook, Note, Reply, ReplyStateless, RunHook
 from carpool_broker.core.hook_runs import LINE_S
+from carpool_broker.core.scope import Off, Scope
 from carpool_protocol.capability import capability
 from carpool_protocol.hook_lines import MAX_RUNNING
-from carpool_protocol.ids import CallId, PoolKey, RawJson
+from carpool_protocol.ids import CallId, PoolKey, RawJson, ServerName
 from carpool_protocol.messages import (
     Answered,
     Call,
@@ -212,6 +213,21 @@ def test_a_session_that_moves_takes_hooked_calls_to_its_new_pool() -> None:
     rig.feed(ev.SessionMoved(ONE, elsewhere))
     (call,) = only(say(rig, run), Call)
     assert call.key == key
+
+
+def test_a_call_whose_server_is_disabled_while_hooks_look_is_refused_when_they_have_let_it_pass() -> None:
+    rig = hooked(BEFORE)
+    run = run_of(rig.feed(called()))
+    elsewhere = ev.SourceId("elsewhere")
+    off = {ServerName("a"): Off("somebody said so")}
+    rig.feed(
+        ev.SourceRead(
+            source=elsewhere, scope=Scope(()), specs=(), misconfigured={}, stop_first=frozenset(),
+            max_processes=8, max_greeting=3, disabled=off,
+        )
+    )  # fmt: skip
+    assert not only(rig.feed(ev.SessionMoved(ONE, elsewhere)), Reply)
+    assert code(say(rig, run)) == "disabled"
 
 
 # --- after --------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ class Profiles:
             deny = self._rng.sample(PATTERNS[1:], self._rng.randint(0, 2))
             drawn = Rights(tuple(map(capability, allow)), tuple(map(capability, deny)))
             self.rights = ALL_RIGHTS if calm else drawn
-            yield LimitsRead(replace(bounds, profiles=LIMITS), list_wait_s)
+            yield LimitsRead(replace(bounds, profiles=LIMITS), list_wait_s, audits=True)
 
     def scope(self, entries: list[ScopeEntry], source: SourceId) -> Scope:
         """What sessions of this source see."""

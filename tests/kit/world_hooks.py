@@ -43,7 +43,7 @@ class HookedWorld(World):
                 before=self.rng.random() < 0.7,
                 after=self.rng.random() < 0.5,
                 match=(capability(self.rng.choice(patterns)),),
-                profiles=self.rng.choice(((), (), (PROFILE,) if self.profiles else ())),
+                profiles=self.rng.choice(((), (), (PROFILE,))),
                 timeout_s=TIMEOUT_S,
                 closed=self.rng.random() < 0.5,
                 rewrite=self.rng.random() < 0.7,

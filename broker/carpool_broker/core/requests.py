@@ -351,6 +351,8 @@ class Requests:
         if not self._is_permitted(owed):
             self._ledger.fail(owed, "not_permitted", of_profile(session.scope))
             return False
+        if self._is_held(owed):
+            return False
         entry = session.scope.entry_of(owed.server)
         if entry is not None and entry.key != owed.key and not owed.task:
             owed.key = entry.key
@@ -376,11 +378,16 @@ class Requests:
     def look_at_held(self) -> None:
         """Catalogs of pinned servers came: what waits for a tool that is held now is refused."""
         for session in self._sessions.values():
-            held = self._outlook.view(session).held if session.waiting else {}
-            for owed in list(session.waiting) if held else ():
-                why = held.get((owed.server, owed.target)) if owed.asked.method == TOOLS_CALL else None
-                if why is not None:
-                    self._ledger.fail(owed, "quarantined", HELD[why])
+            for owed in list(session.waiting):
+                self._is_held(owed)
+
+    def _is_held(self, owed: Owed) -> bool:
+        """Whether a call that waits is for a tool that is held by now; then it is refused."""
+        held = self._outlook.view(owed.session).held
+        why = held.get((owed.server, owed.target)) if held and owed.asked.method == TOOLS_CALL else None
+        if why is not None:
+            self._ledger.fail(owed, "quarantined", HELD[why])
+        return why is not None
 
     def refuse_waiting(self) -> None:
         """No call leaves any more: those that wait for that, and that nobody says again, are answered."""

@@ -3,8 +3,8 @@
     python -m bench.record_tools NAME PACKAGE VERSION LICENCE -- COMMAND…
 
 Owns the form of `bench/data/tools/NAME.json`: whose words they are, and of each tool what a model is shown.
-The server is run by this alone, as an agent would run it; a made-up key in its environment is enough for most,
-since nothing is called. Only servers whose licence lets others pass their words on may be recorded.
+The server is run by this alone, as an agent would run it; a made-up key in its environment is enough for
+most, since nothing is called. Only servers whose licence lets others pass their words on may be recorded.
 """
 
 import argparse

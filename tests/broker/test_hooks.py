@@ -8,18 +8,22 @@ from msgspec.structs import replace
 
 from carpool_broker.core import events as ev
 from carpool_broker.core import hook_runs, hooks
+from carpool_broker.core.approval import Approved, PinId
 from carpool_broker.core.bounds import Bounds, Limits
 from carpool_broker.core.effects import EndHook, Note, Reply, ReplyStateless, RunHook
 from carpool_broker.core.hook_runs import LINE_S
+from carpool_broker.core.scope import Off, Scope, ScopeEntry
 from carpool_protocol.capability import capability
 from carpool_protocol.hook_lines import MAX_RUNNING
-from carpool_protocol.ids import CallId, PoolKey, RawJson
+from carpool_protocol.ids import CallId, PoolKey, RawJson, ServerName
 from carpool_protocol.messages import (
     Answered,
     Call,
     CancelCall,
     Catalog,
     Failed,
+    Policy,
+    PoolSpec,
     Recorded,
     RecordedSession,
     ResourceOffer,
@@ -212,6 +216,38 @@ def test_a_session_that_moves_takes_hooked_calls_to_its_new_pool() -> None:
     rig.feed(ev.SessionMoved(ONE, elsewhere))
     (call,) = only(say(rig, run), Call)
     assert call.key == key
+
+
+def test_a_call_whose_server_is_disabled_while_hooks_look_is_refused_when_they_have_let_it_pass() -> None:
+    rig = hooked(BEFORE)
+    run = run_of(rig.feed(called()))
+    elsewhere = ev.SourceId("elsewhere")
+    off = {ServerName("a"): Off("somebody said so")}
+    rig.feed(
+        ev.SourceRead(
+            source=elsewhere, scope=Scope(()), specs=(), misconfigured={}, stop_first=frozenset(),
+            max_processes=8, max_greeting=3, disabled=off,
+        )
+    )  # fmt: skip
+    assert not only(rig.feed(ev.SessionMoved(ONE, elsewhere)), Reply)
+    assert code(say(rig, run)) == "disabled"
+
+
+def test_a_tool_that_is_held_while_hooks_look_is_refused_when_they_have_let_it_pass() -> None:
+    rig = hooked(BEFORE)
+    run = run_of(rig.feed(called()))
+    elsewhere, key = ev.SourceId("elsewhere"), PoolKey("a:2")
+    rig.feed(
+        ev.SourceRead(
+            source=elsewhere, scope=Scope((ScopeEntry(server=ServerName("a"), key=key, pin=PinId("p")),)),
+            specs=(PoolSpec(key=key, server=ServerName("a"), argv=[], env={}, cwd="/", policy=Policy()),),
+            misconfigured={}, stop_first=frozenset(), max_processes=8, max_greeting=3,
+            pins={PinId("p"): Approved({})},
+        )
+    )  # fmt: skip
+    rig.feed(ev.SessionMoved(ONE, elsewhere))
+    rig.catalog(key, "x")
+    assert code(say(rig, run)) == "quarantined"
 
 
 # --- after --------------------------------------------------------------------------------------------------

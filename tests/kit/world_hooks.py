@@ -19,6 +19,7 @@ from carpool_protocol.capability import capability
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.kit.world import World
 from tests.kit.world_asks import Violation
+from tests.kit.world_profiles import PROFILE
 
 TIMEOUT_S = 0.4
 SLOW_S = 0.1
@@ -42,6 +43,7 @@ class HookedWorld(World):
                 before=self.rng.random() < 0.7,
                 after=self.rng.random() < 0.5,
                 match=(capability(self.rng.choice(patterns)),),
+                profiles=self.rng.choice(((), (), (PROFILE,))),
                 timeout_s=TIMEOUT_S,
                 closed=self.rng.random() < 0.5,
                 rewrite=self.rng.random() < 0.7,

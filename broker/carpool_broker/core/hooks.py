@@ -69,6 +69,8 @@ class Hooks:
     def __init__(self, ledger: Ledger, out: Callable[[AnyEffect], None]) -> None:
         self._ledger = ledger
         self._out = out
+        self.may_leave: Callable[[Owed], bool] = lambda _: True
+        """Whether a call that has passed may still go where it was to go; else it has ended with that."""
         self.rules: dict[str, HookRule] = {}
         self.tallies: dict[str, Tally] = {}
         """Of each hook that there is or was, since this broker began."""
@@ -202,8 +204,11 @@ class Hooks:
         owed = held.owed
         if held.answer is None:
             del self._held[owed.call]
-            self._passed[owed.call] = owed.asked.rest
-            self._ledger.proceed(owed, now)
+            if self.may_leave(owed):
+                self._passed[owed.call] = owed.asked.rest
+                self._ledger.proceed(owed, now)
+            else:
+                self._ledger.pump(owed.session, now)
         else:
             self._ledger.answered(held.answer, now)
 

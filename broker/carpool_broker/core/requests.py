@@ -328,19 +328,8 @@ class Requests:
         a catalog waits for theirs. Who holds a list is to hear of what they offer.
         """
         view = self._outlook.view(session)
-        keys = {entry.server: entry.key for entry in session.scope.servers}
-        disabled = self._outlook.sources.disabled(session.source)
-        for owed in [each for each in session.owed.values() if each.stage in {"waiting", "hooked"}]:
-            if owed.server in disabled and not owed.task:
-                self._ledger.fail(owed, "disabled", disabled[owed.server].why)
-                continue
-            if not self._is_permitted(owed):
-                self._ledger.fail(owed, "not_permitted", of_profile(session.scope))
-                continue
-            key = keys.get(owed.server, owed.key)
-            if key != owed.key and not owed.task:
-                owed.key = key
-                owed.edit = needed(view, key, owed.version)
+        for owed in list(session.waiting):
+            self.may_leave(owed)
         if session.served and (
             session.lists
             or session.listed
@@ -349,6 +338,26 @@ class Requests:
             or self.watching.has_early(session)
         ):
             self._outlook.discover(session, view)
+
+    def may_leave(self, owed: Owed) -> bool:
+        """Whether a call that has waited since it found its place may go there as things are now; else it is
+        ended. Its pool may be another one by now.
+        """
+        session = owed.session
+        disabled = self._outlook.sources.disabled(session.source)
+        if owed.server in disabled and not owed.task:
+            self._ledger.fail(owed, "disabled", disabled[owed.server].why)
+            return False
+        if not self._is_permitted(owed):
+            self._ledger.fail(owed, "not_permitted", of_profile(session.scope))
+            return False
+        if self._is_held(owed):
+            return False
+        entry = session.scope.entry_of(owed.server)
+        if entry is not None and entry.key != owed.key and not owed.task:
+            owed.key = entry.key
+            owed.edit = needed(self._outlook.view(session), owed.key, owed.version)
+        return True
 
     def _is_permitted(self, owed: Owed) -> bool:
         """Whether a call that has found its place may still go there."""
@@ -369,11 +378,16 @@ class Requests:
     def look_at_held(self) -> None:
         """Catalogs of pinned servers came: what waits for a tool that is held now is refused."""
         for session in self._sessions.values():
-            held = self._outlook.view(session).held if session.waiting else {}
-            for owed in list(session.waiting) if held else ():
-                why = held.get((owed.server, owed.target)) if owed.asked.method == TOOLS_CALL else None
-                if why is not None:
-                    self._ledger.fail(owed, "quarantined", HELD[why])
+            for owed in list(session.waiting):
+                self._is_held(owed)
+
+    def _is_held(self, owed: Owed) -> bool:
+        """Whether a call that waits is for a tool that is held by now; then it is refused."""
+        held = self._outlook.view(owed.session).held
+        why = held.get((owed.server, owed.target)) if held and owed.asked.method == TOOLS_CALL else None
+        if why is not None:
+            self._ledger.fail(owed, "quarantined", HELD[why])
+        return why is not None
 
     def refuse_waiting(self) -> None:
         """No call leaves any more: those that wait for that, and that nobody says again, are answered."""

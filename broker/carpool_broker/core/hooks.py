@@ -2,7 +2,7 @@
 
 Owns which hooks look at which call, in the order of the file, each at what the one before has made of it;
 every run of a hook from its start to its verdict or its time limit; how many run at once; and what becomes of
-the call (docs/decisions/0026, docs/hooks.md). A call is *hooked* from the moment at which it could have been
+the call (docs/decisions/0025, docs/hooks.md). A call is *hooked* from the moment at which it could have been
 sent until the last hook has let it pass, and *told* from its server's answer until the last hook has let that
 pass; both count as in flight. A call that ends with an error of ours has its answer at once: hooks hear of it
 and change nothing.

@@ -128,6 +128,7 @@ class Control:
         if self.inquiries.supervisors():
             pids = [os.getpid(), launcher, *shims]
             surveyed = await self.inquiries.ask(lambda token: Survey(token, pids), SURVEY_S)
+        sessions = [each for each in sessions if each.id in core.sessions]  # some may have left meanwhile
         waiting: dict[PoolKey, int] = {}
         for session in sessions:
             for owed in session.waiting:

@@ -14,7 +14,7 @@ from carpool_broker.configuration import DAEMON, Configuration, Followed
 from carpool_broker.control import Control
 from carpool_broker.control_error import ControlError
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.events import AgentCame, PinsApproved
+from carpool_broker.core.events import AgentCame, AgentLeft, PinsApproved
 from carpool_broker.core.registry import Registry
 from carpool_protocol import messages
 from carpool_protocol.config.load import ConfigFile
@@ -23,6 +23,7 @@ from carpool_protocol.messages import AnyMessage, Catalog, Discover, Explain, Ex
 from tests.behaviours import behaviour
 
 ME = SessionId("s1")
+ONE, TWO = SessionId("s2"), SessionId("s3")
 
 
 class Rig:
@@ -106,6 +107,21 @@ async def test_a_supervisor_that_goes_while_it_is_asked_ends_the_wait(tmp_path: 
     rig = Rig(tmp_path)
     rig.answer = lambda _: rig.control.inquiries.supervisor_went()
     assert (await rig.refused("carpool/why", server="git")).slug == "supervisor_away"
+
+
+async def test_an_agent_that_leaves_while_the_supervisor_is_asked_is_not_in_the_status(
+    tmp_path: Path,
+) -> None:
+    rig = Rig(tmp_path)
+    for session in (ONE, TWO):
+        rig.core.handle(AgentCame(session=session, source=DAEMON, agent="", pid=1, carrier="shim"), 1.0)
+
+    def answer(message: AnyMessage) -> None:
+        rig.core.handle(AgentLeft(ONE), 2.0)
+        rig.control.inquiries.supervisor_went()
+
+    rig.answer = answer
+    assert [each["id"] for each in (await rig.ask("carpool/status"))["sessions"]] == [TWO]
 
 
 @pytest.mark.parametrize("method", ["carpool/why", "carpool/testify"])

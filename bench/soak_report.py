@@ -59,6 +59,6 @@ def draw(rows: list[Row], file: Path) -> None:
             axis.plot(minutes, [r["pss_bytes"] / 1e6 for r in line], color=drawn.get_color(), lw=0.7, ls=":")
         axis.set(ylabel="MB", title=title, ylim=(0, None))
         axis.grid(alpha=0.3)
-    axes[0].legend(loc="upper right", ncols=4, fontsize="small")
+    axes[0].legend(loc="center", ncols=4, fontsize="small")
     axes[1].set(xlabel="minutes (solid: memory of its own, dotted: PSS)")
     figure.savefig(file, metadata={"Date": None})

@@ -8,6 +8,7 @@ Knows nothing of: which server goes where (`setup.plan`), what undoing does to a
 
 import importlib.util
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -105,6 +106,7 @@ def _setup(
             ours.command,
             home=home,
             alive=os.path.isdir,
+            starts=lambda program: shutil.which(program) is not None,
             named=named,
             remote=importlib.util.find_spec("mcp") is not None,
         )

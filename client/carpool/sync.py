@@ -1,19 +1,24 @@
 """The Python client for programs without an event loop: `from carpool.sync import Carpool`.
 
 Owns the thread in which the session lives. Every method is that of `carpool.Carpool` and waits for its end;
-any thread may call. Callbacks run in the session's own thread.
+any thread may call. Callbacks run in threads of their own, so that they may call as well. None of these
+threads keeps a program from ending that has not closed its session.
 
 Refuses to know what the methods do.
 """
 
+import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Mapping
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+from threading import Thread
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, overload
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import BlockingPortal
 
-from carpool.api.asked import Tell
+from carpool.api.asked import Tell, settle
 from carpool.api.client import Carpool as _Agent
 from carpool.api.client import Name
 from carpool.api.results import Json, Result
@@ -34,24 +39,68 @@ def _waits(
     return wait
 
 
+_CALLBACKS: Final = ("on_sampling", "on_elicitation", "on_log", "on_tools_changed")
+
+
+def _apart(callback: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    """The same callback in a thread of its own: in the session's it could wait for nothing."""
+
+    async def told(*said: Any) -> Any:
+        done: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(callback(*said))
+            except BaseException as error:  # noqa: BLE001 - it is raised where the callback is waited for
+                done.set_exception(error)
+
+        Thread(target=run, name="carpool callback", daemon=True).start()
+        return await settle(await asyncio.wrap_future(done))
+
+    return told
+
+
+def _open_loop(stack: ExitStack) -> BlockingPortal:
+    """An event loop in a thread that ends with the stack, or with the program (anyio's own portal would keep
+    that from ending).
+    """
+    opened: Future[BlockingPortal] = Future()
+
+    async def serve() -> None:
+        async with BlockingPortal() as portal:
+            opened.set_result(portal)
+            await portal.sleep_until_stopped()
+
+    thread = Thread(target=asyncio.run, args=(serve(),), name="carpool session", daemon=True)
+    thread.start()
+    portal = opened.result()
+    stack.callback(thread.join)
+    stack.callback(lambda: portal.call(portal.stop))
+    return portal
+
+
 class Carpool:
     """A session with carpool: `with Carpool() as carpool`. Takes what `carpool.Carpool` takes."""
 
     def __init__(self, **settings: Any) -> None:
-        self._agent = _Agent(**settings)
+        apart = {name: _apart(settings[name]) for name in _CALLBACKS if settings.get(name) is not None}
+        self._agent = _Agent(**{**settings, **apart})
         self._portal: BlockingPortal | None = None
+        self._pid = 0
         self._stack = ExitStack()
 
     def __enter__(self) -> "Carpool":
         with ExitStack() as stack:
-            self._portal = stack.enter_context(start_blocking_portal("asyncio"))
-            stack.enter_context(self._portal.wrap_async_context_manager(self._agent))
+            portal = _open_loop(stack)
+            stack.enter_context(portal.wrap_async_context_manager(self._agent))
             self._stack = stack.pop_all()
+        self._portal, self._pid = portal, os.getpid()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._portal = None
-        self._stack.close()
+        if self._pid == os.getpid():  # a child of this process has none of its threads
+            self._stack.close()
 
     @property
     def session(self) -> str:
@@ -87,6 +136,8 @@ class Carpool:
 
     def call(self, name: Name, arguments: Mapping[str, Any] | None = None, **how: Any) -> Result | Json:
         """Call a tool. See `carpool.Carpool.call`."""
+        if how.get("on_progress") is not None:
+            how["on_progress"] = _apart(how["on_progress"])
         return self._run(functools.partial(self._agent.call, name, arguments, **how))
 
     servers = _waits(_Agent.servers)
@@ -109,5 +160,9 @@ class Carpool:
     def _run(self, what: Callable[[], Coroutine[Any, Any, T]]) -> T:
         if self._portal is None:
             raise RuntimeError("this Carpool is not open; use `with Carpool() as carpool`")
+        if self._pid != os.getpid():
+            raise RuntimeError(
+                "this Carpool is of the process that this one was forked from; open another one"
+            )
         found: T = self._portal.call(what)
         return found

@@ -71,6 +71,19 @@ def undone(change: Change, now: bytes | None) -> bytes | None:
 # --- what goes, under which name ---------------------------------------------------------------------------
 
 
+def test_a_command_that_is_not_there_is_said_where_our_path_counts() -> None:
+    written = {
+        "here": {"command": "npx"},
+        "gone": {"command": "nowhere"},
+        "placed": {"command": "/opt/nowhere"},
+        "own": {"command": "nowhere", "env": {"PATH": "/opt"}},
+        "far": {"type": "http", "url": "https://h/mcp"},
+    }
+    plan = planned(source(CLAUDE_CODE, {"mcpServers": written}), starts=lambda program: program == "npx")
+    noted = {each.name: each.notes for each in plan.moved if each.notes}
+    assert noted == {"gone": ("nowhere is not in PATH here, so it cannot start yet",)}
+
+
 @behaviour("setup:moved")
 def test_the_same_server_of_two_programs_goes_once_and_another_one_of_its_name_gets_a_second() -> None:
     one, other = {"command": "a", "args": ["x"]}, {"command": "a", "args": ["y"]}

@@ -37,7 +37,7 @@ class Rights(Struct, frozen=True, cache_hash=True):
         """
         names: tuple[str, ...] = (name,)
         if kind == "resource":
-            names = readings(name)
+            names = readings(name) if self.deny else names
             if climbs(name) and not self._permit_all(kind, server, tags, stranger=stranger):
                 return False
         return any(

@@ -10,7 +10,7 @@ Pure. Knows nothing of: which files exist, who is asked, how they are written.
 
 import json
 import posixpath
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from carpool.setup import toml
 from carpool.setup.clients import Candidate, entry
@@ -36,13 +36,15 @@ def make_plan(
     *,
     home: str,
     alive: Callable[[str], bool] = lambda _: True,
+    starts: Callable[[str], bool] = lambda _: True,
     named: Collection[str] = (),
     remote: bool = True,
 ) -> Plan:
-    """`command`: how a program starts carpool; `alive`: whether a directory is there; `named`: programs that
-    get the entry even if they have no server.
+    """`command`: how a program starts carpool; `alive`: whether a directory is there; `starts`: whether a
+    command is in PATH; `named`: programs that get the entry even if they have no server.
     """
-    return _Planning(own, project, secrets, command, home, alive, named, remote=remote).run(sources)
+    planning = _Planning(own, project, secrets, command, home, alive, starts, named, remote=remote)
+    return planning.run(sources)
 
 
 class _Planning:
@@ -54,6 +56,7 @@ class _Planning:
         command: Callable[[Candidate], list[str]],
         home: str,
         alive: Callable[[str], bool],
+        starts: Callable[[str], bool],
         named: Collection[str],
         *,
         remote: bool,
@@ -64,6 +67,7 @@ class _Planning:
         self.command = command
         self.home = home
         self.alive = alive
+        self.starts = starts
         self.named = named
         self.remote = remote
         self.variables: dict[str, str] = {}
@@ -178,6 +182,7 @@ class _Planning:
             notes = found.notes
             if said != found.name:
                 notes = (*notes, f"was called {found.name}: there is another one of that name")
+            notes = (*notes, *self.absent(found.server))
             under = table.root or (
                 posixpath.dirname(posixpath.dirname(into.path)) if into is self.project else ""
             )
@@ -185,6 +190,15 @@ class _Planning:
             self.moved.append(Moved(said, client.title, source.path, into.path, under, known, notes, login))
             gone.append(name)
         return gone
+
+    def absent(self, server: Mapping[str, JsonValue]) -> list[str]:
+        """What is to be said of a command that is nowhere to be found."""
+        program, env = server.get("command"), server.get("env")
+        if not isinstance(program, str) or set(program) & set("/$~ "):
+            return []
+        if isinstance(env, dict) and "PATH" in env:
+            return []
+        return [] if self.starts(program) else [f"{program} is not in PATH here, so it cannot start yet"]
 
     def homeless(self, root: str) -> str:
         """Why servers of a directory stay; empty: they go."""

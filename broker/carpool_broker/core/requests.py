@@ -70,7 +70,7 @@ class Requests:
         self.own = OwnCalls(ledger, self.hints, out)
         self.lists = Lists(sessions, outlook, self.hints, self.tasks, out)
         self.watching = Watching(sessions, registry, outlook, self.interests, out)
-        self.watching.linked = lambda: ledger.credit_bytes is not None
+        self.watching.linked = lambda: ledger.admission.credit_bytes is not None
         self.listens = Listens(sessions, outlook, self.interests, self.watching, out, tasks=self.tasks)
         self.retried: Callable[[Session, AgentCalled, float], None] = lambda *_: None
         """What becomes of a call that brings what it was asked for."""
@@ -167,7 +167,7 @@ class Requests:
 
     def _waits(self, owed: Owed, view: View, now: float) -> bool:
         """Have it wait for the catalogs of this view; whether it does, and did not before."""
-        if owed.call in self.name_waits or self._ledger.refuses(owed):
+        if owed.call in self.name_waits or self._ledger.admission.refuses(owed):
             return False
         self._outlook.discover(owed.session, view)
         self._nameless[owed.call] = owed
@@ -224,7 +224,7 @@ class Requests:
         elif owed.session.anonymous and self._keeps_state(owed):
             self._ledger.fail(owed, "needs_session")
         else:
-            self._ledger.admit(owed, now)
+            self._ledger.admission.admit(owed, now)
 
     def _keeps_state(self, owed: Owed) -> bool:
         """Whether its server gives each agent an instance: for nobody there is none (rule 9)."""

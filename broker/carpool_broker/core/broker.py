@@ -145,7 +145,7 @@ class BrokerCore:
         )  # fmt: skip
         self.draining = Draining(self.ledger, self.requests, self._out)
         self.hooks = Hooks(self.ledger, self._out)
-        self.hooks.may_leave = self.requests.may_leave
+        self.hooks.may_leave = self.requests.second_look.may_leave
         self._rare = (
             *self.requests.deadlines(), *self.parked.deadlines(), *self.recovery.deadlines(),
             self.draining.bound, self.hooks.limits,

@@ -325,13 +325,13 @@ def test_asks_and_their_answers_need_no_credit_and_no_place_among_open_calls() -
     rig.come()
     bound = rig.core.ledger.bounds.max_open_calls
     calls = [rig.call() for _ in range(bound)]
-    rig.core.ledger.credit_bytes = 0
+    rig.core.admission.credit_bytes = 0
     asks = [AskId(f"q{n}") for n in range(bound)]
     for call, ask in zip(calls, asks, strict=True):
         assert [type(effect) for effect in rig.ask(call, ask)] == [SendAsk]
     for ask in reversed(asks):
         assert [type(effect) for effect in rig.answer(ask=ask)] == [AnswerAsk]
-    assert rig.core.ledger.credit_bytes == 0
+    assert rig.core.admission.credit_bytes == 0
 
 
 # --- ends ------------------------------------------------------------------------------------------------

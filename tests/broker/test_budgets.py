@@ -32,7 +32,7 @@ class Rig:
         self.effects: list[Any] = []
         self.sessions = {name: Session(name, SourceId("daemon"), "", 1, "shim") for name in (ONE, TWO, THREE)}
         self.ledger = Ledger(self.sessions, BOUNDS, self.effects.append)
-        self.ledger.credit_bytes = 1 << 40
+        self.ledger.admission.credit_bytes = 1 << 40
         self.count = 0
 
     def call(self, session: SessionId, size_bytes: int = 0) -> list[Any]:
@@ -41,7 +41,7 @@ class Rig:
         asked = AgentCalled(session, id_, "s__t", params, ABSENT, token=id_)
         owed = self.ledger.open(self.sessions[session], asked)
         owed.key, owed.server, owed.target = PoolKey("s:1"), ServerName("s"), "t"
-        self.ledger.admit(owed, 0.0)
+        self.ledger.admission.admit(owed, 0.0)
         return self.done()
 
     def flood(self, session: SessionId, size_bytes: int) -> int:

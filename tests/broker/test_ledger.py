@@ -22,7 +22,7 @@ class Rig:
         self.effects: list[Any] = []
         self.sessions = {name: Session(name, SourceId("daemon"), "", 1, "shim") for name in (ONE, TWO)}
         self.ledger = Ledger(self.sessions, BOUNDS, self.effects.append)
-        self.ledger.credit_bytes = credit
+        self.ledger.admission.credit_bytes = credit
         self.now = 100.0
 
     def call(
@@ -31,7 +31,7 @@ class Rig:
         asked = AgentCalled(session, RawJson(request.encode()), "s__t", RawJson(b" " * size), ABSENT, token)
         owed = self.ledger.open(self.sessions[session], asked)
         owed.key, owed.server, owed.target = KEY, ServerName("s"), "t"
-        self.ledger.admit(owed, self.now)
+        self.ledger.admission.admit(owed, self.now)
         return self.done()
 
     def done(self) -> list[Any]:
@@ -100,8 +100,8 @@ def test_without_credit_nothing_goes_and_then_sessions_take_turns() -> None:
     for n in range(2):
         rig.call(str(n), ONE)
     rig.call("0", TWO)
-    rig.ledger.credit_bytes = 100
-    rig.ledger.pump_all(rig.now)
+    rig.ledger.admission.credit_bytes = 100
+    rig.ledger.admission.pump_all(rig.now)
     assert [(e.session, e.call) for e in rig.done()] == [(ONE, 1), (TWO, 3)]
 
 
@@ -109,14 +109,14 @@ def test_a_session_that_was_at_its_bound_when_credit_came_is_not_forgotten_when_
     rig = Rig(credit=100)
     rig.call("1")
     rig.call("2")
-    rig.ledger.credit_bytes = 0
+    rig.ledger.admission.credit_bytes = 0
     rig.call("3")
-    rig.ledger.credit_bytes = 64
-    rig.ledger.pump_all(rig.now)
-    rig.ledger.credit_bytes = 0
+    rig.ledger.admission.credit_bytes = 64
+    rig.ledger.admission.pump_all(rig.now)
+    rig.ledger.admission.credit_bytes = 0
     rig.answer(1)
-    rig.ledger.credit_bytes = 64
-    rig.ledger.pump_all(rig.now)
+    rig.ledger.admission.credit_bytes = 64
+    rig.ledger.admission.pump_all(rig.now)
     assert calls(rig.done()) == [3]
 
 
@@ -178,8 +178,8 @@ def test_when_the_supervisor_went_what_had_gone_is_maybe_and_what_waits_waits_on
     rig.ledger.supervisor_went()
     replies = rig.done()
     assert [(r.id, b'"link_broken"' in r.body) for r in replies] == [(b"0", True), (b"1", True)]
-    rig.ledger.credit_bytes = 1000
-    rig.ledger.pump_all(rig.now)
+    rig.ledger.admission.credit_bytes = 1000
+    rig.ledger.admission.pump_all(rig.now)
     assert calls(rig.done()) == [3]
 
 

@@ -23,13 +23,13 @@ class Bounded(Rig):
         super().__init__()
         for session in self.sessions.values():
             session.profile, session.principal = "p", token
-            self.ledger.quotas.enter(session, {"p": Limits(**limits)}, self.now)
+            self.ledger.admission.quotas.enter(session, {"p": Limits(**limits)}, self.now)
 
     def use(self, server: str, request: str, session: SessionId = ONE) -> list[Any]:
         asked = AgentCalled(session, RawJson(request.encode()), "x", RawJson(b""), ABSENT, ABSENT)
         owed = self.ledger.open(self.sessions[session], asked)
         owed.key, owed.server, owed.target = PoolKey(f"{server}:1"), ServerName(server), "t"
-        self.ledger.admit(owed, self.now)
+        self.ledger.admission.admit(owed, self.now)
         return self.done()
 
 
@@ -64,9 +64,9 @@ def test_whoever_leaves_lets_the_others_of_its_token_go_on() -> None:
     assert calls(rig.call("1", TWO)) == []
     left = rig.sessions[ONE]
     rig.ledger.forget(left)
-    rig.ledger.quotas.leave(left)
+    rig.ledger.admission.quotas.leave(left)
     del rig.sessions[ONE]
-    rig.ledger.pump(left, rig.now)
+    rig.ledger.admission.pump(left, rig.now)
     assert calls(rig.done()) == [2]
 
 
@@ -79,11 +79,11 @@ def test_a_token_has_no_more_calls_or_servers_by_ending_its_sessions(token: str)
     def again() -> None:
         for session in rig.sessions.values():
             rig.ledger.forget(session)
-            rig.ledger.quotas.leave(session)
+            rig.ledger.admission.quotas.leave(session)
             session.quota = None
-        rig.ledger.quotas.check([])
+        rig.ledger.admission.quotas.check([])
         for session in rig.sessions.values():
-            rig.ledger.quotas.enter(session, {"p": Limits(**limits)}, rig.now)
+            rig.ledger.admission.quotas.enter(session, {"p": Limits(**limits)}, rig.now)
 
     assert [len(calls(rig.use("a", str(n)))) for n in range(2)] == [1, 1]
     rig.answer(1)
@@ -139,10 +139,10 @@ def test_one_server_more_than_the_bound_is_refused_and_those_before_go_on() -> N
 def test_bounds_that_are_read_again_hold_at_once() -> None:
     rig = Bounded(max_in_flight=1, calls_per_minute=100)
     assert [calls(rig.call(str(n))) for n in range(2)] == [[1], []]
-    rig.ledger.quotas.limit({"p": Limits(max_in_flight=2)})
-    rig.ledger.pump(rig.sessions[ONE], rig.now)
+    rig.ledger.admission.quotas.limit({"p": Limits(max_in_flight=2)})
+    rig.ledger.admission.pump(rig.sessions[ONE], rig.now)
     assert calls(rig.done()) == [2]
-    rig.ledger.quotas.limit({})
+    rig.ledger.admission.quotas.limit({})
     quota = rig.sessions[ONE].quota
     assert quota is not None
     assert quota.has_room

@@ -168,10 +168,10 @@ def test_a_server_is_told_which_call_it_is_and_no_agent_can_say_that_itself(meta
 def test_what_a_server_is_told_more_counts_against_what_the_link_may_carry() -> None:
     one, other = rig(), Rig()
     other.ready()
-    before, others = one.core.ledger.credit_bytes or 0, other.core.ledger.credit_bytes or 0
+    before, others = one.core.admission.credit_bytes or 0, other.core.admission.credit_bytes or 0
     (call,) = [each for each in one.call("a__x") if isinstance(each, Call)]
     other.call("a__x")
     assert call.meta == b'{"carpool/call":"c1"}'
-    assert before - (one.core.ledger.credit_bytes or 0) == len(call.meta) + others - (
-        other.core.ledger.credit_bytes or 0
+    assert before - (one.core.admission.credit_bytes or 0) == len(call.meta) + others - (
+        other.core.admission.credit_bytes or 0
     )

@@ -62,7 +62,7 @@ def _nothing_is_left(world: World) -> None:
         "broker's calls",
         ledger.calls,
         ledger.backstops,
-        ledger.waits,
+        ledger.admission.waits,
         broker.requests.lists.waits,
         broker.requests.name_waits,
         broker.requests.listens.waits,

@@ -172,7 +172,8 @@ class Asks:
     def check(self) -> None:
         """Assert every invariant."""
         assert all(asked.session in self._sessions for asked in self._open.values()), "an ask of nobody"
-        assert not self._open or self._ledger.credit_bytes is not None, "an ask without a supervisor"
+        linked = self._ledger.admission.credit_bytes is not None
+        assert linked or not self._open, "an ask without a supervisor"
 
 
 def undeclared(declared: Capabilities, method: str, needs: Sequence[Need]) -> Unknowable | None:

@@ -16,7 +16,7 @@ def check(ledger: Ledger, sessions: Mapping[SessionId, Session]) -> None:
     """Assert every invariant of the ledger of these sessions."""
     ledger.arguments.check(sessions.values())
     ledger.unread.check(sessions.values())
-    ledger.quotas.check(sessions.values())
+    ledger.admission.quotas.check(sessions.values())
     parked = [owed for owed in ledger.calls.values() if owed.parked]
     of = Counter(owed.session.id for owed in parked)
     known = sum(len(s.owed) for s in sessions.values()) + len(parked)
@@ -38,4 +38,4 @@ def check(ledger: Ledger, sessions: Mapping[SessionId, Session]) -> None:
     for call in ledger.calls:
         check_call(call, ledger)
     assert len(ledger.backstops) == sum(1 for owed in ledger.calls.values() if owed.stage == "sent")
-    assert len(ledger.waits) == sum(1 for owed in ledger.calls.values() if owed.stage == "waiting")
+    assert len(ledger.admission.waits) == sum(1 for owed in ledger.calls.values() if owed.stage == "waiting")

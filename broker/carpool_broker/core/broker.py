@@ -111,6 +111,7 @@ class BrokerCore:
         self.states = self.outlook.states
         self.sources = self.outlook.sources
         self.ledger = Ledger(self.sessions, bounds, self._out, life)
+        self.admission = self.ledger.admission
         self.requests = Requests(self.sessions, registry, self.outlook, self.ledger, self._out)
         self.requests.list_wait_s = list_wait_s
         self.requests.tasks.secret, self.requests.tasks.life = secret, life
@@ -144,7 +145,7 @@ class BrokerCore:
         )  # fmt: skip
         self.draining = Draining(self.ledger, self.requests, self._out)
         self.hooks = Hooks(self.ledger, self._out)
-        self.hooks.may_leave = self.requests.may_leave
+        self.hooks.may_leave = self.requests.second_look.may_leave
         self._rare = (
             *self.requests.deadlines(), *self.parked.deadlines(), *self.recovery.deadlines(),
             self.draining.bound, self.hooks.limits,
@@ -169,7 +170,7 @@ class BrokerCore:
             self._handle_rare(event, now)
         if self.hooks.pending:
             self.hooks.tell(now)
-        if self.ledger.draining:
+        if self.admission.draining:
             self.draining.look()
         return effects
 
@@ -186,7 +187,7 @@ class BrokerCore:
         self.hooks.overdue(now)
         if self.hooks.pending:
             self.hooks.tell(now)
-        if self.ledger.draining:
+        if self.admission.draining:
             self.draining.overdue(now)
             self.draining.look()
         return effects
@@ -252,9 +253,9 @@ class BrokerCore:
             case Recorded():
                 self.linking.heard(event, now)
             case Credit():
-                if self.ledger.credit_bytes is not None:
-                    self.ledger.credit_bytes += event.size_bytes
-                    self.ledger.pump_all(now)
+                if self.admission.credit_bytes is not None:
+                    self.admission.credit_bytes += event.size_bytes
+                    self.admission.pump_all(now)
             case Catalog() | PoolChanged() if event.key not in self.linking.wanted:
                 self.recovery.keep(event)  # said before the supervisor heard that nobody wants this any more
             case Catalog():
@@ -270,10 +271,10 @@ class BrokerCore:
             case LimitsRead():
                 self.ledger.bounds = event.bounds
                 self.audit(event.audits)
-                self.ledger.quotas.limit(event.bounds.profiles)
+                self.admission.quotas.limit(event.bounds.profiles)
                 self.requests.list_wait_s = event.list_wait_s
                 for each in self.sessions.values():
-                    self.ledger.pump(each, now)
+                    self.admission.pump(each, now)
             case HooksRead():
                 self.hooks.read(event.rules)
             case HookAnswered():
@@ -287,7 +288,7 @@ class BrokerCore:
                 came.anonymous, came.max_open_calls = event.anonymous, event.max_open_calls
                 came.profile, came.principal = event.profile, event.principal
                 self.sessions[event.session] = came
-                self.ledger.quotas.enter(came, self.ledger.bounds.profiles, now)
+                self.admission.quotas.enter(came, self.ledger.bounds.profiles, now)
                 self.outlook.enter(came)
                 if event.shared and self.sources.enter(event.source, asking=came.asking, stateless=True):
                     self.following.follow()
@@ -370,8 +371,8 @@ class BrokerCore:
                 self.requests.forget(session)
                 self.parked.forget(session)
                 self.ledger.forget(session)
-                self.ledger.quotas.leave(session)
-                self.ledger.pump(session, now)
+                self.admission.quotas.leave(session)
+                self.admission.pump(session, now)
                 self.ledger.fresh.forget_session(session.id)
                 self.asks.forget(session)
                 self.recovery.forget(session)

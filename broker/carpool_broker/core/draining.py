@@ -1,8 +1,8 @@
 """The end that waits: carpool is started again, and calls that are at their servers run on to their answers.
 
 Owns when that is over: as soon as nothing is under way, or after `DRAIN_S`; what is left then is cut off.
-From its beginning no call leaves for a server (`Ledger.draining`): one whose carrier keeps waits, without an
-answer, for the next broker, which takes it as new; any other is refused at once.
+From its beginning no call leaves for a server (`Admission.draining`): one whose carrier keeps waits, without
+an answer, for the next broker, which takes it as new; any other is refused at once.
 
 Invariant: whatever a carrier that keeps has no answer to at the end was never sent, so it may all be said
 anew. Calls that have come back from an earlier broker, and of which it is not known yet what became of them,
@@ -34,8 +34,8 @@ class Draining:
 
     def begin(self, now: float) -> None:
         """No call leaves from now on."""
-        if not self._ledger.draining:
-            self._ledger.draining = True
+        if not self._ledger.admission.draining:
+            self._ledger.admission.draining = True
             self.bound.arm("drain", now, DRAIN_S)
             self._requests.refuse_waiting()
 

@@ -66,7 +66,7 @@ class Following:
         self._ledger.fresh.forget(event.key)
         self.told(self._registry.learn(event))
         if self._registry.pins.known:
-            self._requests.look_at_held()
+            self._requests.second_look.at_held()
         self._recovery.moved()
         self._moved(now, event.key)
 

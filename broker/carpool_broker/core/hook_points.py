@@ -19,7 +19,7 @@ class HookPoints(Protocol):
 
     def holds(self, owed: Owed, now: float) -> bool:
         """It is about to leave. True: hooks look at it first, and it is said again when they have let it pass
-        (`Ledger.proceed`).
+        (`Admission.proceed`).
         """
 
     def takes(self, owed: Owed, answer: Answered, now: float) -> bool:

@@ -206,9 +206,9 @@ class Hooks:
             del self._held[owed.call]
             if self.may_leave(owed):
                 self._passed[owed.call] = owed.asked.rest
-                self._ledger.proceed(owed, now)
+                self._ledger.admission.proceed(owed, now)
             else:
-                self._ledger.pump(owed.session, now)
+                self._ledger.admission.pump(owed.session, now)
         else:
             self._ledger.answered(held.answer, now)
 
@@ -241,7 +241,7 @@ class Hooks:
             slug = "hook_failed" if held.answer is None else "answer_hook_failed"
             detail = f"The hook is {name}: {reason}."
         self._ledger.fail(owed, slug, detail)
-        self._ledger.pump(owed.session, now)
+        self._ledger.admission.pump(owed.session, now)
 
     # --- runs ------------------------------------------------------------------------------------------
 

@@ -1,30 +1,29 @@
-"""Which agent is owed which answer, and which calls may enter.
+"""Which agent is owed which answer.
 
-Owns every open call of every agent: admission (the session's bound and line, the link's credit),
-the backstop, and the one answer each call gets. A call is answered exactly once, or cancelled
-without a word. While a call of the stateless era is between two rounds nobody waits for it; how it ends then
-is `parked`'s.
+Owns the books: every open call of every agent, how it leaves, the backstop, and the one answer that it gets.
+A call is answered exactly once, or cancelled without a word. While a call of the stateless era is between two
+rounds nobody waits for it; how it ends then is `parked`'s.
 
 Invariants (`books.check`): a call is in its session's `owed` under its own id and in `calls` under its
-number, or in neither, or it is parked and in `calls` alone; what is in a session's line is `waiting`; `sent`
-counts are right; nothing waits while it could go.
+number, or in neither, or it is parked and in `calls` alone; `sent` counts are right.
 
-Knows nothing of: names, views, how an answer is worded for an era, what calls want in rounds.
+Knows nothing of: which calls may go when (`admission`), names, views, how an answer is worded for an era,
+what calls want in rounds.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from carpool_broker.core import bereft
+from carpool_broker.core.admission import Admission
 from carpool_broker.core.aftermath import Aftermath, Outcome
 from carpool_broker.core.bounds import Bounds
-from carpool_broker.core.budgets import COUNTED_BYTES, SLOW_BYTES, Arguments, Unread
+from carpool_broker.core.budgets import Arguments, Unread
 from carpool_broker.core.calling import stateless_call
 from carpool_broker.core.effects import AnyEffect, Reply, ReportProgress
 from carpool_broker.core.events import AgentCalled
 from carpool_broker.core.fresh import Fresh
 from carpool_broker.core.hook_points import HookPoints
-from carpool_broker.core.quotas import Quota, Quotas
 from carpool_broker.core.replies import answer as answer_to
 from carpool_broker.core.replies import is_keepable
 from carpool_broker.core.session import IN_FLIGHT, Owed, Session
@@ -58,11 +57,9 @@ class Ledger:
     """All open calls of the broker."""
 
     def __init__(self, sessions: dict[SessionId, Session], bounds: Bounds, out: Out, life: int = 0) -> None:
-        self._sessions = sessions
         self.before = call_of(life, 0)
         """Calls of greater numbers are this broker's own."""
         self._out = out
-        self.bounds = bounds
         self.states: Mapping[PoolKey, PoolChanged] = {}
         """What the supervisor last said of each pool."""
         self.fresh = Fresh()
@@ -75,19 +72,21 @@ class Ledger:
         self.unread = Unread(out)
         self.hooks: HookPoints | None = None
         """None: there are none."""
-        self.draining = False
-        """No call leaves any more (`draining`)."""
         self.calls: dict[CallId, Owed] = {}
         self.opened = 0
         """All calls since this broker began."""
-        self.credit_bytes: int | None = None
-        """What the link may still carry; None while no supervisor is there."""
         self.backstop_s: dict[PoolKey, float] = {}
         self.backstops: Deadlines[CallId] = Deadlines()
-        self.waits: Deadlines[CallId] = Deadlines()
-        self.quotas = Quotas()
-        self._stalled: dict[SessionId, None] = {}
-        """Sessions whose line may hold calls that only the link kept back."""
+        self.admission = Admission(sessions, bounds, self.arguments, self._send, self.fail)
+
+    @property
+    def bounds(self) -> Bounds:
+        """What sessions and their calls may take, in numbers."""
+        return self.admission.bounds
+
+    @bounds.setter
+    def bounds(self, bounds: Bounds) -> None:
+        self.admission.bounds = bounds
 
     # --- in --------------------------------------------------------------------------------------------
 
@@ -101,75 +100,6 @@ class Ledger:
             self.trail.began(owed)
         self.arguments.enter(owed)
         return owed
-
-    def refuses(self, owed: Owed) -> bool:
-        """End a call that may not wait, if this is one: its session, or all together, have too many."""
-        session, bounds = owed.session, self.bounds
-        if self.arguments.too_many(owed, bounds.argument_budget_bytes):
-            self.fail(owed, "arguments_too_many", retry_after_s=1.0)
-        elif len(session.owed) > self.most(session) + bounds.max_waiting_calls:
-            self.fail(owed, "too_many_calls", retry_after_s=1.0)
-        else:
-            return False
-        return True
-
-    def admit(self, owed: Owed, now: float) -> None:
-        """The call knows where it goes: send it, put it in line, or refuse it."""
-        session = owed.session
-        if owed.size_bytes > COUNTED_BYTES and self.refuses(owed):
-            return
-        if self.draining and not session.keeps:
-            self.fail(owed, "closing")
-            return
-        if session.quota is not None and (excess := session.quota.excess(owed, now)) is not None:
-            self.fail(owed, excess.fault, excess.detail, excess.retry_after_s)
-            return
-        if not session.waiting and self.may_send(session):
-            self._send(owed, now)
-            return
-        full = len(session.waiting) >= self.bounds.max_waiting_calls
-        if full or session.waiting_bytes + owed.size_bytes > self.bounds.max_waiting_bytes:
-            self.fail(owed, "too_many_calls", retry_after_s=1.0)
-            return
-        owed.stage = "waiting"
-        session.waiting.append(owed)
-        session.waiting_bytes += owed.size_bytes
-        self.waits.arm(owed.call, now, self.bounds.wait_s)
-        self._stalled[session.id] = None
-
-    def most(self, session: Session) -> int:
-        """How many calls it may have open."""
-        return session.max_open_calls or self.bounds.max_open_calls
-
-    def may_send(self, session: Session) -> bool:
-        """Whether a call of it may go now."""
-        most = session.max_open_calls or self.bounds.max_open_calls
-        return (
-            session.sent < most
-            and (self.credit_bytes or 0) > 0
-            and session.unread_bytes <= SLOW_BYTES
-            and not self.draining
-            and (session.quota is None or session.quota.has_room)
-        )
-
-    def proceed(self, owed: Owed, now: float) -> None:
-        """Hooks have let it pass: it leaves now, or as the first of its session's line."""
-        session = owed.session
-        session.hold_place(-1)
-        owed.stage = "unresolved"
-        refused = owed.size_bytes > COUNTED_BYTES and self.refuses(owed)
-        if not refused and self.draining and not session.keeps:
-            self.fail(owed, "closing")
-        elif not refused and self.may_send(session):
-            self._send(owed, now)
-            return
-        elif not refused:
-            owed.stage = "waiting"
-            session.waiting.appendleft(owed)
-            session.waiting_bytes += owed.size_bytes
-            self.waits.arm(owed.call, now, self.bounds.wait_s)
-            self._stalled[session.id] = None
-        self.pump(session, now)  # its place is free
 
     def _send(self, owed: Owed, now: float) -> None:
         if self.hooks is not None and self.hooks.holds(owed, now):
@@ -192,54 +122,14 @@ class Ledger:
             assert self.aftermath is not None
             self.aftermath.leaves(owed)
             call = stateless_call(owed, self.states.get(owed.key))
-        self.credit_bytes = (self.credit_bytes or 0) - owed.size_bytes - MESSAGE_BYTES
+        line = self.admission
+        line.credit_bytes = (line.credit_bytes or 0) - owed.size_bytes - MESSAGE_BYTES
         if self.trail is not None:
             named = self.trail.named(call)
-            self.credit_bytes -= len(named.meta) - len(call.meta)
+            line.credit_bytes -= len(named.meta) - len(call.meta)
             call = named
         self.backstops.arm(owed.call, now, self.backstop_s.get(owed.key, 1800.0))
         self._out(call)
-
-    def pump(self, session: Session, now: float) -> None:
-        """Send what waits in this session's line, as far as it may go."""
-        if session.quota is not None:
-            self.pump_together(session.quota, now)
-            return
-        while session.waiting and self.may_send(session):
-            self._send_next(session, now)
-        if session.waiting:
-            self._stalled[session.id] = None  # perhaps it is the link that keeps it back now
-
-    def pump_together(self, quota: Quota, now: float) -> None:
-        """The same for all sessions of one holder: they take turns, one call each."""
-        ready = [session for session in quota.sessions.values() if session.waiting]
-        while ready:
-            ready = [session for session in ready if session.waiting and self.may_send(session)]
-            for session in ready:
-                if self.may_send(session):
-                    self._send_next(session, now)
-                    quota.last(session)
-        for session in quota.sessions.values():
-            if session.waiting:
-                self._stalled[session.id] = None
-
-    def _send_next(self, session: Session, now: float) -> None:
-        owed = session.waiting.popleft()
-        session.waiting_bytes -= owed.size_bytes
-        self.waits.disarm(owed.call)
-        self._send(owed, now)
-
-    def pump_all(self, now: float) -> None:
-        """The link can carry more: sessions take turns, one call each."""
-        while self._stalled and (self.credit_bytes or 0) > 0 and not self.draining:
-            session_id = next(iter(self._stalled))
-            del self._stalled[session_id]
-            session = self._sessions.get(session_id)
-            if session is None or not session.waiting or not self.may_send(session):
-                continue
-            self._send_next(session, now)
-            if session.waiting:
-                self._stalled[session_id] = None
 
     # --- out -------------------------------------------------------------------------------------------
 
@@ -260,7 +150,7 @@ class Ledger:
                 return
             if answer.urls_first and not session.capabilities.url:
                 self.fail(owed, "needs_url")
-                self.pump(session, now)
+                self.admission.pump(session, now)
                 return
             if self.trail is not None:
                 self.trail.answered(owed, answer.body, is_error=answer.is_error)
@@ -270,7 +160,7 @@ class Ledger:
             else:
                 self._out(Reply(session.id, asked.id, answer.is_error, answer.body, answer.call))
             if session.waiting or session.quota is not None:
-                self.pump(session, now)
+                self.admission.pump(session, now)
         elif answer.task:
             self._out(CancelTask(answer.instance, answer.task))
 
@@ -281,13 +171,13 @@ class Ledger:
             return True
         self._out(CancelCall(owed.call, "unread", answered=True))  # its body is nothing to keep in the record
         self.fail(owed, "unread_answers", f"The answer had {size_bytes} bytes.")
-        self.pump(owed.session, now)
+        self.admission.pump(owed.session, now)
         return False
 
     def has_read(self, session: Session, unread_bytes: int, now: float) -> None:
         """The door says how much waits for an agent."""
         self.unread.told(session, unread_bytes)
-        self.pump(session, now)
+        self.admission.pump(session, now)
 
     def _keep(self, owed: Owed, answer: Answered, now: float) -> None:
         if is_keepable(owed) and not answer.is_error:
@@ -315,7 +205,7 @@ class Ledger:
             self.fail(
                 owed, "lost", "The server wants its user to open a web page, and nobody can be asked to."
             )
-        self.pump(owed.session, now)
+        self.admission.pump(owed.session, now)
 
     def failed(self, failure: Failed, now: float) -> None:
         """The supervisor says that no answer comes."""
@@ -339,7 +229,7 @@ class Ledger:
             outcome = Outcome(*for_method(said, owed.asked.said))
             self.note_end(owed, said.slug, said.delivered, outcome.body)
             self.give(owed, outcome)
-        self.pump(owed.session, now)
+        self.admission.pump(owed.session, now)
 
     def progressed(self, progress: Progressed) -> None:
         """Progress goes to the agent under its own token, with its JSON type."""
@@ -394,7 +284,7 @@ class Ledger:
         if owed is None:
             return False
         self.drop(owed, reason)
-        self.pump(session, now)
+        self.admission.pump(session, now)
         return True
 
     def drop(self, owed: Owed, reason: str) -> None:
@@ -412,7 +302,7 @@ class Ledger:
         """The agent is gone: everything of it is cancelled."""
         for owed in list(session.owed.values()):
             self.drop(owed, "the agent is gone")
-        self._stalled.pop(session.id, None)
+        self.admission.forget(session)
         self.unread.forget(session)
         if self.trail is not None:
             self.trail.forget(session)
@@ -460,9 +350,7 @@ class Ledger:
                 session.quota.sent -= 1
             self.backstops.disarm(owed.call)
         elif owed.stage == "waiting":
-            session.waiting.remove(owed)
-            session.waiting_bytes -= owed.size_bytes
-            self.waits.disarm(owed.call)
+            self.admission.leave_line(owed)
         elif owed.stage in IN_FLIGHT:
             session.hold_place(-1)
         if self.hooks is not None:
@@ -473,7 +361,7 @@ class Ledger:
     def _closed_stateless(self, owed: Owed) -> None:
         assert self.aftermath is not None
         self.aftermath.closed(owed)
-        if owed.speaker and self.credit_bytes is not None:
+        if owed.speaker and self.admission.credit_bytes is not None:
             state = self.states.get(owed.key)
             if state is not None and state.mode == "session":
                 self._out(SessionGone(owed.speaker))  # whatever it was given for this call is free again
@@ -482,32 +370,25 @@ class Ledger:
 
     def supervisor_went(self) -> None:
         """What it had is lost, maybe executed; what waits here was never delivered and goes on waiting."""
-        self.credit_bytes = None
+        self.admission.supervisor_went()
         for owed in [owed for owed in self.calls.values() if owed.stage == "sent"]:
             owed.session.called.add(owed.server)
             self.fail(owed, "link_broken")
-        for session in self._sessions.values():
-            if session.waiting:
-                self._stalled[session.id] = None
 
     def overdue(self, now: float) -> None:
         """End what has waited too long, and what the supervisor has forgotten."""
-        for call in self.waits.due(now):
-            if self.draining:  # it waits for the next broker
-                self.waits.arm(call, now, self.bounds.wait_s)
-                continue
-            slug = "waited_too_long" if self.credit_bytes is not None else "supervisor_away"
-            self.fail(self.calls[call], slug, f"The call waited for {self.bounds.wait_s:g} s.", 5.0)
+        for waited, slug, why in self.admission.overdue(now):
+            self.fail(self.calls[waited], slug, why, 5.0)
         for call in self.backstops.due(now):
             owed = self.calls[call]
             owed.session.called.add(owed.server)
             self._out(CancelCall(call, "overdue", answered=True))
             self.fail(owed, "answer_overdue")
-            self.pump(owed.session, now)
+            self.admission.pump(owed.session, now)
 
     def next_deadline(self) -> float | None:
         """The earliest deadline of any call."""
-        waits, backstops = self.waits.next_deadline(), self.backstops.next_deadline()
+        waits, backstops = self.admission.waits.next_deadline(), self.backstops.next_deadline()
         if waits is None or backstops is None:
             return backstops if waits is None else waits
         return min(waits, backstops)

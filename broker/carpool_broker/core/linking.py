@@ -71,7 +71,7 @@ class Linking:
         self._recovery.hear(event)
         if not event.last:
             return
-        self._ledger.credit_bytes, self._credit_bytes = self._credit_bytes, None
+        self._ledger.admission.credit_bytes, self._credit_bytes = self._credit_bytes, None
         self.say_wanted()
         self._recovery.met()
         self._say_sessions()
@@ -80,7 +80,7 @@ class Linking:
         if self.is_heard():
             self._say_all_interests()
         self._discover_used()
-        self._ledger.pump_all(now)
+        self._ledger.admission.pump_all(now)
 
     def went(self) -> None:
         """It is gone."""
@@ -89,7 +89,7 @@ class Linking:
 
     def is_linked(self) -> bool:
         """Whether there is a supervisor that takes calls."""
-        return self._ledger.credit_bytes is not None
+        return self._ledger.admission.credit_bytes is not None
 
     def is_heard(self) -> bool:
         """Whether it is told what sessions want to hear."""

@@ -313,7 +313,7 @@ class Parked:
         for call in self.expiring.due(now):
             session = self._rounds[call].owed.session
             self._end(call, "the agent did not bring in time what it wants")
-            self._ledger.pump(session, now)
+            self._ledger.admission.pump(session, now)
 
     def deadlines(self) -> Iterable[Deadlines[CallId]]:
         """When something is to be said or ends."""

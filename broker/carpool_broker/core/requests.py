@@ -2,7 +2,8 @@
 
 Owns which server a call goes to and names that nobody knows yet, which wait for a catalog that may still tell
 (rule 18), bounded by `list_wait_s`. Composes what waits likewise: first pages (`lists`), subscriptions
-(`watching`, `listens`); and what goes to a server without a name: requests about tasks (`tasks`).
+(`watching`, `listens`); what goes to a server without a name: requests about tasks (`tasks`); and the look at
+calls that are late to leave (`second_look`).
 
 Invariants (`check`): what waits has a deadline and belongs to a session that is there.
 Knows nothing of: how calls travel and end (`ledger`), when views change.
@@ -24,7 +25,8 @@ from carpool_broker.core.outward import needed
 from carpool_broker.core.own_calls import OwnCalls
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.replies import READ, is_keepable, refusal
-from carpool_broker.core.routing import HELD, NoTarget, Target, find, may_still, meant, of_profile
+from carpool_broker.core.routing import NoTarget, Target, find, meant
+from carpool_broker.core.second_look import SecondLook
 from carpool_broker.core.session import UNDER_WAY, Owed, Session
 from carpool_broker.core.tasks import Tasks
 from carpool_broker.core.view import OwnTool, View, ViewTool
@@ -67,10 +69,11 @@ class Requests:
         self.interests = Interests(lambda session: sessions[session].scope)
         self.hints = Hints(registry, out)
         self.tasks = Tasks(sessions, registry, outlook, ledger, out)
+        self.second_look = SecondLook(sessions, outlook, ledger, self.tasks)
         self.own = OwnCalls(ledger, self.hints, out)
         self.lists = Lists(sessions, outlook, self.hints, self.tasks, out)
         self.watching = Watching(sessions, registry, outlook, self.interests, out)
-        self.watching.linked = lambda: ledger.credit_bytes is not None
+        self.watching.linked = lambda: ledger.admission.credit_bytes is not None
         self.listens = Listens(sessions, outlook, self.interests, self.watching, out, tasks=self.tasks)
         self.retried: Callable[[Session, AgentCalled, float], None] = lambda *_: None
         """What becomes of a call that brings what it was asked for."""
@@ -167,7 +170,7 @@ class Requests:
 
     def _waits(self, owed: Owed, view: View, now: float) -> bool:
         """Have it wait for the catalogs of this view; whether it does, and did not before."""
-        if owed.call in self.name_waits or self._ledger.refuses(owed):
+        if owed.call in self.name_waits or self._ledger.admission.refuses(owed):
             return False
         self._outlook.discover(owed.session, view)
         self._nameless[owed.call] = owed
@@ -224,7 +227,7 @@ class Requests:
         elif owed.session.anonymous and self._keeps_state(owed):
             self._ledger.fail(owed, "needs_session")
         else:
-            self._ledger.admit(owed, now)
+            self._ledger.admission.admit(owed, now)
 
     def _keeps_state(self, owed: Owed) -> bool:
         """Whether its server gives each agent an instance: for nobody there is none (rule 9)."""
@@ -328,8 +331,7 @@ class Requests:
         a catalog waits for theirs. Who holds a list is to hear of what they offer.
         """
         view = self._outlook.view(session)
-        for owed in list(session.waiting):
-            self.may_leave(owed)
+        self.second_look.at_line(session)
         if session.served and (
             session.lists
             or session.listed
@@ -338,32 +340,6 @@ class Requests:
             or self.watching.has_early(session)
         ):
             self._outlook.discover(session, view)
-
-    def may_leave(self, owed: Owed) -> bool:
-        """Whether a call that has waited since it found its place may go there as things are now; else it is
-        ended. Its pool may be another one by now.
-        """
-        session = owed.session
-        disabled = self._outlook.sources.disabled(session.source)
-        if owed.server in disabled and not owed.task:
-            self._ledger.fail(owed, "disabled", disabled[owed.server].why)
-            return False
-        if not self._is_permitted(owed):
-            self._ledger.fail(owed, "not_permitted", of_profile(session.scope))
-            return False
-        if self._is_held(owed):
-            return False
-        entry = session.scope.entry_of(owed.server)
-        if entry is not None and entry.key != owed.key and not owed.task:
-            owed.key = entry.key
-            owed.edit = needed(self._outlook.view(session), owed.key, owed.version)
-        return True
-
-    def _is_permitted(self, owed: Owed) -> bool:
-        """Whether a call that has found its place may still go there."""
-        if owed.task:
-            return self.tasks.is_permitted(owed.task, owed.asked.method)
-        return may_still(owed.session.scope, owed.asked.method, owed.server, owed.target)
 
     def forget(self, session: Session) -> None:
         """The agent is gone, and nothing of it waits any more."""
@@ -374,20 +350,6 @@ class Requests:
         for owed in session.owed.values():
             self._resolved(owed)
         self.interests.forget(session.id)
-
-    def look_at_held(self) -> None:
-        """Catalogs of pinned servers came: what waits for a tool that is held now is refused."""
-        for session in self._sessions.values():
-            for owed in list(session.waiting):
-                self._is_held(owed)
-
-    def _is_held(self, owed: Owed) -> bool:
-        """Whether a call that waits is for a tool that is held by now; then it is refused."""
-        held = self._outlook.view(owed.session).held
-        why = held.get((owed.server, owed.target)) if held and owed.asked.method == TOOLS_CALL else None
-        if why is not None:
-            self._ledger.fail(owed, "quarantined", HELD[why])
-        return why is not None
 
     def refuse_waiting(self) -> None:
         """No call leaves any more: those that wait for that, and that nobody says again, are answered."""

@@ -161,7 +161,7 @@ class Tasks:
             owed.server, owed.key, owed.target = task.server, task.key, task.theirs
             owed.task, owed.instance = task.id, task.instance
             owed.edit = needed(self._outlook.view(session), task.key, NEWEST)
-            self._ledger.admit(owed, now)
+            self._ledger.admission.admit(owed, now)
 
     def is_permitted(self, task_id: str, method: str) -> bool:
         """Whether its session may ask this of it now. It may always be ended."""

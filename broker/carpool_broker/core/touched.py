@@ -39,17 +39,19 @@ def check_call(call: CallId, ledger: "Ledger") -> None:
     owed = ledger.calls.get(call)
     stage = None if owed is None else owed.stage
     assert (call in ledger.backstops) == (stage == "sent"), f"call {call} has no backstop, or is over"
-    assert (call in ledger.waits) == (stage == "waiting"), f"call {call} has no limit, or waits no more"
+    waits = ledger.admission.waits
+    assert (call in waits) == (stage == "waiting"), f"call {call} has no limit, or waits no more"
     if owed is not None and not owed.parked:
         assert owed.session.owed.get(owed.asked.id) is owed, f"nobody is owed call {call}"
 
 
 def check_session(session: Session, ledger: "Ledger") -> None:
     """Assert that this session has no more at once than it may, and waits only for a reason."""
-    if session.sent > ledger.most(session):  # an earlier broker's calls may have come back beside its own
+    admission = ledger.admission
+    if session.sent > admission.most(session):  # an earlier broker's calls may be back beside its own
         ours = sum(
             1 for each in session.owed.values() if each.stage in IN_FLIGHT and each.call >= ledger.before
         )
-        assert ours <= ledger.most(session), f"{session.id} has more calls open than it may"
-    could_go = ledger.may_send(session)
+        assert ours <= admission.most(session), f"{session.id} has more calls open than it may"
+    could_go = admission.may_send(session)
     assert not (session.waiting and could_go), f"{session.id} waits without a reason"

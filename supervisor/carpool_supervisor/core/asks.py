@@ -16,7 +16,7 @@ Knows nothing of: what is asked, what agents can be asked (the broker), JSON bey
 
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -37,6 +37,7 @@ from carpool_supervisor.core.events import (
 )
 from carpool_supervisor.core.lifecycle import ENDING, State
 from carpool_supervisor.core.pool import Instance, OpenCall
+from carpool_supervisor.core.standstill import Standstill
 from carpool_supervisor.core.trace import TraceKey, with_traceparent
 
 MAX_OPEN_ASKS: Final = 256
@@ -70,19 +71,6 @@ _REFUSALS: Final[dict[Reason, tuple[int, str]]] = {
         "The request that this may be about has been cancelled or has timed out: nobody is there to ask.",
     ),
 }
-
-
-class Pauses(Protocol):
-    """Whose idle deadlines stand still while their agents are asked: the desk."""
-
-    def ask_opened(self, opened: OpenCall, now: float, *, in_round: bool) -> None:
-        """One more ask of this call is open."""
-
-    def ask_closed(self, opened: OpenCall, now: float) -> None:
-        """One less is, and the call goes on."""
-
-    def ask_refused(self, opened: OpenCall) -> None:
-        """One of its round was never open."""
 
 
 class OpenAsk:
@@ -123,8 +111,8 @@ class OpenAsk:
 class Asks:
     """All open asks of one supervisor."""
 
-    pauses: Pauses
-    """Set once, by who composes both: the desk needs the asks too."""
+    standstill: Standstill
+    """Set once, by who composes both: the desk, whose limits stand still, needs the asks too."""
 
     def __init__(self, out: Callable[[AnyEffect], None], life: bytes) -> None:
         self._out = out
@@ -208,7 +196,7 @@ class Asks:
         self._of.setdefault(instance.id, {})[event.id] = ask
         self._due.arm(ask.id, now, instance.pool.policy.ask_timeout_s)
         for opened in calls:
-            self.pauses.ask_opened(opened, now, in_round=ask.in_round)
+            self.standstill.ask_opened(opened, now, in_round=ask.in_round)
         if event.elicitation:
             self._elicitations.sent(instance.id, event.elicitation, found.session)
         self._out(ask.said)
@@ -217,7 +205,7 @@ class Asks:
         self._out(WriteAskAnswer(instance.id, event.id, is_error=True, body=_error(code, text)))
         wire = event.facts.wire
         if wire is not None and wire in instance.in_flight:
-            self.pauses.ask_refused(instance.in_flight[wire])
+            self.standstill.ask_refused(instance.in_flight[wire])
 
     def server_withdrew(self, instance: Instance, event: ServerWithdrew, now: float) -> None:
         """The server no longer wants it. It expects no answer (MCP 2025-11-25, basic/utilities/cancellation);
@@ -336,7 +324,7 @@ class Asks:
         """The ask is over, and its calls go on: where they are said again for it, with its answer."""
         self._forget(ask)
         for opened in ask.calls:
-            self.pauses.ask_closed(opened, now)
+            self.standstill.ask_closed(opened, now)
 
     def _forget(self, ask: OpenAsk) -> None:
         del self._open[ask.id]

@@ -214,26 +214,6 @@ class Desk:
         if opened.call.wants_progress:
             self._out(Progressed(opened.call.call, params))
 
-    def ask_opened(self, opened: OpenCall, now: float, *, in_round: bool) -> None:
-        """Its agent is asked: the idle deadline stands still, the total one does not (rule 14)."""
-        opened.asks += 1
-        if in_round:
-            self._later.rest(opened)
-        self.limits.stand_still(opened, now)
-
-    def ask_closed(self, opened: OpenCall, now: float) -> None:
-        """One question less is open: after the last one the server has its whole idle time again."""
-        opened.asks -= 1
-        if not opened.asks:
-            self.limits.restart(opened, now)
-            if opened.resting:
-                self._later.again(opened)
-
-    def ask_refused(self, opened: OpenCall) -> None:
-        """Something of its round was wanted in vain: it is said again, unless more of that is open."""
-        if not opened.asks:
-            self._later.again(opened)
-
     def _off(self, instance: Instance, wire: WireId, now: float) -> OpenCall | None:
         opened = instance.in_flight.pop(wire, None)
         if opened is None:

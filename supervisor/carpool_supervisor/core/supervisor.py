@@ -84,6 +84,7 @@ from carpool_supervisor.core.recycling import Recycling
 from carpool_supervisor.core.reports import report
 from carpool_supervisor.core.roster import Roster
 from carpool_supervisor.core.stale import Stale
+from carpool_supervisor.core.standstill import Standstill
 from carpool_supervisor.core.wishes import Wishes
 
 
@@ -98,7 +99,7 @@ class SupervisorCore:
         self.leases = Leases()
         self.later = Later(self._out)
         self.desk = Desk(self.pools, self.asks, self.leases, self.later, self._out)
-        self.asks.pauses = self.desk
+        self.asks.standstill = Standstill(self.desk.limits, self.later)
         self.roster = Roster(self.pools, self.desk, self.leases, self._out)
         self.wishes = Wishes(self.pools, self.desk, self.roster, self.leases, self._out)
         self.recycling = Recycling(self.pools, self.roster, self.leases, self._out)

@@ -1,0 +1,74 @@
+"""A second look at calls that have found their place and have not left: may they still go there?
+
+Owns what ends them meanwhile (their server was switched off, the profile keeps back what they are for, a tool
+is held until the user approves it) and that they go to the pool which serves their session now.
+
+Knows nothing of: why they wait (`admission`, `hooks`), what waits for a catalog (`requests`).
+"""
+
+from collections.abc import Mapping
+
+from carpool_broker.core.ledger import Ledger
+from carpool_broker.core.outlook import Outlook
+from carpool_broker.core.outward import needed
+from carpool_broker.core.routing import HELD, may_still, of_profile
+from carpool_broker.core.session import Owed, Session
+from carpool_broker.core.tasks import Tasks
+from carpool_protocol.faults import TOOLS_CALL
+from carpool_protocol.ids import SessionId
+
+
+class SecondLook:
+    """For all sessions."""
+
+    def __init__(
+        self, sessions: Mapping[SessionId, Session], outlook: Outlook, ledger: Ledger, tasks: Tasks
+    ) -> None:
+        self._sessions = sessions
+        self._outlook = outlook
+        self._ledger = ledger
+        self._tasks = tasks
+
+    def at_line(self, session: Session) -> None:
+        """The session sees other pools now, or has other rights."""
+        for owed in list(session.waiting):
+            self.may_leave(owed)
+
+    def at_held(self) -> None:
+        """Catalogs of pinned servers came: what waits for a tool that is held now is refused."""
+        for session in self._sessions.values():
+            for owed in list(session.waiting):
+                self._is_held(owed)
+
+    def may_leave(self, owed: Owed) -> bool:
+        """Whether a call that has waited since it found its place may go there as things are now; else it is
+        ended. Its pool may be another one by now.
+        """
+        session = owed.session
+        disabled = self._outlook.sources.disabled(session.source)
+        if owed.server in disabled and not owed.task:
+            self._ledger.fail(owed, "disabled", disabled[owed.server].why)
+            return False
+        if not self._is_permitted(owed):
+            self._ledger.fail(owed, "not_permitted", of_profile(session.scope))
+            return False
+        if self._is_held(owed):
+            return False
+        entry = session.scope.entry_of(owed.server)
+        if entry is not None and entry.key != owed.key and not owed.task:
+            owed.key = entry.key
+            owed.edit = needed(self._outlook.view(session), owed.key, owed.version)
+        return True
+
+    def _is_permitted(self, owed: Owed) -> bool:
+        if owed.task:
+            return self._tasks.is_permitted(owed.task, owed.asked.method)
+        return may_still(owed.session.scope, owed.asked.method, owed.server, owed.target)
+
+    def _is_held(self, owed: Owed) -> bool:
+        """Whether it is for a tool that is held by now; then it is refused."""
+        held = self._outlook.view(owed.session).held
+        why = held.get((owed.server, owed.target)) if held and owed.asked.method == TOOLS_CALL else None
+        if why is not None:
+            self._ledger.fail(owed, "quarantined", HELD[why])
+        return why is not None

@@ -150,6 +150,16 @@ def test_calls_in_flight_on_an_instance_that_dies_end_once_as_maybe() -> None:
     assert effects[0] == Forget(ONE)
 
 
+def test_calls_that_end_with_their_instance_are_in_the_log_by_name_and_past_twenty_counted() -> None:
+    rig = serving()
+    for number in range(1, 23):
+        rig.feed(call(number))
+    gone = ev.InstanceExited(ONE, "ended with exit code 3", (), "", 0.0)
+    texts = [each.text for each in rig.core.handle(gone, rig.now) if isinstance(each, Note)]
+    names = ", ".join(f"c{number}" for number in range(1, 21))
+    assert f"git #1: it is gone, and with it (instance_died): {names} and 2 more" in texts
+
+
 @behaviour("calls:honest-delivery")
 def test_a_call_that_was_never_written_runs_on_the_next_instance() -> None:
     rig = serving()

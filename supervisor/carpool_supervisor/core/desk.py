@@ -12,12 +12,13 @@ alike (`placement`), what those in line are told (`patience`), JSON, sessions' r
 """
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
-from carpool_protocol.ids import CallId, SessionId, WireId, whole_of
+from carpool_protocol.ids import CallId, SessionId, WireId, call_name, whole_of
 from carpool_protocol.messages import Answered, Call, Failed, Payload, Progressed
 from carpool_supervisor.core.asks import Asks
 from carpool_supervisor.core.attribution import CAN_ASK
-from carpool_supervisor.core.effects import AnyEffect, WriteCall, WriteCancel
+from carpool_supervisor.core.effects import AnyEffect, Note, WriteCall, WriteCancel
 from carpool_supervisor.core.events import ServerAnswered
 from carpool_supervisor.core.later import Later
 from carpool_supervisor.core.leases import Leases, StateLost
@@ -37,6 +38,9 @@ from carpool_supervisor.core.pool import (
 )
 from carpool_supervisor.core.refusals import GONE_POOL, no_entry, state_lost_text, timeout_text, waited_text
 from carpool_supervisor.core.touched import check_call
+
+NAMED_CALLS: Final = 20
+"""Of the calls that end with an instance so many are named in the log; the others are counted."""
 
 
 class Desk:
@@ -202,6 +206,7 @@ class Desk:
         opened = self._off(instance, wire, now)
         if opened is not None:
             self._out(Failed(opened.call.call, fault, "maybe", text))
+            self._note(instance, f"its answer was none ({fault})", opened)
         self.serve(instance.pool, now)
 
     def progressed(self, instance: Instance, wire: WireId, params: Payload, now: float) -> None:
@@ -266,6 +271,7 @@ class Desk:
             text = timeout_text(slug, pool, opened)
             if opened in self._later:
                 text = f"It waited for its turn to go on, while other calls ran on that instance. {text}"
+            self._note(opened.instance, f"it has not answered in time ({slug})", opened)
             self._linger(opened, "timed out", now)
             self._out(Failed(call, slug, "maybe", text))
             touched[pool.key] = pool
@@ -280,6 +286,7 @@ class Desk:
         self._asks.instance_lost(instance)
         again = set(unwritten)
         undelivered: list[OpenCall] = []
+        delivered: list[OpenCall] = []
         for wire in list(instance.in_flight):
             opened = self._off(instance, wire, now)
             if opened is None:  # pragma: no cover - we iterate over what is there
@@ -288,11 +295,20 @@ class Desk:
                 undelivered.append(opened)
             else:
                 self._out(Failed(opened.call.call, slug, "maybe", text))
+                delivered.append(opened)
+        if delivered:
+            self._note(instance, f"it is gone, and with it ({slug})", *delivered)
         instance.lingering.clear()
         for opened in reversed(undelivered):
             self._back_to_line(opened, now)
         for key in {opened.call.key for opened in undelivered} & self._pools.keys():
             self.serve(self._pools[key], now)
+
+    def _note(self, instance: Instance, what: str, *calls: OpenCall) -> None:
+        """Calls that end badly are in the log under the names that agents, audit and story have for them."""
+        named = ", ".join(call_name(each.call.call) for each in calls[:NAMED_CALLS])
+        more = f" and {len(calls) - NAMED_CALLS} more" if len(calls) > NAMED_CALLS else ""
+        self._out(Note("warning", f"{instance.pool.server} #{instance.id}: {what}: {named}{more}"))
 
     def _back_to_line(self, opened: OpenCall, now: float) -> None:
         """It was never delivered: it is the next of its session again."""

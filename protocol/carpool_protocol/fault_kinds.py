@@ -11,6 +11,8 @@ the most important one in the product). Codes of our own lie outside -32768..-32
 53xx, 54xx (MCP 2026-07-28, basic/index, reserves the rest); the plain codes of JSON-RPC and MCP are used
 only where those name the case.
 
+One table, and so longer than other files: each fault stands beside those it must differ from.
+
 Knows nothing of: how a fault is written out (`faults`), who raises which. `docs/errors.md` is generated
 from here.
 """

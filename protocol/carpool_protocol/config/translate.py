@@ -4,12 +4,9 @@ Owns the application of the tables in `foreign`. What comes out has the form of 
 `shape` like one; `spelled` says how the file itself spells a path, for problems. Invariants: any value gives
 a result, never an exception; no warning quotes a value.
 
-Pure. Knows nothing of: what our settings accept.
+Pure. Knows nothing of: what our settings accept, how single values are spelled (`foreign_values`).
 """
 
-import json
-import re
-import shlex
 from collections.abc import Iterator
 from typing import Final
 
@@ -25,6 +22,7 @@ from carpool_protocol.config.foreign import (
     Way,
     is_own_entry,
 )
+from carpool_protocol.config.foreign_values import rewritten, texts, words
 from carpool_protocol.config.jsonc import JsonValue
 from carpool_protocol.config.problems import ConfigProblem, KeyPath, render_path, shorten
 
@@ -32,17 +30,8 @@ SERVERS: Final = "mcpServers"
 _UNLIMITED: Final = 1_000_000
 """The most failures that `restart.give_up_after` takes."""
 _MILLISECONDS: Final = 1000
-
-_ENV = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
-_BRACES = re.compile(r"\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
-_PLACES: Final = {
-    "${workspaceFolder}": "${workspace}",
-    "${workspaceRoot}": "${workspace}",
-    "${userHome}": "${HOME}",
-    "${pathSeparator}": "/",
-    "${/}": "/",
-}
-"""Predefined variables of VS Code and its kin."""
+_TOTAL_S: Final = 1800
+"""The default of `max_total_s`, below which a longer `timeout` would be refused."""
 
 NO_WEBSOCKET: Final = "is a WebSocket, which carpool does not speak; does the server have another URL?"
 _SIMPLE_PROVIDER: Final = "dynamic_discovery"
@@ -222,7 +211,7 @@ class _Entry:
             case "same":
                 self.put(way.key, self.rewritten(value), there)
             case "texts":
-                self.put(way.key, self.rewritten(_texts(value)), there)
+                self.put(way.key, self.rewritten(texts(value)), there)
             case "opposite":
                 if isinstance(value, bool):
                     self.put(way.key, not value, there)
@@ -326,7 +315,7 @@ class _Entry:
                 first = command[1:]
                 command = command[0]
             elif isinstance(command, str) and self.file.shape.words and "args" not in self.entry:
-                command, first = _words(command)
+                command, first = words(command)
             self.put("command", self.rewritten(command), (*self.at, "command"))
             if first or "args" in self.entry:
                 rest = self.entry.get("args", [])
@@ -337,20 +326,7 @@ class _Entry:
             self.put("args", self.rewritten(self.entry["args"]), (*self.at, "args"))
 
     def rewritten(self, value: JsonValue) -> JsonValue:
-        """With the program's spelling of variables in ours."""
-        match value:
-            case str() if self.file.shape.braces:
-                return _BRACES.sub(r"${\1}", value.replace("${", "$${"))
-            case str():
-                for theirs, ours in _PLACES.items():
-                    value = value.replace(theirs, ours)
-                return _ENV.sub(r"${\1}", value)
-            case list():
-                return [self.rewritten(each) for each in value]
-            case dict():
-                return {key: self.rewritten(inner) for key, inner in value.items()}
-            case _:
-                return value
+        return rewritten(value, braces=self.file.shape.braces)
 
     def put(self, key: str, value: JsonValue, there: KeyPath, *, keep: bool = False) -> None:
         """Set one of our keys. `keep`: unless it is set already."""
@@ -376,27 +352,3 @@ class _Entry:
         if ours not in self.file.lines:
             self.file.spell(ours, there)
         self.file.unusable.setdefault(self.name, (ours, text))
-
-
-def _texts(value: JsonValue) -> JsonValue:
-    """An environment as VS Code takes it: numbers are texts, null is nothing."""
-    if not isinstance(value, dict):
-        return value
-    return {
-        key: json.dumps(inner) if isinstance(inner, int | float) else inner
-        for key, inner in value.items()
-        if inner is not None
-    }
-
-
-def _words(command: str) -> tuple[JsonValue, list[JsonValue]]:
-    """A command line as one text. One that cannot be split is left to be looked up as it is."""
-    try:
-        words = shlex.split(command)
-    except ValueError:
-        return command, []
-    return (words[0], [*words[1:]]) if words else (command, [])
-
-
-_TOTAL_S: Final = 1800
-"""The default of `max_total_s`, below which a longer `timeout` would be refused."""

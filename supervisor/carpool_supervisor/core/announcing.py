@@ -1,14 +1,46 @@
 """What the broker is told of a pool, once each time that it is different.
 
-Owns: operators' answers, the catalog, state with its reason, mode. Knows nothing of: what changes them.
+Owns: operators' answers, the catalog, state with its reason, mode; when that is looked at, and that pools are
+as they are wanted to be by then. Knows nothing of: what changes them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from carpool_protocol.messages import Catalog, Operated, PoolChanged
 from carpool_supervisor.core import operators
-from carpool_supervisor.core.pool import Pool
+from carpool_supervisor.core.effects import AnyEffect
+from carpool_supervisor.core.pool import Pool, Pools
 from carpool_supervisor.core.refusals import last_error
+from carpool_supervisor.core.starts import Starts
+from carpool_supervisor.core.wishes import Wishes
+
+
+class Announcing:
+    """To one broker, of all pools."""
+
+    def __init__(
+        self, pools: Pools, wishes: Wishes, starts: Starts, out: Callable[[AnyEffect], None]
+    ) -> None:
+        self._pools = pools
+        self._wishes = wishes
+        self._starts = starts
+        self._out = out
+
+    def tell(self, pool: Pool, now: float) -> None:
+        """Tell what is different of this pool."""
+        for news in announced(pool, now):
+            self._out(news)
+
+    def tell_all(self, now: float) -> None:
+        """Tell what is different from what the broker was last told, of every pool."""
+        pools = list(self._pools.values())
+        if self._wishes.retire_all(now):
+            self._starts.fill(now)  # others may start only after one that is gone now
+        for pool in pools:
+            if not pool.plain and pool.key in self._pools:
+                self._wishes.tend(pool, now)
+        for pool in pools:
+            self.tell(pool, now)
 
 
 def announced(pool: Pool, now: float) -> Iterator[Operated | Catalog | PoolChanged]:

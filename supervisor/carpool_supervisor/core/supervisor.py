@@ -33,7 +33,7 @@ from carpool_protocol.messages import (
     Written,
 )
 from carpool_supervisor.core import hearing, touched
-from carpool_supervisor.core.announcing import announced
+from carpool_supervisor.core.announcing import Announcing
 from carpool_supervisor.core.asks import Asks
 from carpool_supervisor.core.desk import Desk
 from carpool_supervisor.core.effects import AnyEffect
@@ -103,6 +103,7 @@ class SupervisorCore:
         self.roster = Roster(self.pools, self.desk, self.leases, self._out)
         self.wishes = Wishes(self.pools, self.desk, self.roster, self.leases, self._out)
         self.recycling = Recycling(self.pools, self.roster, self.leases, self._out)
+        self.announcing = Announcing(self.pools, self.wishes, self.roster.starts, self._out)
         self.record = Record()
         self.held = Held(self.roster.instances, self.leases, self.roster.relax, self._out)
         self.stale = Stale(self.roster.instances, self._out)
@@ -134,14 +135,14 @@ class SupervisorCore:
             pool = self.desk.admit(event, now) if self.record.enter(event) else None
             if pool is not None:
                 self.wishes.grow(pool, now)
-                self._announce(now)
+                self.announcing.tell_all(now)
         elif type(event) is Written:
             self.record.forget(event.calls)
         elif isinstance(event, PASSING):
             self._passing(event, now)
         else:
             self._handle_rare(event, now)
-            self._announce(now)
+            self.announcing.tell_all(now)
         return effects
 
     def tick(self, now: float) -> list[AnyEffect]:
@@ -158,7 +159,7 @@ class SupervisorCore:
         self.wishes.overdue(now)
         self.roster.overdue(now)
         self.recycling.overdue(now)
-        self._announce(now)
+        self.announcing.tell_all(now)
         return effects
 
     def next_deadline(self) -> float | None:
@@ -207,7 +208,7 @@ class SupervisorCore:
             was_suspended = instance.suspended
             self._handle_instance(instance, event, now)
             if was_suspended:  # it lives: what waited for it may have gone
-                self._announce(now)
+                self.announcing.tell_all(now)
 
     def _handle_rare(self, event: AnyEvent, now: float) -> None:  # noqa: C901 - an arm per event
         match event:
@@ -367,10 +368,10 @@ class SupervisorCore:
         if instance.state is State.DRAINING and not instance.in_flight:
             self.roster.relax(instance, now)
         if not pool.wanted:
-            self._announce(now)
+            self.announcing.tell_all(now)
         elif not pool.plain and not instance.in_flight:
             self.wishes.tend(pool, now)
-            self._tell(pool, now)
+            self.announcing.tell(pool, now)
 
     def _heed(self, instance: Instance, now: float) -> None:
         """An answer that matters: of one on trial, or of one that has done its time."""
@@ -378,7 +379,7 @@ class SupervisorCore:
             self.roster.breakers.close(instance.pool, now)
         else:
             self.recycling.look(instance, now)
-        self._announce(now)
+        self.announcing.tell_all(now)
 
     def _relax(self, pool: Pool, now: float) -> None:
         for instance in list(pool.instances.values()):
@@ -387,18 +388,3 @@ class SupervisorCore:
     def _instance(self, instance: InstanceId) -> Instance | None:
         """None for an instance that is gone: late events of a dead process are normal."""
         return self.roster.instances.get(instance)
-
-    def _tell(self, pool: Pool, now: float) -> None:
-        for news in announced(pool, now):
-            self._out(news)
-
-    def _announce(self, now: float) -> None:
-        """Tell the broker, once, what is different from what it was last told."""
-        pools = list(self.pools.values())
-        if self.wishes.retire_all(now):
-            self.roster.starts.fill(now)  # others may start only after one that is gone now
-        for pool in pools:
-            if not pool.plain and pool.key in self.pools:
-                self.wishes.tend(pool, now)
-        for pool in pools:
-            self._tell(pool, now)

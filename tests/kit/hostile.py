@@ -354,7 +354,8 @@ def _is_sound(line: bytes) -> bool:
         raise ValueError(word)
 
     try:
-        found = json.loads(line, parse_constant=refuse)
+        # As text: of bytes Python's reader takes half surrogate pairs that no UTF-8 has.
+        found = json.loads(line.decode(), parse_constant=refuse)
     except (ValueError, RecursionError):
         return False
     ident = found.get("id")

@@ -9,7 +9,7 @@ could go.
 Knows nothing of: how a call leaves and ends (`ledger`), names, eras.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from carpool_broker.core.bounds import Bounds
@@ -20,29 +20,29 @@ from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.ids import CallId, SessionId
 
 
-class Fail(Protocol):
-    """See `Ledger.fail`."""
+class Books(Protocol):
+    """What the ledger does with a call about which this has been decided."""
 
-    def __call__(
-        self, owed: Owed, slug: str, detail: str = "", retry_after_s: float | None = None
-    ) -> None: ...
+    def send(self, owed: Owed, now: float) -> None:
+        """It leaves."""
+
+    def fail(self, owed: Owed, slug: str, detail: str = "", retry_after_s: float | None = None) -> None:
+        """It ends with an error of ours."""
 
 
 class Admission:
-    """Of all sessions. `send`: the call leaves; `fail`: it ends with an error of ours."""
+    """Of all sessions."""
 
     def __init__(
         self,
         sessions: Mapping[SessionId, Session],
         bounds: Bounds,
         arguments: Arguments,
-        send: Callable[[Owed, float], None],
-        fail: Fail,
+        books: Books,
     ) -> None:
         self._sessions = sessions
         self._arguments = arguments
-        self._send = send
-        self._fail = fail
+        self._books = books
         self.bounds = bounds
         self.credit_bytes: int | None = None
         """What the link may still carry; None while no supervisor is there."""
@@ -57,9 +57,9 @@ class Admission:
         """End a call that may not wait, if this is one: its session, or all together, have too many."""
         session, bounds = owed.session, self.bounds
         if self._arguments.too_many(owed, bounds.argument_budget_bytes):
-            self._fail(owed, "arguments_too_many", retry_after_s=1.0)
+            self._books.fail(owed, "arguments_too_many", retry_after_s=1.0)
         elif len(session.owed) > self.most(session) + bounds.max_waiting_calls:
-            self._fail(owed, "too_many_calls", retry_after_s=1.0)
+            self._books.fail(owed, "too_many_calls", retry_after_s=1.0)
         else:
             return False
         return True
@@ -70,17 +70,17 @@ class Admission:
         if owed.size_bytes > COUNTED_BYTES and self.refuses(owed):
             return
         if self.draining and not session.keeps:
-            self._fail(owed, "closing")
+            self._books.fail(owed, "closing")
             return
         if session.quota is not None and (excess := session.quota.excess(owed, now)) is not None:
-            self._fail(owed, excess.fault, excess.detail, excess.retry_after_s)
+            self._books.fail(owed, excess.fault, excess.detail, excess.retry_after_s)
             return
         if not session.waiting and self.may_send(session):
-            self._send(owed, now)
+            self._books.send(owed, now)
             return
         full = len(session.waiting) >= self.bounds.max_waiting_calls
         if full or session.waiting_bytes + owed.size_bytes > self.bounds.max_waiting_bytes:
-            self._fail(owed, "too_many_calls", retry_after_s=1.0)
+            self._books.fail(owed, "too_many_calls", retry_after_s=1.0)
             return
         owed.stage = "waiting"
         session.waiting.append(owed)
@@ -110,9 +110,9 @@ class Admission:
         owed.stage = "unresolved"
         refused = owed.size_bytes > COUNTED_BYTES and self.refuses(owed)
         if not refused and self.draining and not session.keeps:
-            self._fail(owed, "closing")
+            self._books.fail(owed, "closing")
         elif not refused and self.may_send(session):
-            self._send(owed, now)
+            self._books.send(owed, now)
             return
         elif not refused:
             owed.stage = "waiting"
@@ -149,7 +149,7 @@ class Admission:
         owed = session.waiting.popleft()
         session.waiting_bytes -= owed.size_bytes
         self.waits.disarm(owed.call)
-        self._send(owed, now)
+        self._books.send(owed, now)
 
     def pump_all(self, now: float) -> None:
         """The link can carry more: sessions take turns, one call each."""

@@ -77,7 +77,7 @@ class Ledger:
         """All calls since this broker began."""
         self.backstop_s: dict[PoolKey, float] = {}
         self.backstops: Deadlines[CallId] = Deadlines()
-        self.admission = Admission(sessions, bounds, self.arguments, self._send, self.fail)
+        self.admission = Admission(sessions, bounds, self.arguments, self)
 
     @property
     def bounds(self) -> Bounds:
@@ -101,7 +101,8 @@ class Ledger:
         self.arguments.enter(owed)
         return owed
 
-    def _send(self, owed: Owed, now: float) -> None:
+    def send(self, owed: Owed, now: float) -> None:
+        """A call that may go leaves, unless hooks are to look at it first."""
         if self.hooks is not None and self.hooks.holds(owed, now):
             return
         asked = owed.asked
@@ -313,9 +314,7 @@ class Ledger:
         self.calls[call] = owed
         owed.call, owed.stage = call, "sent"
         session = owed.session
-        session.sent += 1
-        if session.quota is not None:
-            session.quota.sent += 1
+        session.hold_place()
         if owed.asked.by is not None:
             assert self.aftermath is not None
             self.aftermath.leaves(owed)

@@ -32,10 +32,19 @@ from carpool_protocol.hook_lines import (
     read_begin,
     read_start,
 )
-from carpool_protocol.hooks import ARGUMENTS_CAP_BYTES, RESULT_CAP_BYTES, HookCall, HookVerdict
+from carpool_protocol.hooks import (
+    ARGUMENTS_CAP_BYTES,
+    RESULT_CAP_BYTES,
+    TWICE,
+    HookCall,
+    HookVerdict,
+    deny,
+    says_twice,
+)
 
 LINE_BYTES: Final = ARGUMENTS_CAP_BYTES + RESULT_CAP_BYTES + 1024 * 1024
 _ALLOW: Final = Raw(b'{"verdict":"allow"}')
+_DENY_TWICE: Final = Raw(msgspec.json.encode(deny(TWICE)))
 _read_call = msgspec.json.Decoder(HookCall).decode
 
 Run = Callable[[int, bytes], Awaitable[Told]]
@@ -181,8 +190,12 @@ async def serve(lines: asyncio.StreamReader, run: Run, say: Callable[[Told], Non
     tasks: dict[int, asyncio.Task[None]] = {}
 
     async def one(begin: Begin) -> None:
+        call = bytes(begin.call)
         try:
-            told = await run(begin.run, bytes(begin.call))
+            if _read_call(call).phase == "before" and says_twice(call):
+                told = Told(run=begin.run, verdict=_DENY_TWICE)
+            else:
+                told = await run(begin.run, call)
         except asyncio.CancelledError:
             told = Told(run=begin.run, failed="it was ended")
         except (msgspec.MsgspecError, RecursionError):

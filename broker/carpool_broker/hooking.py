@@ -23,7 +23,7 @@ from carpool_broker.core.session import Session
 from carpool_broker.hook_process import HookProcess
 from carpool_broker.hook_specs import HookSpec
 from carpool_protocol.hook_lines import NOTHING, Told
-from carpool_protocol.hooks import Telling, arguments_of, read_verdict, with_arguments
+from carpool_protocol.hooks import TWICE, Telling, arguments_of, is_plain, read_verdict, with_arguments
 from carpool_protocol.ids import ABSENT, RawJson, SessionId, call_name
 
 log = logging.getLogger("carpool.hooks")
@@ -117,6 +117,9 @@ class Hooking:
             why = hook.why
         if why:
             self._feed(HookAnswered(effect.run, "failed", why))
+            return
+        if not effect.outcome and not is_plain(effect.arguments):
+            self._feed(HookAnswered(effect.run, "deny", TWICE))
             return
         process = self._process_of(hook)
         self._runs[effect.run] = (process, replace(effect, body=ABSENT))

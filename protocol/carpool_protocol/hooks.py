@@ -8,6 +8,7 @@ its method has (rule 17). Nothing here repeats a value of an argument in a messa
 Pure. Knows nothing of: which hooks there are, processes, what follows from a verdict.
 """
 
+import json
 from typing import Any, Final, Literal
 
 import msgspec
@@ -17,7 +18,7 @@ from carpool_protocol.answers import repair_tool_result
 from carpool_protocol.faults import TOOLS_CALL
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson
 from carpool_protocol.jsonrpc import Result, decode, quote
-from carpool_protocol.scan import fields
+from carpool_protocol.scan import fields, members
 
 __all__ = ["HookCall", "HookVerdict", "allow", "deny", "rewrite"]
 
@@ -27,6 +28,9 @@ RESULT_CAP_BYTES: Final = 64 * 1024 * 1024
 MAX_REASON_CHARS: Final = 300
 NAMED: Final = frozenset({TOOLS_CALL, "prompts/get"})
 """Methods that have arguments, which a hook may rewrite."""
+
+TWICE: Final = "a name stands twice in its arguments, and servers differ in which of the two they read"
+"""Why a call is denied that no hook can judge."""
 
 _MEMBER: Final = {"prompts/get": "messages", "resources/read": "contents"}
 _NOTHING = Raw()
@@ -165,6 +169,36 @@ def _sound(raw: bytes, method: str, wanted: str) -> Said:
         if why:
             return Said("failed", f"its result is none of {method}: {why}")
     return Said("rewrite", body=body)
+
+
+def is_plain(rest: RawJson) -> bool:
+    """Whether each name stands once in the params of a call, so that a hook is told the arguments that every
+    server reads, be it the first of doubles or the last.
+    """
+    if not rest:
+        return True
+    cuts, found = members(rest), fields(rest)
+    return cuts is not None and found is not None and len(cuts) == len(found)
+
+
+def says_twice(raw: bytes) -> bool:
+    """The same for what is within the arguments: whether some object in this JSON has a key twice. Raises
+    `RecursionError` for a tower of brackets.
+    """
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        if len(dict(pairs)) < len(pairs):
+            raise _TwiceError
+
+    try:
+        json.loads(raw, object_pairs_hook=look, parse_int=bool, parse_float=bool)
+    except _TwiceError:
+        return True
+    return False
+
+
+class _TwiceError(Exception):
+    pass
 
 
 def clean_reason(text: str) -> str:

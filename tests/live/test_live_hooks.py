@@ -129,6 +129,25 @@ async def test_a_command_denies_and_its_reason_is_one_clean_line(house: Daemon) 
     assert "a secret" not in house.log_text()
 
 
+@pytest.mark.parametrize(
+    "params",
+    [
+        b'{"name":"good__raised","arguments":{"text":"never-a","text":"b"}}',
+        b'{"name":"good__raised","arguments":{"text":"b","more":[{"x":1,"x":2}]}}',
+    ],
+    ids=["argument", "below"],
+)
+async def test_a_call_that_servers_may_read_in_another_way_than_the_hook_is_denied(
+    house: Daemon, params: bytes
+) -> None:
+    with trio.fail_after(LIMIT_S):
+        async with house.shim() as agent:
+            await agent.line(b'{"jsonrpc":"2.0","id":"twice","method":"tools/call","params":%b}' % params)
+            result = (await agent.answer(b'"twice"'))["result"]
+            assert fault_of(result)["code"] == "denied_by_hook"
+            assert "stands twice" in result["content"][0]["text"]
+
+
 async def test_call_tool_has_the_hooks_of_the_tool_that_it_calls_and_profiles_have_their_own(
     house: Daemon,
 ) -> None:

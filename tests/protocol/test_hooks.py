@@ -16,7 +16,9 @@ from carpool_protocol.hooks import (
     Telling,
     arguments_of,
     clean_reason,
+    is_plain,
     read_verdict,
+    says_twice,
     with_arguments,
 )
 from carpool_protocol.ids import RawJson
@@ -123,6 +125,29 @@ def test_params_keep_what_is_not_arguments() -> None:
     assert json.loads(with_arguments(rest, RawJson(b'{"b":2}'))) == {"arguments": {"b": 2}, "x": [1]}
     assert arguments_of(RawJson(b"")) == arguments_of(RawJson(b'{"arguments":3}')) == b"{}"
     assert with_arguments(RawJson(b"{}"), RawJson(b"{}")) == b'{"arguments":{}}'
+
+
+@pytest.mark.parametrize(
+    ("raw", "twice"),
+    [
+        (b'{"a":1,"b":{"a":2}}', False),
+        (b'{"a":{"x":1,"\\u0078":2}}', True),
+        (b'{"a":[{"":1,"":1}]}', True),
+        (b'{"a":%b,"b":1e999}' % (b"9" * 5000), False),
+        (b'{"\\ud800":1,"\\ud800":2}', True),
+    ],
+    ids=["once", "spelled", "below", "large", "surrogates"],
+)
+def test_a_name_that_stands_twice_is_seen_however_deep_and_however_spelled(raw: bytes, twice: bool) -> None:
+    assert says_twice(raw) is twice
+
+
+def test_params_are_plain_only_where_each_name_stands_once() -> None:
+    assert is_plain(RawJson(b""))
+    assert is_plain(RawJson(b'{"arguments":{},"x":1}'))
+    assert not is_plain(RawJson(b'{"arguments":{},"\\u0061rguments":{"a":1}}'))
+    many = b",".join(b'"k%d":0' % each for each in range(200_000))
+    assert not is_plain(RawJson(b'{%b,"arguments":{"a":1}}' % many)), "more than is cut is not told either"
 
 
 def test_what_is_written_for_a_hook_is_what_a_function_is_given() -> None:

@@ -255,6 +255,8 @@ async def test_a_broken_configuration_is_refused_at_start_with_file_and_line(dae
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_to_the_launcher_ends_all_in_order(daemon: Make, ending: signal.Signals) -> None:
+    if signal.getsignal(ending) is signal.SIG_IGN:
+        signal.signal(ending, signal.SIG_DFL)  # under nohup; whoever is started so is not ended by it either
     one = daemon({"good": observer()})
     check: Callable[[], bool] = lambda: not one.running()  # noqa: E731
     with trio.fail_after(LIMIT_S):

@@ -73,7 +73,9 @@ class House:
 def parts() -> Counter[str]:
     """What there is of conversations and adapters."""
     ours = ("carpool_supervisor.era", "carpool_supervisor.conversation")
-    return Counter(type(each).__name__ for each in gc.get_objects() if type(each).__module__.startswith(ours))
+    return Counter(
+        type(each).__name__ for each in gc.get_objects() if str(type(each).__module__).startswith(ours)
+    )
 
 
 @contextmanager

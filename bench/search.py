@@ -1,18 +1,20 @@
 """What search mode saves, and whether it finds the right tool: `python -m bench.search`.
 
 Owns the measure: tokens of the whole list against what search mode shows, and the rank of the right tool for
-the queries that ship with it, among what real servers told (`bench/data/tools`: names and descriptions are
-those projects' own, and each file says whose and under which licence). Nothing runs, nothing is fetched.
+the queries that ship with it, among what real servers tell (`record_tools`, which installs and asks them the
+first time; nothing runs after that).
 """
 
 import argparse
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from bench.record_tools import NotRecordedError, recipes, recorded
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_broker.core.view import View
@@ -27,9 +29,15 @@ BYTES_PER_TOKEN: Final = 4
 Facts = dict[str, Any]
 
 
-def recorded() -> list[Facts]:
+def told() -> list[Facts]:
     """What each server told."""
-    return [json.loads(path.read_text()) for path in sorted((DATA / "tools").glob("*.json"))]
+    found = []
+    for recipe in recipes():
+        try:
+            found.append(recorded(recipe))
+        except NotRecordedError as error:
+            sys.exit(f"{recipe['server']}: {error}; run `python -m bench.record_tools` again")
+    return found
 
 
 def view_of(servers: list[Facts], *, search: bool) -> View:
@@ -115,7 +123,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="one object, for programs")
     options = parser.parse_args()
-    servers = recorded()
+    servers = told()
     written = json.loads((DATA / "search_queries.json").read_text())
     sets: dict[str, list[tuple[str, list[str]]]] = {kind: written[kind] for kind in ("plain", "hard")}
     everything, view = view_of(servers, search=False), view_of(servers, search=True)

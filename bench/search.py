@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.record_tools import NotRecordedError, recipes, recorded
+from carpool.tool_costs import BYTES_PER_TOKEN
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_broker.core.view import View
@@ -25,7 +26,6 @@ from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
 from carpool_protocol.messages import Catalog, ToolOffer
 
 DATA: Final = Path(__file__).parent / "data"
-BYTES_PER_TOKEN: Final = 4
 Facts = dict[str, Any]
 
 

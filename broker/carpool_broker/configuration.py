@@ -1,7 +1,7 @@
 """The configuration in force, and what it means for each session.
 
-Owns the user's file being watched, the last good reading of it, the sources (one per distinct environment,
-directory, project and set of roots that sessions bring), and which session uses which. A broken file is
+Owns the user's file being watched, the last good reading of it, the sources (one per distinct
+`basis` of sessions), and which session uses which. A broken file is
 refused at start and later leaves the last good one in force. What follows for the core comes back as events,
 to be fed in order.
 

@@ -1,7 +1,7 @@
 """What agents' lines become: the broker's side of the door.
 
-Owns the way from a line, or a message of the HTTP door, to events of the core; who is an operator, and what
-operators have asked for. Decides nothing about calls.
+Owns the way from a line, or a message of the HTTP door, to events of the core; who is an operator, and which
+`carpool/…` requests are open. Decides nothing about calls.
 
 Knows nothing of: sockets, the supervisor, how what agents are told is worded (`saying`).
 """

@@ -49,7 +49,7 @@ def _profile(
         "servers": sorted(each.server for each in seen),
         "unknown": sorted(each.server for each in seen if each.server not in known),
         "tools": _count("tool", permitted.values()),
-        "of_tools": _count("tool", (offers for server, offers in offered.items())),
+        "of_tools": _count("tool", offered.values()),
         "prompts": _count("prompt", permitted.values()),
         "resources": _count("resource", permitted.values()),
         "left_out": _left_out(scope, seen, permitted),

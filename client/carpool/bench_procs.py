@@ -1,9 +1,9 @@
 """What a process has cost: CPU time and memory, read from /proc.
 
 Owns the reading of `/proc/<pid>/task/*/schedstat`, `smaps_rollup`, `stat` and `cmdline` for the bench.
-CPU is in seconds and counts all threads; memory is the proportional set size in bytes, so pages that
-two processes share are not counted twice. A process that is gone, not ours, or on a system without
-/proc gives `None`: the report leaves it out rather than calling it zero.
+CPU is in seconds and counts all threads; memory is the proportional set size in bytes, all of it or what
+is no file's, so pages that two processes share are not counted twice. A process that is gone, not ours, or on
+a system without /proc gives `None`: the report leaves it out rather than calling it zero.
 Knows nothing of: calls, arms, MCP. Ends and starts nothing.
 """
 

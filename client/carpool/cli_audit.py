@@ -18,13 +18,11 @@ import msgspec
 
 from carpool import display
 from carpool.cli import fail, json_option, print_json, the_place
-from carpool.cli_logs import Tail
+from carpool.cli_logs import FOLLOW_S, LINES, Tail
 from carpool_protocol import paths
 
 Line = dict[str, Any]
 
-LINES = 50
-_FOLLOW_S = 0.2
 _decode = msgspec.json.Decoder(Line).decode
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _GOOD = ("ok", "kept", "task")
@@ -64,7 +62,7 @@ def audit(
         return
     click.echo(table(found) if found or not follow else "", nl=bool(found) or not follow)
     while follow:
-        time.sleep(_FOLLOW_S)
+        time.sleep(FOLLOW_S)
         for line in parsed(tail.added()):
             if wanted.means(line):
                 click.echo("  ".join(map(display.printable, row(line))))

@@ -15,7 +15,8 @@ from carpool.cli import fail, json_option, print_json, the_place
 from carpool_protocol.config.problems import did_you_mean
 
 LINES = 50
-_FOLLOW_S = 0.2
+FOLLOW_S = 0.2
+"""How often a file that is followed is looked at."""
 _TAIL_BYTES_PER_LINE = 400
 _LONGEST_LINE_BYTES = 64 * 1024
 
@@ -45,7 +46,7 @@ def logs(server: str | None, daemon: bool, count: int, follow: bool, as_json: bo
     for name, lines in last.items():
         _echo(name if several else "", lines)
     while follow:
-        time.sleep(_FOLLOW_S)
+        time.sleep(FOLLOW_S)
         for name, tail in tails.items():
             _echo(name if several else "", tail.added())
 

@@ -43,6 +43,7 @@ NOTHING: Facts = {
     "processes": [],
     "config": None,
     "workspaces": [],
+    "hooks": [],
     "audit": None,
 }
 """`status --json` of a carpool that does not run: the same keys, so that programs need no second shape."""

@@ -52,7 +52,7 @@ def story(call: str, as_json: bool) -> None:
     mine = [line for line in lines if line.get("run") == live["run"]] if steps else lines
     line = mine[-1] if mine else None
     if as_json:
-        print_json({"call": call, "audit": mine if steps else lines, **{key: live[key] for key in _LIVE}})
+        print_json({"call": call, "audit": mine, **{key: live[key] for key in _LIVE}})
         return
     if line is None and not steps:
         fail(f"nothing is known of {call}: {why or _UNKNOWN}")

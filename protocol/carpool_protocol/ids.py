@@ -1,7 +1,7 @@
 """The names of things that cross a process boundary, as types.
 
-Owns nothing but the types. All are plain `str`, `int` or `bytes` at run time;
-the types keep a session from being passed where an instance is meant.
+Owns the types, and how calls and sessions are numbered and named. All are plain `str`, `int` or `bytes` at
+run time; the types keep a session from being passed where an instance is meant.
 """
 
 from typing import Final, NewType

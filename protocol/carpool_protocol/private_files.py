@@ -3,6 +3,7 @@
 Owns the ways to write one: on at its end (logs), or whole, in place of the old one. Modes are said at the
 opening, whatever the umask. No symbolic link is followed at the last step, no FIFO is waited for, and a file
 that another user put there is refused: he could read on. One of ours that is open to others is closed first.
+Only who says a mode to `replace` gets another one: for files of other programs, which had it before.
 
 Standard library only: the launcher uses it. Knows nothing of: what is written, where files lie (`paths`).
 """

@@ -138,6 +138,7 @@ STATUS: Json = {
     ],
     "config": {"file": "/c.json", "problem": ""},
     "workspaces": [],
+    "hooks": [],
     "audit": {"on": False, "file": "", "problem": "", "missed": 0},
 }
 

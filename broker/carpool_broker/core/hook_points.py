@@ -1,17 +1,13 @@
-"""What the ledger calls out where hooks may have a say, and the words both sides share.
+"""What the ledger calls out where hooks may have a say.
 
-Owns a shape that lies between `ledger` (which says it) and `hooks` (which acts on it), and which methods have
-hooks at all.
+Owns a shape that lies between `ledger` (which says it) and `hooks` (which acts on it).
 Knows nothing of: which hooks there are, what is done about it.
 """
 
-from typing import Final, Protocol
+from typing import Protocol
 
 from carpool_broker.core.session import Owed
 from carpool_protocol.messages import Answered
-
-HOOKED_METHODS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
-"""What an agent does at a server. Completions and requests about tasks are not for hooks."""
 
 
 class HookPoints(Protocol):

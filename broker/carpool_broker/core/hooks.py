@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from carpool_broker.core.effects import AnyEffect, EndHook, Note, RunHook
 from carpool_broker.core.events import HookAnswered, HookRule, RunId, Verdict
-from carpool_broker.core.hook_points import HOOKED_METHODS
 from carpool_broker.core.hook_runs import LINE_S, Line, Run, Tally
 from carpool_broker.core.ledger import Ledger
 from carpool_broker.core.session import Owed
@@ -43,6 +42,7 @@ _KIND_OF: Final[dict[str, Kind]] = {
     "prompts/get": "prompt",
     "resources/read": "resource",
 }
+"""What an agent does at a server. Completions and requests about tasks are not for hooks."""
 _NOBODY: Final = RunId(0)
 _NO_ROOM: Final = "there was no room to keep more answers for hooks to look at"
 
@@ -128,7 +128,7 @@ class Hooks:
 
     def holds(self, owed: Owed, now: float) -> bool:
         """See `HookPoints`."""
-        if owed.asked.method not in HOOKED_METHODS or owed.call in self._passed:
+        if owed.asked.method not in _KIND_OF or owed.call in self._passed:
             return False
         names = self._find(owed)[0]
         if not names:
@@ -141,7 +141,7 @@ class Hooks:
 
     def takes(self, owed: Owed, answer: Answered, now: float) -> bool:
         """See `HookPoints`. One that sends the agent to URLs first is no end of its call."""
-        if owed.stage != "sent" or owed.asked.method not in HOOKED_METHODS or answer.urls_first:
+        if owed.stage != "sent" or owed.asked.method not in _KIND_OF or answer.urls_first:
             return False
         names = self._find(owed)[1]
         if not names:
@@ -162,7 +162,7 @@ class Hooks:
 
     def ended(self, owed: Owed, slug: str) -> None:
         """See `HookPoints`. Who has looked at the answer already need not hear of its end."""
-        if not owed.server or owed.stage == "told" or owed.asked.method not in HOOKED_METHODS:
+        if not owed.server or owed.stage == "told" or owed.asked.method not in _KIND_OF:
             return
         kind = KINDS.get(slug)
         for name in self._find(owed)[1]:

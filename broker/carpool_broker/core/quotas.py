@@ -9,7 +9,7 @@ Calls in a minute are a bucket: it holds as many as the bound says and fills eve
 of them may come at once.
 
 Invariants (`check`): the account counts what its sessions have sent; sessions without a profile have none.
-Knows nothing of: what the profile permits (`rights`), what is in line (`ledger`).
+Knows nothing of: what the profile permits (`rights`), what is in line (`admission`).
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,6 +1,6 @@
 """The records of the broker core: sessions and what each is owed.
 
-Owns the shape of these records. Who changes them: `ledger` (calls) and `broker` (the rest).
+Owns the shape of these records. Who changes them: the parts that `broker` composes, each what it owns.
 Knows nothing of: effects, views, the link.
 """
 

@@ -70,16 +70,12 @@ class Trail:
 
     def answered(self, owed: Owed, body: RawJson, *, is_error: bool) -> None:
         """It ends with the server's own answer."""
-        self._ended(owed, "error" if is_error else "ok", "yes", body)
-
-    def ended(self, owed: Owed, outcome: str, delivered: Reached, body: RawJson) -> None:
-        """It ends otherwise. `outcome`: a fault's slug, or one of the words of `effects.Audited`."""
-        self._ended(owed, outcome, delivered, body)
+        self.ended(owed, "error" if is_error else "ok", "yes", body)
 
     def dropped(self, owed: Owed) -> None:
         """Nobody waits for it any more."""
         delivered = _REACHED.get(owed.stage, "no")
-        self._ended(owed, "cancelled", delivered, ABSENT)
+        self.ended(owed, "cancelled", delivered, ABSENT)
 
     def released(self, call: RecordedCall) -> None:
         """Nobody claims this call of an earlier broker. (Those of this one have had their record.)"""
@@ -88,7 +84,8 @@ class Trail:
             who, server = Who(call.session), server_of(call.key)
             self._out(Audited(who, call.call, "", server, call.key, "", outcome, "maybe"))
 
-    def _ended(self, owed: Owed, outcome: str, delivered: Reached, body: RawJson) -> None:
+    def ended(self, owed: Owed, outcome: str, delivered: Reached, body: RawJson) -> None:
+        """It ends. `outcome`: a fault's slug, or one of the words of `effects.Audited`."""
         asked = owed.asked
         method = asked.method
         target = owed.target

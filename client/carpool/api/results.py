@@ -61,7 +61,7 @@ class Result(Struct, frozen=True):
     def or_raise(self) -> "Result":
         """Itself. Raises `ToolError` where the tool says that it failed."""
         if self.is_error:
-            raise ToolError(self.text or "The tool failed and did not say why.", self)
+            raise ToolError(self.text, self)
         return self
 
 

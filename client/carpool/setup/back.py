@@ -13,11 +13,10 @@ import click
 from msgspec import Struct
 
 from carpool import display
-from carpool.cli import EXIT_FAILED, fail, print_json, the_place
-from carpool.setup import disk, record, show
+from carpool.cli import EXIT_FAILED, fail, print_json
+from carpool.setup import disk, ours, record, show
 from carpool.setup.record import Entry, Run
 from carpool.setup.undo import Verdict, verdict
-from carpool_protocol import paths
 from carpool_protocol.config.environment import read_env_file
 from carpool_protocol.config.project import Workspace
 from carpool_protocol.config.trust import give_trust, take_trust
@@ -117,7 +116,7 @@ def _do(runs: list[Run], steps: list[_Step]) -> None:
 
 def _trust_as_before(file: str, digest: str) -> None:
     """Trust was given to bytes that are gone; empty: to none before."""
-    store = paths.trust_file(paths.state_dir(os.environ, the_place().directory))
+    store = ours.trust_store()
     workspace = Workspace(os.path.dirname(os.path.dirname(file)), file)
     if digest:
         give_trust(store, workspace, digest)

@@ -107,8 +107,6 @@ class Plan(Struct, frozen=True):
     """Secrets: they are shown to nobody."""
     values: frozenset[str] = frozenset()
     """Values of environments and headers, which are not shown either."""
-    seen: tuple[str, ...] = ()
-    """Files that were read."""
 
     def __repr__(self) -> str:
         return f"Plan({self.changes!r})"

@@ -88,18 +88,18 @@ def sure_of(project: str) -> bool:
     workspace = _workspace(project)
     if not os.path.lexists(workspace.file):
         return True
-    return trust_of(read_trust(_store()), workspace, _layer(workspace).digest) == "trusted"
+    return trust_of(read_trust(trust_store()), workspace, _layer(workspace).digest) == "trusted"
 
 
 def trusted(project: str) -> str:
     """The digest of the project's file that is trusted by now; empty: none."""
-    return read_trust(_store()).get(key_of(_workspace(project)), "")
+    return read_trust(trust_store()).get(key_of(_workspace(project)), "")
 
 
 def trust_now(project: str) -> None:
     """Trust the project's file as it is. Raises `OSError`."""
     workspace = _workspace(project)
-    give_trust(_store(), workspace, _layer(workspace).digest)
+    give_trust(trust_store(), workspace, _layer(workspace).digest)
 
 
 def _workspace(project: str) -> Workspace:
@@ -110,5 +110,5 @@ def _layer(workspace: Workspace) -> Layer:
     return load_layer(ConfigFile(workspace.file, asked_for=True), home_of(os.environ), project=True)
 
 
-def _store() -> str:
+def trust_store() -> str:
     return paths.trust_file(paths.state_dir(os.environ, the_place().directory))

@@ -98,7 +98,6 @@ class _Planning:
             secrets=tuple(self.variables),
             hidden=frozenset(self.hidden | set(self.variables.values())),
             values=frozenset(self.values),
-            seen=tuple(source.path for source in sources),
         )
 
     def check(self, ours: Sequence[Change]) -> None:

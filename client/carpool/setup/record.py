@@ -12,7 +12,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
@@ -46,7 +46,7 @@ class Record(Struct, frozen=True):
     entries: tuple[Entry, ...]
     trust: str | None = None
     """Of the project's file, before: the digest that was trusted, or empty. None: trust is as it was."""
-    version: int = 1
+    version: Literal[1] = 1
 
 
 _decoder = msgspec.json.Decoder(Record)

@@ -1,4 +1,4 @@
-"""What `carpool setup` shows: the difference that it makes, without a single secret, and what to do next.
+"""What `carpool setup` shows: the difference that it makes, without a single secret.
 
 Owns the masking. Shown are keys, commands and plain arguments; every value of an environment or a header, and
 every text that is or looks like a secret, is `…`, also in lines that stay.

@@ -108,7 +108,7 @@ _NOTHING: Final = object()
 
 
 def _at(parsed: Parsed, path: KeyPath) -> JsonValue | object:
-    """What stands there; for `mcpServers` an empty object is as good as none."""
+    """What stands there; `_NOTHING` where there is no such member."""
     return value_at(parsed.value, path) if path in parsed.spans else _NOTHING
 
 

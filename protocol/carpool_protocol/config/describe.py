@@ -47,7 +47,7 @@ class Row(Struct, frozen=True):
 
 
 def describe(config: Config) -> list[Row]:
-    """Every setting of the file, of each server, named workspace and profile, in the order of the table."""
+    """Every setting of the file, its servers, workspaces, profiles and hooks, in the order of the table."""
     rows = [_row(config, config.lines, (), setting, config.file) for setting in FILE_SETTINGS]
     rows += _of_servers((), config.servers.values())
     for workspace in config.workspaces.values():

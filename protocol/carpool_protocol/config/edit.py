@@ -1,7 +1,7 @@
-"""A configuration file with one thing changed, and everything else as its author wrote it.
+"""A configuration file with some members changed, and everything else as its author wrote it.
 
 Owns the edits that verbs make of it: comments, order and layout stay. Invariant: what comes out reads
-as what went in with that one change, or nothing comes out (`CannotEditError`).
+as what went in with these changes, or nothing comes out (`CannotEditError`).
 
 Pure. Knows nothing of: files, what the keys mean.
 """

@@ -18,14 +18,13 @@ from carpool_protocol.config.settings import (
     SERVER_SETTINGS,
     WORKSPACE_SETTINGS,
     Setting,
+    may_be_late,
 )
 from carpool_protocol.config.ways import WAYS
 
 Schema = dict[str, Any]
 
 _NAME = "^[A-Za-z0-9-]+(_[A-Za-z0-9-]+)*$"
-_LATE = {"switch", "count", "seconds"}
-_CHECKED_AT_ONCE = {"pool.min", "pin"}
 _SWITCHED_OFF: Schema = {
     "type": "object",
     "properties": {"disabled": {"const": True}},
@@ -109,7 +108,7 @@ def _object(settings: tuple[Setting, ...], *, late: bool) -> Schema:
 
 def _described(setting: Setting, *, late: bool) -> Schema:
     kind = _kind(setting)
-    if late and setting.kind in _LATE and setting.key not in _CHECKED_AT_ONCE:
+    if late and may_be_late(setting):
         kind = {"anyOf": [kind, {"type": "string", "pattern": r"\$\{"}]}
     unit = f" In {setting.unit}." if setting.unit else ""
     found = {"description": setting.text + unit, **kind}

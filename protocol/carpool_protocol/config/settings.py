@@ -2,7 +2,7 @@
 
 From it come validation and "did you mean" (`shape`), the values and defaults of `model`, the page
 `docs/settings.md` (`page`) and the rows of `carpool check` (`describe`). A setting that is not here, in
-`settings_server`, `settings_profile` or in `settings_http` does not exist.
+`settings_server`, `settings_profile`, `settings_hooks` or `settings_http` does not exist.
 
 Knows nothing of: files, text, servers by name.
 """
@@ -36,6 +36,7 @@ __all__ = [
     "Kind",
     "MiB",
     "Setting",
+    "may_be_late",
 ]
 
 FILE_SETTINGS: Final[tuple[Setting, ...]] = (
@@ -184,3 +185,12 @@ WORKSPACE_SETTINGS: Final[tuple[Setting, ...]] = (
     ),
 )
 """Settings of a named workspace, beside its servers: the object under `workspaces` → NAME."""
+
+_LATE: Final = frozenset({"switch", "count", "seconds"})
+_CHECKED_AT_ONCE: Final = frozenset({"pool.min", "pin"})
+"""What other rules of the file count with, and what no agent's environment has a say in."""
+
+
+def may_be_late(setting: Setting) -> bool:
+    """Whether a server's file may have `${VAR}` in place of the number or switch that it wants (`late`)."""
+    return setting.kind in _LATE and setting.key not in _CHECKED_AT_ONCE

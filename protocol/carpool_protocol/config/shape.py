@@ -25,7 +25,7 @@ from carpool_protocol.config.problems import ConfigProblem, KeyPath, did_you_mea
 from carpool_protocol.config.profiles import PROFILES, check_tokens, read_profiles
 from carpool_protocol.config.refused import FILE_LATER, IGNORED_KEYS, SERVER_LATER
 from carpool_protocol.config.setting import with_defaults
-from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, Setting
+from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS, Setting, may_be_late
 from carpool_protocol.config.translate import SERVERS, Translated, translate
 from carpool_protocol.config.ways import way_problems
 from carpool_protocol.ids import ServerName
@@ -44,9 +44,6 @@ _USERS_OWN: Final = (
     frozenset({WORKSPACES, PROFILES, HOOKS, *(key.split(".")[0] for key in _FILE_KEYS)}) - _PROJECT_KEYS
 )
 _OURS: Final = frozenset({key.split(".")[0] for key in (*_SERVER_KEYS, *SERVER_LATER)})
-_LATE: Final = frozenset({"switch", "count", "seconds"})
-_CHECKED_AT_ONCE: Final = frozenset({"pool.min", "pin"})
-"""Numbers that other rules of the file count with, and what no agent's environment has a say in."""
 
 
 class Loaded(Struct, frozen=True):
@@ -299,7 +296,7 @@ class _Reading:
 
         depth = len(self.at)
         within = bool(depth) and path[:depth] == self.at
-        late = setting.kind in _LATE and within and setting.key not in _CHECKED_AT_ONCE
+        late = within and may_be_late(setting)
         if late and isinstance(value, str) and "${" in value:
             if isinstance(bad := read_template(value), BadTemplate):
                 self.problem(path, bad.text)

@@ -234,3 +234,16 @@ class DyingBrokers(RuleBasedStateMachine):
 
 
 TestDyingBrokers = behaviour("reattach:http")(DyingBrokers.TestCase)
+
+
+def test_an_answer_on_its_way_when_its_client_hangs_up_leaves_no_call_for_the_next_broker() -> None:
+    state = DyingBrokers()
+    state.initialize()
+    state.call()
+    state.hang_up(pick=0)
+    state.serve(most=2)
+    state.answer(pick=0)
+    state.die(read=0)
+    state.come()
+    state.die(read=4)
+    state.nothing_is_run_twice()

@@ -97,6 +97,9 @@ class Table(Listening):
             exchange = stream.exchanges.get(x)
             if exchange is not None:
                 self._on_exchange(exchange, message, now)
+            elif stream.loose and (said := read_said(message)).answer:
+                # It was on its way when its client went. Unsettled, a later broker would run its call again.
+                self.settled(stream, said.id, is_error=said.code is not None)
         else:
             self._on_stream(stream, message)
         return True

@@ -328,6 +328,19 @@ def test_a_changed_definition_in_one_list_changes_that_list_alone(family: Family
         assert view.page(unchanged, None) is before.page(unchanged, None)
 
 
+def test_another_tool_that_agents_read_as_the_same_is_no_change_and_is_the_one_that_is_called() -> None:
+    """Two names that differ in what no agent may see (`t.2`, `t_2`) are one name to agents."""
+    registry = Registry()
+    seen = scope("git")
+    registry.learn(offered(PoolKey("git"), {"tools": {"t_2": ""}, "prompts": {"p_2": ""}}))
+    before = registry.retain(seen)
+    assert registry.learn(offered(PoolKey("git"), {"tools": {"t.2": ""}, "prompts": {"p.2": ""}})) == {}
+    after = registry.view(seen)
+    assert after.version("tools") == before.version("tools")
+    assert [tool.tool for tool in after.tools] == ["t.2"]
+    assert [prompt.prompt for prompt in after.prompts] == ["p.2"]
+
+
 def test_a_first_catalog_without_tools_ends_the_waiting_without_a_change() -> None:
     registry = Registry()
     seen = scope("git", "time")

@@ -169,6 +169,18 @@ class History(Generic[E]):
         ]
         return History(self.family, self._paging, [present, *kept])
 
+    def looking_like(self, entries: tuple[E, ...]) -> "History[E] | None":
+        """The same versions with `entries` behind the present one; None if agents would read another list."""
+        if self.present.entries == entries:
+            return self
+        if [it.definition for it in self.present.entries] != [it.definition for it in entries]:
+            return None
+        same = self.present
+        present = Listing(
+            self.family, entries, version=same.version, ordinal=same.ordinal, paging=self._paging
+        )
+        return History(self.family, self._paging, [present, *self.listings[1:]])
+
     def page(self, cursor: str | None, edit: Edit | None = None) -> Page | BadCursor:
         """One page of the present version, or of the earlier one that `cursor` belongs to."""
         if cursor is None:

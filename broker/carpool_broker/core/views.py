@@ -93,7 +93,7 @@ def make_view(
     def versioned(family: Family, before: History[E] | None, entries: tuple[E, ...]) -> History[E]:
         if before is None:
             return History.begin(family, paging, entries, next_version())
-        return before if before.present.entries == entries else before.followed_by(entries, next_version())
+        return before.looking_like(entries) or before.followed_by(entries, next_version())
 
     def listed(family: Family, before: History[K] | None, offered: Iterable[K]) -> History[K]:
         return versioned(family, before, tuple(it for it in offered if it.key not in hidden))

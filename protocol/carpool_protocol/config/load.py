@@ -8,7 +8,6 @@ whoever enters a stranger's project has it read, and all agents wait meanwhile.
 Knows nothing of: what the text means, when to read again.
 """
 
-import glob
 import hashlib
 import os
 import stat
@@ -19,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from carpool_protocol.config.environment import read_env_file
+from carpool_protocol.config.included import find_included
 from carpool_protocol.config.model import Config, NamedWorkspace, ServerConfig
 from carpool_protocol.config.problems import ConfigProblem, render_path
 from carpool_protocol.config.shape import Loaded, empty_config, read_config
@@ -31,8 +31,6 @@ CONFIG_VARIABLE: Final = "CARPOOL_CONFIG"
 MAX_FILE_BYTES: Final = 1024 * 1024
 MAX_LAYER_BYTES: Final = 4 * MAX_FILE_BYTES
 """Of all files of a layer together."""
-MAX_INCLUDED: Final = 256
-MAX_PATTERNS: Final = 32
 
 
 class ConfigFile(Struct, frozen=True):
@@ -135,12 +133,12 @@ class _Layer:
         warnings = list(loaded.warnings)
         written = dict(loaded.written)
         servers, unusable = dict(config.servers), dict(config.unusable)
-        included = self.included(config) if len(config.include) <= MAX_PATTERNS else []
-        if len(config.include) > MAX_PATTERNS or len(included) > MAX_INCLUDED:
-            why = f"more than {MAX_PATTERNS} patterns, or than {MAX_INCLUDED} files that match them"
-            problem = ConfigProblem(config.file, config.lines["include",], "include", why)
+        included = find_included(os.path.dirname(config.file), config.include)
+        if isinstance(included, str):
+            problem = ConfigProblem(config.file, config.lines["include",], "include", included)
             return Loaded(None, [problem], warnings)
-        for path in included:
+        self.seen = {**included.looked_in, **self.seen}
+        for path in included.files:
             inner = self.one(path)
             problems += inner.problems
             warnings += inner.warnings
@@ -194,21 +192,6 @@ class _Layer:
                 del servers[name]
                 unusable[name] = "; ".join(each.render() for each in found[:3])
         return servers, unusable
-
-    def included(self, config: Config) -> list[str]:
-        """The files that the patterns of `include` name, in order of their names."""
-        base = os.path.dirname(config.file)
-        found: dict[str, None] = {}
-        for pattern in config.include:
-            whole = os.path.join(glob.escape(base), pattern)
-            for directory in {glob.escape(base), os.path.dirname(whole)}:
-                for each in glob.glob(directory) or [os.path.join(base, os.path.dirname(pattern))]:
-                    self.seen.setdefault(each, stamp(each))
-            matched = sorted(glob.glob(whole, recursive=False))
-            if not matched and not glob.has_magic(pattern):
-                matched = [os.path.join(base, pattern)]  # a file that is named must exist
-            found |= dict.fromkeys(matched)
-        return list(found)
 
     def one(self, path: str) -> Loaded:
         text = self.text(path)

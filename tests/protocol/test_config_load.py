@@ -13,6 +13,7 @@ from carpool_protocol.config.included import MAX_INCLUDED, MAX_NAMES, MAX_PATTER
 from carpool_protocol.config.load import (
     MAX_FILE_BYTES,
     MAX_LAYER_BYTES,
+    MAX_PROJECT_BYTES,
     ConfigFile,
     env_file_path,
     find_config_file,
@@ -20,7 +21,7 @@ from carpool_protocol.config.load import (
     load_env_file,
     load_layer,
 )
-from carpool_protocol.config.shape import Loaded
+from carpool_protocol.config.shape import MAX_PROJECT_SERVERS, Loaded
 from carpool_protocol.config.stamps import is_current
 from carpool_protocol.ids import ServerName
 from tests.behaviours import behaviour
@@ -275,6 +276,27 @@ def test_all_files_together_are_bounded_and_the_rest_is_not_read(tmp_path: Path)
     # The file itself counts, so that one less is read.
     assert [Path(each.file).name for each in found] == ["3.json", "4.json", "5.json"]
     assert "with it the files of one configuration are larger" in found[0].render()
+
+
+@behaviour("config:bounded")
+def test_what_a_project_has_read_before_it_is_trusted_is_bounded_more_narrowly(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text('{"include": ["?.json"]}')
+    (tmp_path / "1.json").write_text("{}" + " " * (MAX_PROJECT_BYTES - file.stat().st_size - 2))
+    assert of_project(file).problems == []
+    (tmp_path / "2.json").write_text("{}")
+    (found,) = of_project(file).problems
+    assert "2.json:1: is not read: with it the files of a project are larger" in found.render()
+    (tmp_path / "1.json").write_text(servers(*(f"a{number}" for number in range(MAX_PROJECT_SERVERS))))
+    assert of_project(file).problems == []
+    (tmp_path / "2.json").write_text(servers("b"))
+    (found,) = of_project(file).problems
+    assert f"2.json:1: a project may have {MAX_PROJECT_SERVERS} servers in all its files" in found.render()
+    assert asked(file).problems == []
+
+
+def of_project(path: Path) -> Loaded:
+    return load_layer(ConfigFile(str(path), asked_for=True), "/h", project=True).loaded
 
 
 def test_a_file_of_the_kernel_with_nothing_in_it_is_a_problem(

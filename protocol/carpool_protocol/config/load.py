@@ -21,7 +21,7 @@ from carpool_protocol.config.environment import read_env_file
 from carpool_protocol.config.included import find_included
 from carpool_protocol.config.model import Config, NamedWorkspace, ServerConfig
 from carpool_protocol.config.problems import ConfigProblem, render_path
-from carpool_protocol.config.shape import Loaded, empty_config, read_config
+from carpool_protocol.config.shape import MAX_PROJECT_SERVERS, Loaded, empty_config, read_config
 from carpool_protocol.config.stamps import Stamp, stamp
 from carpool_protocol.config.tools_file import read_tools
 from carpool_protocol.ids import ServerName
@@ -31,6 +31,8 @@ CONFIG_VARIABLE: Final = "CARPOOL_CONFIG"
 MAX_FILE_BYTES: Final = 1024 * 1024
 MAX_LAYER_BYTES: Final = 4 * MAX_FILE_BYTES
 """Of all files of a layer together."""
+MAX_PROJECT_BYTES: Final = 512 * 1024
+"""Of a project's file and what it includes: the reading of these takes a second or two for each MiB."""
 
 
 class ConfigFile(Struct, frozen=True):
@@ -83,7 +85,7 @@ def load_layer(file: ConfigFile, home: str, *, project: bool = False) -> Layer:
     out.
     """
     reading = _Layer(project=project)
-    text = reading.text(file.path)
+    text = reading.configuration(file.path)
     if text is None:
         loaded = Loaded(None, [ConfigProblem(file.path, 1, "", "there is no such file")])
         if not file.asked_for:
@@ -111,6 +113,15 @@ class _Layer:
         self.seen: dict[str, Stamp] = {}
         self.digest = hashlib.sha256()
         self.left_bytes = MAX_LAYER_BYTES
+        self.left_project_bytes = MAX_PROJECT_BYTES
+
+    def configuration(self, path: str) -> str | ConfigProblem | None:
+        """The text of a file that holds servers."""
+        found = self.text(path)
+        if not self.project or not isinstance(found, str):
+            return found
+        self.left_project_bytes -= len(found.encode())
+        return found if self.left_project_bytes >= 0 else _too_much(path, "a project", MAX_PROJECT_BYTES)
 
     def text(self, path: str) -> str | ConfigProblem | None:
         """See `_read`; what was read counts in the digest."""
@@ -153,6 +164,9 @@ class _Layer:
                     problems.append(ConfigProblem(path, line, name, why))
             servers |= inner.config.servers
             unusable |= inner.config.unusable
+            if self.project and len(servers) + len(unusable) > MAX_PROJECT_SERVERS:
+                why = f"a project may have {MAX_PROJECT_SERVERS} servers in all its files, and here are more"
+                return Loaded(None, [ConfigProblem(path, 1, "", why)], warnings)
         if problems:
             return Loaded(None, problems, warnings)
         return Loaded(replace(config, servers=servers, unusable=unusable), [], warnings, written)
@@ -194,7 +208,7 @@ class _Layer:
         return servers, unusable
 
     def one(self, path: str) -> Loaded:
-        text = self.text(path)
+        text = self.configuration(path)
         if text is None:
             return Loaded(None, [ConfigProblem(path, 1, "", "there is no such file, and it is included")])
         if isinstance(text, ConfigProblem):
@@ -275,8 +289,8 @@ def _read(path: str) -> str | ConfigProblem | None:
         )
 
 
-def _too_much(path: str) -> ConfigProblem:
-    why = f"is not read: with it the files of one configuration are larger than {MAX_LAYER_BYTES} bytes"
+def _too_much(path: str, of: str = "one configuration", most_bytes: int = MAX_LAYER_BYTES) -> ConfigProblem:
+    why = f"is not read: with it the files of {of} are larger than {most_bytes} bytes"
     return ConfigProblem(path, 1, "", why)
 
 

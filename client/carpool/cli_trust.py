@@ -6,9 +6,11 @@ Arguments are shown as written, before expansion; of environments only the names
 """
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
+from unicodedata import bidirectional
 
 import click
 
@@ -36,6 +38,15 @@ T = TypeVar("T")
 Facts = dict[str, Any]
 _HERE = "${workspace}"
 """Where a project's servers run unless its file says otherwise."""
+_DECIDING = re.compile(
+    r"PATH|HOME|(LD|DYLD|PYTHON|NODE|NPM|UV|PIP|PERL|RUBY|JAVA|JDK|GIT|XDG)_?[A-Z0-9_]*|_JAVA_OPTIONS"
+    r"|BASH_ENV|ENV|SHELL|(HTTPS?|ALL)_PROXY|SSL_CERT_(FILE|DIR)",
+    re.IGNORECASE,
+)
+"""Variables by which a program that is named is another one, or is made to run or fetch something else. Their
+values are not shown, as no variable's is.
+"""
+_BACKWARDS = {"R", "AL", "AN"}
 
 
 @click.command()
@@ -104,7 +115,9 @@ def described(workspace: Workspace, layer: Layer, config: Config, now: Trust, us
                 "name": name,
                 "command": _command(server),
                 "env": list(server.env),
-                "uses": sorted({n for _, text in server.templates() for n in references(text)} - PLACES),
+                "uses": sorted(
+                    {n for _, text in server.login_templates() for n in references(text)} - PLACES
+                ),
                 "cwd": server.cwd,
                 "disabled": server.disabled,
             }
@@ -146,7 +159,7 @@ def _users_own() -> ConfigFile:
 
 def page(facts: Facts) -> str:
     """The same for people."""
-    file, root = display.printable(facts["file"]), display.printable(facts["workspace"])
+    file, root = display.spelled(facts["file"]), display.spelled(facts["workspace"])
     said = [f"{file} would run, in {root}:"]
     if facts["trust"] == "changed":
         said[0] = f"{file} has changed since you trusted it. It would run, in {root}:"
@@ -156,7 +169,7 @@ def page(facts: Facts) -> str:
         [
             each["name"],
             " ".join(map(_word, each["command"])) + (" (disabled)" if each["disabled"] else ""),
-            ", ".join(each["env"]) or "-",
+            display.spelled(", ".join(each["env"])) or "-",
         ]
         for each in facts["servers"]
     ]
@@ -167,6 +180,11 @@ def page(facts: Facts) -> str:
     notes += [
         f"{each['name']} is given your {', '.join(each['uses'])}" for each in facts["servers"] if each["uses"]
     ]
+    notes += [
+        f"{each['name']} has another {', '.join(deciding)}: look at the file, for that decides what is run"
+        for each in facts["servers"]
+        if (deciding := list(filter(_DECIDING.fullmatch, each["env"])))
+    ]
     notes += [f"{each} belongs to it" for each in facts["files"][1:]]
     notes += [f"{name} takes the place of your own server of this name" for name in facts["replaces"]]
     notes += [
@@ -175,12 +193,15 @@ def page(facts: Facts) -> str:
     ]
     notes += [f"{each} is not read: {facts['file']} shadows it" for each in facts["shadowed"]]
     notes += [*facts["unusable"].values(), *facts["warnings"]]
-    said += [display.printable("\n".join(notes), lines=True)] if notes else []
+    said += ["\n".join(map(display.spelled, notes))] if notes else []
     return "\n\n".join(said)
 
 
 def _word(text: str) -> str:
-    return text if text and not set(text) & set(" \t\"'\\()") else repr(text)
+    plain = text and not set(text) & set(" \t\"'\\()")
+    if any(bidirectional(char) in _BACKWARDS for char in text):  # its neighbours would be shown out of order
+        return ascii(text)
+    return display.spelled(text if plain else repr(text))
 
 
 def _ask(facts: Facts, *, yes: bool, as_json: bool) -> None:
@@ -207,7 +228,7 @@ def _say(facts: Facts, as_json: bool, what: str) -> None:
     if as_json:
         print_json(facts)
     else:
-        click.echo(f"{display.printable(facts['file'])} {what}")
+        click.echo(f"{display.spelled(facts['file'])} {what}")
 
 
 def _store(change: Callable[[], T]) -> T:

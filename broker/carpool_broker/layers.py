@@ -10,7 +10,7 @@ Knows nothing of: sessions, sources, environments.
 from carpool_broker.places import named_places, project_places
 from carpool_broker.whereabouts import Spot
 from carpool_broker.workspaces import Project, Workspaces
-from carpool_protocol.config.merge import cap_problem, merge
+from carpool_protocol.config.merge import cap_problem, merge, taken_over
 from carpool_protocol.config.model import Config, NamedWorkspace, ServerConfig, variables
 from carpool_protocol.ids import ServerName
 
@@ -71,7 +71,7 @@ class Layers:
         """
         if project is None or project.config is None:
             return frozenset()
-        return frozenset((project.config.servers.keys() & self.named(name).servers.keys()) - project.listed)
+        return taken_over(self.named(name), project.config) - project.listed
 
     def variables_at(self, spot: Spot) -> list[str]:
         """The variables that servers use there, also those that may not run yet."""

@@ -129,7 +129,7 @@ class Workspaces:
         if not workspace.file:
             return
         project = self.projects.setdefault(workspace.file, Project())
-        before = project.said()
+        before = set(project.said())
         layer = load_layer(ConfigFile(workspace.file, asked_for=True), self._home, project=True)
         project.take(workspace, layer)
         trusted = read_trust(self._store) if self._store else {}

@@ -18,7 +18,6 @@ from carpool.cli_daemon import OPERATE_S
 from carpool.door import DoorError
 from carpool_protocol import paths
 from carpool_protocol.config.expand import Missing
-from carpool_protocol.config.model import ServerConfig
 from carpool_protocol.config.problems import KeyPath, did_you_mean, render_path
 from carpool_protocol.config.reach import remote_of
 from carpool_protocol.ids import ServerName
@@ -124,7 +123,7 @@ def _remote(name: str, file: str | None) -> Remote:
     if server.url is None:
         fail(f"{name} is not reached over a URL, so there is nothing to log in to", EXIT_USAGE)
     filled: dict[KeyPath, str] = {}
-    for path, text in (*server.templates(), *_secret(server)):
+    for path, text in server.login_templates():
         value = found.expanded(server, text)
         if isinstance(value, Missing):
             fail(f"{render_path((name, *path))}: {value.render()}", EXIT_USAGE)
@@ -133,12 +132,6 @@ def _remote(name: str, file: str | None) -> Remote:
     if isinstance(remote, list):
         fail("; ".join(f"{render_path((name, *path))}: {why}" for path, why in remote), EXIT_USAGE)
     return remote
-
-
-def _secret(server: ServerConfig) -> list[tuple[KeyPath, str]]:
-    """Of OAuth, what only a login needs."""
-    secret = server.oauth_client_secret
-    return [(("oauth", "client_secret"), secret)] if secret is not None else []
 
 
 def _start(name: str) -> bool:

@@ -6,6 +6,7 @@ person decides by it. Refuses to know what holding a tool back does.
 
 import difflib
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import click
@@ -126,7 +127,7 @@ def diffs(pinned: list[Facts], tools: Sequence[str] = ()) -> Iterator[str]:
         for one in each["held"]:
             if not tools or one["tool"] in tools:
                 yield "\n".join(
-                    [_spelled(f"{each['server']}: {one['tool']} {_WHY[one['why']]}"), *_diff(one)]
+                    [display.spelled(f"{each['server']}: {one['tool']} {_WHY[one['why']]}"), *_diff(one)]
                 )
 
 
@@ -135,9 +136,8 @@ def _diff(one: Facts) -> Iterator[str]:
         yield "  (the approved definition was not kept: it held a value of an environment)"
     before, now = _lines(one["before"]), _lines(one["now"])
     changes = difflib.unified_diff(before, now, lineterm="", n=_AROUND)
-    for line in changes:
-        if not line.startswith(("---", "+++")):
-            yield f"  {_spelled(line)}"
+    for line in islice(changes, 2, None):  # its head; a line of the definition may begin like that, too
+        yield f"  {display.spelled(line)}"
 
 
 def _lines(text: str) -> list[str]:
@@ -152,14 +152,3 @@ def _lines(text: str) -> list[str]:
         else:
             found += f"{key}: {msgspec.json.format(msgspec.json.encode(value)).decode()}".split("\n")
     return found
-
-
-def _spelled(text: str) -> str:
-    """All that would not be seen is spelled out: also characters without width and tags, in which words for
-    a model can be hidden.
-    """
-    return "".join(char if char.isprintable() else _escaped(ord(char)) for char in text)
-
-
-def _escaped(code: int) -> str:
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -22,6 +22,7 @@ from carpool.setup.back import undo_all
 from carpool.setup.clients import CLIENTS, candidates
 from carpool.setup.model import Change, Left, Plan
 from carpool.setup.plan import make_plan
+from carpool.trust_question import page
 from carpool_protocol import paths
 from carpool_protocol.config.edit import CannotEditError
 from carpool_protocol.config.load import home_of
@@ -120,24 +121,27 @@ def _setup(
         click.echo(show.page(plan) + "\n")
         if untouched:
             click.echo(show.left(tuple(untouched)) + "\n")
-    for_project = any(each.role == "project" for each in plan.changes)
-    sure = for_project and ours.sure_of(project)
+    after = {each.role: each.after for each in plan.changes}
+    before = ours.sure_of(project) if "project" in after and (trust or not yes) else None
+    question = ours.asked(project, after.get("own"), after["project"]) if before is not None else {}
+    if question and not as_json:
+        click.echo(page(question) + "\n")
     if dry_run:
         _tell(plan, stays, [], as_json=as_json, done=False)
         return
     if not yes:
-        _ask(project if sure else "")
-    trusting = sure and (trust or not yes)
-    failures = _apply(store, plan, ours.trusted(project) if trusting else None)
-    if trusting and not failures:
-        ours.trust_now(project)
+        _ask(project if question else "")
+    failures = _apply(store, plan, before)
+    if before is not None and not failures:
+        said = ours.trust_now(project, after["project"], before, question["taken_over"])
+        failures += [said] if said else []
     _tell(
         plan,
         stays,
         failures,
         as_json=as_json,
         done=True,
-        untrusted=project if for_project and not trusting else "",
+        untrusted=project if "project" in after and (before is None or failures) else "",
     )
     if failures:
         raise click.exceptions.Exit(EXIT_FAILED)
@@ -152,11 +156,12 @@ def _ask(project: str) -> None:
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
-def _apply(store: str, plan: Plan, trust: str | None) -> list[str]:
+def _apply(store: str, plan: Plan, trusted: ours.Before | None) -> list[str]:
     """Change the files, ours first. What could not be done; programs whose file failed have their servers
-    still.
+    still. `trusted`: of the project, if its file is to be trusted as it will be.
     """
-    run = record.begin(store, plan.changes, trust)
+    known = () if trusted is None else trusted.listed
+    run = record.begin(store, plan.changes, None if trusted is None else trusted.digest, known)
     failures: list[str] = []
     for entry, change in zip(run.record.entries, plan.changes, strict=True):
         mode = 0o600 if change.role == "secrets" else entry.mode

@@ -1,29 +1,27 @@
 """The verb `trust`: look at what a project's own file would run, and say whether it may.
 
-Owns the question and what is shown before it. What is trusted are the bytes that were shown: a file that
+Owns the question and what follows from the answer. What is trusted are the bytes that were shown: a file that
 changes between the question and the answer is not. Works without a daemon; one that runs notices by itself.
-Arguments are shown as written, before expansion; of environments only the names.
+
+Knows nothing of: what is shown before the question (`trust_question`).
 """
 
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
 
 from carpool import display
 from carpool.cli import EXIT_FAILED, EXIT_USAGE, fail, json_option, print_json, the_place
+from carpool.trust_question import Facts, described, page
 from carpool_protocol import paths
-from carpool_protocol.capability import capability
-from carpool_protocol.config.expand import PLACES, references
-from carpool_protocol.config.load import ConfigFile, Layer, find_config_file, home_of, load_config, load_layer
-from carpool_protocol.config.merge import merge, shadowed
-from carpool_protocol.config.model import Config, ServerConfig
+from carpool_protocol.config.load import ConfigFile, find_config_file, home_of, load_config, load_layer
+from carpool_protocol.config.merge import merge, taken_over
 from carpool_protocol.config.named import roots_of
-from carpool_protocol.config.project import PROJECT_FILES, Workspace, find_workspace, named_at
+from carpool_protocol.config.project import PROJECT_FILES, find_workspace, named_at
 from carpool_protocol.config.trust import (
-    Trust,
     give_trust,
     mend,
     read_listed,
@@ -31,11 +29,9 @@ from carpool_protocol.config.trust import (
     take_trust,
     trust_of,
 )
+from carpool_protocol.ids import ServerName
 
 T = TypeVar("T")
-Facts = dict[str, Any]
-_HERE = "${workspace}"
-"""Where a project's servers run unless its file says otherwise."""
 
 
 @click.command()
@@ -83,7 +79,7 @@ def trust(directory: str | None, *, yes: bool, revoke: bool, listing: bool, as_j
     if user is not None and name:
         user = merge(user, user.workspaces[name])
     facts = described(workspace, layer, config, now, user)
-    replaced = [] if user is None else sorted(config.servers.keys() & user.servers.keys())
+    replaced: frozenset[ServerName] = frozenset() if user is None else taken_over(user, config)
     if now == "trusted" and read_listed(store, workspace).issuperset(replaced):
         _say(facts, as_json, "is trusted already")
         return
@@ -92,95 +88,8 @@ def trust(directory: str | None, *, yes: bool, revoke: bool, listing: bool, as_j
     _say({**facts, "trust": "trusted"}, as_json, "is trusted")
 
 
-def described(workspace: Workspace, layer: Layer, config: Config, now: Trust, user: Config | None) -> Facts:
-    """What the question is about. `user`: what lies under the project's file; None: that cannot be read."""
-    return {
-        "workspace": workspace.root,
-        "file": workspace.file,
-        "files": list(layer.files),
-        "trust": now,
-        "servers": [
-            {
-                "name": name,
-                "command": _command(server),
-                "env": list(server.env),
-                "uses": sorted({n for _, text in server.templates() for n in references(text)} - PLACES),
-                "cwd": server.cwd,
-                "disabled": server.disabled,
-            }
-            for name, server in config.servers.items()
-        ],
-        "unusable": dict(config.unusable),
-        "replaces": [each.where for each in shadowed(user, config)] if user is not None else [],
-        "covered": {} if user is None else covered(user, config),
-        "shadowed": list(workspace.shadowed),
-        "warnings": [each.render() for each in layer.loaded.warnings],
-    }
-
-
-def covered(user: Config, project: Config) -> dict[str, list[str]]:
-    """Which of the user's profiles let their agents use anything of each of these servers, by its name or its
-    tags. Those that are about servers of any name are not counted.
-    """
-    found: dict[str, list[str]] = {}
-    for name, server in project.servers.items():
-        for profile in user.profiles.values():
-            granted = (it for it in map(capability, profile.allow) if not it.is_general)
-            if any(it.is_of(name, server.tags) for it in granted):
-                found.setdefault(name, []).append(profile.name)
-    return found
-
-
-def _command(server: ServerConfig) -> list[str]:
-    """What is run, as it is written."""
-    if server.url is not None:
-        return [server.transport or "url", server.url, *(f"{name}:" for name in server.headers)]
-    if server.python is not None:
-        return [server.interpreter or "python", "-m", "carpool.pymodule", server.python]
-    return [server.command, *server.args] if server.command is not None else []
-
-
 def _users_own() -> ConfigFile:
     return find_config_file(os.environ)
-
-
-def page(facts: Facts) -> str:
-    """The same for people."""
-    file, root = display.printable(facts["file"]), display.printable(facts["workspace"])
-    said = [f"{file} would run, in {root}:"]
-    if facts["trust"] == "changed":
-        said[0] = f"{file} has changed since you trusted it. It would run, in {root}:"
-    elif facts["trust"] == "trusted":
-        said[0] = f"{file} is trusted; and takes the place of a server that you had not. It runs, in {root}:"
-    rows = [
-        [
-            each["name"],
-            " ".join(map(_word, each["command"])) + (" (disabled)" if each["disabled"] else ""),
-            ", ".join(each["env"]) or "-",
-        ]
-        for each in facts["servers"]
-    ]
-    said.append(
-        display.columns(["SERVER", "COMMAND", "VARIABLES"], rows) or "nothing that can be run as it is"
-    )
-    notes = [f"{each['name']} runs in {each['cwd']}" for each in facts["servers"] if each["cwd"] != _HERE]
-    notes += [
-        f"{each['name']} is given your {', '.join(each['uses'])}" for each in facts["servers"] if each["uses"]
-    ]
-    notes += [f"{each} belongs to it" for each in facts["files"][1:]]
-    notes += [f"{name} takes the place of your own server of this name" for name in facts["replaces"]]
-    notes += [
-        f"agents with your profile {' or '.join(profiles)} may use {name}"
-        for name, profiles in facts["covered"].items()
-    ]
-    notes += [f"{each} is not read: {facts['file']} shadows it" for each in facts["shadowed"]]
-    notes += [*facts["unusable"].values(), *facts["warnings"]]
-    said += [display.printable("\n".join(notes), lines=True)] if notes else []
-    return "\n\n".join(said)
-
-
-def _word(text: str) -> str:
-    return text if text and not set(text) & set(" \t\"'\\()") else repr(text)
 
 
 def _ask(facts: Facts, *, yes: bool, as_json: bool) -> None:
@@ -207,7 +116,7 @@ def _say(facts: Facts, as_json: bool, what: str) -> None:
     if as_json:
         print_json(facts)
     else:
-        click.echo(f"{display.printable(facts['file'])} {what}")
+        click.echo(f"{display.spelled(facts['file'])} {what}")
 
 
 def _store(change: Callable[[], T]) -> T:

@@ -11,6 +11,10 @@ from collections.abc import Collection, Iterable, Sequence
 _DIRECTION = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C}
 """Marks that change the reading direction: they can make a line read as another one."""
 _LINE_ENDS = {0x2028, 0x2029}
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""What Python takes for printable and no terminal shows."""
 _BEYOND_ASCII = re.compile(r"[^\x20-\x7e]")
 
 
@@ -32,6 +36,20 @@ def _shown(char: str, lines: bool) -> str:
     if code in _DIRECTION or code in _LINE_ENDS or 0xD800 <= code <= 0xDFFF:
         return f"\\u{code:04x}"
     return char
+
+
+def spelled(text: str) -> str:
+    """`text` on one line with all spelled out that would not be seen, for what a person decides by: also
+    characters without width, tags, and blanks that are none.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    shown = "".join(char if char.isprintable() else _code(ord(char)) for char in text)
+    return _UNSEEN.sub(lambda found: _code(ord(found[0])), shown)
+
+
+def _code(code: int) -> str:
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def ascii_json(raw: bytes) -> str:

@@ -15,6 +15,13 @@ def test_control_sequences_are_shown_not_obeyed() -> None:
     assert display.printable("a\nb\tc", lines=True) == "a\nb\tc"
 
 
+def test_what_a_person_decides_by_hides_nothing() -> None:
+    assert display.spelled("na\u00efve caf\u00e9, \u65e5\u672c") == "na\u00efve caf\u00e9, \u65e5\u672c"
+    unseen = "\u200b\u00a0\u00ad\U000e0041\u3164\u2800\ufe0f\U000e0100\n\t\u202e"
+    shown = display.spelled(f"a{unseen}b")
+    assert shown == r"a\u200b\xa0\xad\U000e0041\u3164\u2800\ufe0f\U000e0100\x0a\x09\u202eb"
+
+
 @given(st.text(st.characters(codec=None)))
 @settings(deadline=None)
 def test_nothing_printable_ever_holds_a_control_character_or_cannot_be_written(text: str) -> None:

@@ -68,6 +68,28 @@ def undone(change: Change, now: bytes | None) -> bytes | None:
     return verdict(change.role, change.before, change.after, now, change.regions).data
 
 
+@behaviour("trust:asked")
+@pytest.mark.parametrize(
+    ("args", "goes"),
+    [
+        (["--dsn=postgres://u@localhost/db"], True),
+        (["--api-key", "k1-0123456789"], True),
+        (["postgres://u:hunter2@localhost/db"], True),
+        (["-c", 'TOKEN="$(evil)" fine'], False),
+        (["--api-key=$(evil)"], False),
+        (["--api-key", "x; evil"], False),
+        (["-y", "evil-7f3k2m9q4x8z1c6v5b0n"], False),
+        (["https://h/ghp_0123456789abcdef/evil.sh"], False),
+    ],
+)
+def test_a_stranger_s_command_is_not_taken_where_a_secret_would_hide_it(args: list[str], goes: bool) -> None:
+    held = {"mcpServers": {"s": {"command": "sh", "args": args}}}
+    plan = planned(source(CURSOR, held, "/w/.cursor/mcp.json", "project"))
+    assert (len(plan.moved), len(plan.left)) == (int(goes), int(not goes))
+    assert goes or "is part of what it runs" in plan.left[0].why
+    assert len(planned(source(CURSOR, held)).moved) == 1, "in a file of the user's own it is his"
+
+
 # --- what goes, under which name ---------------------------------------------------------------------------
 
 

@@ -56,6 +56,35 @@ def test_what_is_shown_is_what_would_run_and_where(house: House) -> None:
     assert "d       make (disabled)" in said
 
 
+@behaviour("trust:asked")
+def test_nothing_in_a_project_adds_to_the_question_or_hides_from_it(house: House) -> None:
+    servers = {
+        "a": {"command": "ma\u200bke", "args": ["\u05d0\u05d1", "a\u3164b"], "cwd": "x\n\na is fine\u2066"},
+        "b": {
+            "command": "make",
+            "env": {"TOKEN": "1", "PATH": "./bin", "node_options": "-r ./x", "MY_PATH": ""},
+        },
+    }
+    place = house.base / "work" / ".carpool"
+    place.mkdir(parents=True)
+    (place / "b\nall of it is safe.json").write_text("{}", encoding="utf-8")
+    file = place / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": servers, "include": ["*safe.json"]}), encoding="utf-8")
+    said = house.run("trust", "--yes", str(file.parent)).stdout
+    assert r"a       ma\u200bke '\u05d0\u05d1' a\u3164b" in said
+    assert r"a runs in x\x0a\x0aa is fine\u2066" in said
+    assert r"b\x0aall of it is safe.json belongs to it" in said
+    assert "b has another PATH, node_options: look at the file" in said
+    assert not [line for line in said.splitlines() if line.startswith(("a is fine", "all of it"))]
+
+
+@behaviour("remote:secrets")
+def test_the_secret_of_a_login_is_something_that_is_given(house: House) -> None:
+    oauth = {"client_id": "${ID}", "client_secret": "${TOKEN}"}
+    file = project(house, json.dumps({"mcpServers": {"far": {"url": "https://h.example", "oauth": oauth}}}))
+    assert "far is given your ID, TOKEN" in house.run("trust", "--yes", str(file.parent)).stdout
+
+
 @behaviour("remote:secrets")
 def test_a_url_is_shown_as_it_is_written_with_the_names_of_its_headers(house: House) -> None:
     far = '{"url": "https://h.example/mcp?k=${K}", "type": "http", "headers": {"X-Key": "hunter2"}}'

@@ -3,16 +3,17 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from carpool_protocol.config.included import MAX_INCLUDED, MAX_NAMES, MAX_PATTERNS
 from carpool_protocol.config.load import (
     MAX_FILE_BYTES,
-    MAX_INCLUDED,
     MAX_LAYER_BYTES,
-    MAX_PATTERNS,
+    MAX_PROJECT_BYTES,
     ConfigFile,
     env_file_path,
     find_config_file,
@@ -20,7 +21,8 @@ from carpool_protocol.config.load import (
     load_env_file,
     load_layer,
 )
-from carpool_protocol.config.shape import Loaded
+from carpool_protocol.config.shape import MAX_PROJECT_SERVERS, Loaded
+from carpool_protocol.config.stamps import is_current
 from carpool_protocol.ids import ServerName
 from tests.behaviours import behaviour
 
@@ -209,10 +211,58 @@ def test_more_files_or_patterns_than_anybody_needs_are_refused_and_not_read(tmp_
     for number in range(MAX_INCLUDED + 1):
         (tmp_path / "d" / str(number)).touch()
     (found,) = asked(file).problems
-    assert "more than 32 patterns, or than 256 files" in found.render()
+    assert "include: more than 256 files match it" in found.render()
     assert load_layer(ConfigFile(str(file), asked_for=True), "/h").files == (str(file),)
     file.write_text(json.dumps({"include": ["x.json"] * (MAX_PATTERNS + 1)}))
     assert "more than 32 patterns" in asked(file).problems[0].render()
+
+
+@behaviour("config:bounded")
+def test_a_tree_that_is_many_times_larger_than_what_is_in_it_is_not_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory full of links to itself: as many names two steps deep as there are links, squared."""
+    file = tmp_path / "carpool.json"
+    file.write_text('{"include": ["*/*.json"]}')
+    for number in range(MAX_INCLUDED - 1):
+        (tmp_path / f"{number:03}").symlink_to(".")
+    looked = 0
+    real = os.scandir
+
+    def scandir(path: str) -> Any:
+        nonlocal looked
+        looked += 1
+        return real(path)
+
+    monkeypatch.setattr("carpool_protocol.config.included.os.scandir", scandir)
+    (found,) = asked(file).problems
+    assert f"include: there are more than {MAX_NAMES} names where it looks" in found.render()
+    assert looked <= MAX_NAMES // MAX_INCLUDED + 1
+    (tmp_path / "another").symlink_to(".")
+    (tmp_path / "yet another").symlink_to(".")
+    file.write_text('{"include": ["*/carpool.json"]}')
+    (found,) = asked(file).problems
+    assert f"include: more than {MAX_INCLUDED} directories match it" in found.render()
+
+
+def test_what_is_included_is_found_as_a_shell_finds_it_and_watched_wherever_more_may_come(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "carpool.json"
+    file.write_text('{"include": ["teams/./*/servers.d/[ab]*.json", "later/on/x.json", "later/*.json"]}')
+    for path in ("teams/one/servers.d/a.json", "teams/one/servers.d/c.json", "teams/.two/servers.d/b.json"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("{}")
+    layer = load_layer(ConfigFile(str(file), asked_for=True), "/h")
+    assert [each.removeprefix(f"{tmp_path}/") for each in layer.files] == [
+        "carpool.json",
+        "teams/one/servers.d/a.json",
+        "later/on/x.json",
+    ]
+    looked_in = {"", "/teams", "/teams/one", "/teams/one/servers.d", "/later/on"}
+    assert layer.seen.keys() - set(layer.files) == {f"{tmp_path}{each}" for each in looked_in}
+    (tmp_path / "teams" / "three").mkdir()
+    assert not is_current(layer.seen)
 
 
 @behaviour("config:bounded")
@@ -226,6 +276,27 @@ def test_all_files_together_are_bounded_and_the_rest_is_not_read(tmp_path: Path)
     # The file itself counts, so that one less is read.
     assert [Path(each.file).name for each in found] == ["3.json", "4.json", "5.json"]
     assert "with it the files of one configuration are larger" in found[0].render()
+
+
+@behaviour("config:bounded")
+def test_what_a_project_has_read_before_it_is_trusted_is_bounded_more_narrowly(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text('{"include": ["?.json"]}')
+    (tmp_path / "1.json").write_text("{}" + " " * (MAX_PROJECT_BYTES - file.stat().st_size - 2))
+    assert of_project(file).problems == []
+    (tmp_path / "2.json").write_text("{}")
+    (found,) = of_project(file).problems
+    assert "2.json:1: is not read: with it the files of a project are larger" in found.render()
+    (tmp_path / "1.json").write_text(servers(*(f"a{number}" for number in range(MAX_PROJECT_SERVERS))))
+    assert of_project(file).problems == []
+    (tmp_path / "2.json").write_text(servers("b"))
+    (found,) = of_project(file).problems
+    assert f"2.json:1: a project may have {MAX_PROJECT_SERVERS} servers in all its files" in found.render()
+    assert asked(file).problems == []
+
+
+def of_project(path: Path) -> Loaded:
+    return load_layer(ConfigFile(str(path), asked_for=True), "/h", project=True).loaded
 
 
 def test_a_file_of_the_kernel_with_nothing_in_it_is_a_problem(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from carpool_protocol.config.load import ConfigFile, Layer, load_layer
-from carpool_protocol.config.merge import cap_problem, merge, shadowed
+from carpool_protocol.config.merge import cap_problem, merge, shadowed, taken_over
 from carpool_protocol.config.model import Config
 from carpool_protocol.config.project import PROJECT_FILES, Workspace, find_workspace
 from carpool_protocol.config.shape import read_config
@@ -234,9 +234,15 @@ def test_a_projects_server_takes_the_place_of_the_users_and_says_so() -> None:
         "d": "its",
     }
     assert list(both.unusable) == ["c"]
+    takes = "takes the place of your server of this name in u"
     assert [each.render() for each in shadowed(user, project)] == [
-        ".mcp.json:1: b: takes the place of your server of this name in u"
+        f".mcp.json:1: b: {takes}",
+        f".mcp.json:1: c: {takes}, and cannot be run as it is written",
     ]
+    assert taken_over(user, project) == {"b"}
+    theirs = config("/h/.cursor/mcp.json", {"d": {"type": "ws"}})
+    assert taken_over(theirs, project) == {"d"}
+    assert [each.where for each in shadowed(theirs, project)] == ["d"]
 
 
 def test_a_projects_server_runs_in_the_workspace_unless_it_says_otherwise() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from carpool_protocol.config.model import Config
 from carpool_protocol.config.problems import did_you_mean
 from carpool_protocol.config.settings import FILE_SETTINGS, SERVER_SETTINGS
-from carpool_protocol.config.shape import MAX_PROBLEMS, empty_config, read_config
+from carpool_protocol.config.shape import MAX_PROBLEMS, MAX_PROJECT_SERVERS, empty_config, read_config
 from carpool_protocol.ids import ServerName
 from carpool_protocol.messages import Policy
 from carpool_protocol.names import check_server_name
@@ -275,6 +275,14 @@ def test_a_file_full_of_nonsense_gives_a_bounded_answer() -> None:
     loaded = read_config(json.dumps({f"k{at}": 0 for at in range(5000)}), "f")
     assert len(loaded.problems) == MAX_PROBLEMS + 1
     assert loaded.problems[-1].text == f"and {5000 - MAX_PROBLEMS} more problems"
+    theirs = read_config(
+        json.dumps({"mcpServers": {}, **{f"k{at}": 0 for at in range(5000)}}), "/p/.mcp.json"
+    )
+    assert (theirs.problems, len(theirs.warnings)) == ([], MAX_PROBLEMS + 1)
+    assert theirs.warnings[-1].text == f"and {5000 - MAX_PROBLEMS} more warnings"
+    many = json.dumps({"mcpServers": {f"a{at}": {} for at in range(MAX_PROJECT_SERVERS + 1)}})
+    (found,) = read_config(many, "/p/.mcp.json", project=True).problems
+    assert found.text == f"a project may have {MAX_PROJECT_SERVERS} servers, found {MAX_PROJECT_SERVERS + 1}"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from msgspec import Struct
 from carpool import display
 from carpool.cli import EXIT_FAILED, fail, print_json
 from carpool.setup import disk, ours, record, show
-from carpool.setup.record import Entry, Run
+from carpool.setup.record import Entry, Record, Run
 from carpool.setup.undo import Verdict, verdict
 from carpool_protocol.config.environment import read_env_file
 from carpool_protocol.config.project import Workspace
@@ -108,18 +108,18 @@ def _do(runs: list[Run], steps: list[_Step]) -> None:
         else:
             disk.write(each.entry.path, each.verdict.data, each.entry.mode)
         if each.entry.role == "project" and each.run.record.trust is not None:
-            _trust_as_before(each.entry.path, each.run.record.trust)
+            _trust_as_before(each.entry.path, each.run.record)
     for run in runs:
         if not any(each.verdict.outcome == "kept" for each in steps if each.run is run):
             record.forget(run)
 
 
-def _trust_as_before(file: str, digest: str) -> None:
-    """Trust was given to bytes that are gone; empty: to none before."""
+def _trust_as_before(file: str, before: Record) -> None:
+    """Trust was given to bytes that are gone."""
     store = ours.trust_store()
     workspace = Workspace(os.path.dirname(os.path.dirname(file)), file)
-    if digest:
-        give_trust(store, workspace, digest)
+    if before.trust:
+        give_trust(store, workspace, before.trust, before.listed)
     else:
         take_trust(store, workspace)
 

@@ -7,12 +7,17 @@ Knows nothing of: other programs' files.
 """
 
 import os
+from collections.abc import Collection
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from carpool import own_command
 from carpool.cli import EXIT_USAGE, fail, the_place
 from carpool.setup import disk
 from carpool.setup.clients import Candidate
 from carpool.setup.model import Own, Secrets
+from carpool.trust_question import Facts, described
 from carpool_protocol import paths
 from carpool_protocol.config.load import (
     ConfigFile,
@@ -20,10 +25,16 @@ from carpool_protocol.config.load import (
     env_file_path,
     find_config_file,
     home_of,
+    load_config,
     load_layer,
 )
-from carpool_protocol.config.project import Workspace, find_workspace
-from carpool_protocol.config.trust import give_trust, key_of, read_trust, trust_of
+from carpool_protocol.config.merge import merge, taken_over
+from carpool_protocol.config.named import roots_of
+from carpool_protocol.config.project import Workspace, find_workspace, named_at
+from carpool_protocol.config.shape import read_config
+from carpool_protocol.config.stamps import Stamp
+from carpool_protocol.config.trust import give_trust, read_listed, read_trust, trust_of
+from carpool_protocol.ids import ServerName
 
 _SECRETS = "secrets.env"
 _PROJECT = os.path.join(".carpool", "mcp.json")
@@ -81,25 +92,68 @@ def command(candidate: Candidate) -> list[str]:
     return [*(["carpool"] if bare else own_command.executable()), "connect"]
 
 
-def sure_of(project: str) -> bool:
+class Before(Struct, frozen=True):
+    """What is trusted of a project before setup changes its file."""
+
+    others: dict[str, Stamp]
+    """The other files that belong to it, which setup leaves alone."""
+    digest: str
+    """Empty: there is no file, and nothing is trusted."""
+    listed: frozenset[ServerName]
+    """See `trust.read_listed`."""
+
+
+def sure_of(project: str) -> Before | None:
     """Whether trust may be given to the project's file once setup has changed it: what else is in it was
     trusted before, or nothing is. What setup puts there has been shown.
     """
     workspace = _workspace(project)
     if not os.path.lexists(workspace.file):
-        return True
-    return trust_of(read_trust(trust_store()), workspace, _layer(workspace).digest) == "trusted"
+        return Before({}, "", frozenset())
+    layer = _layer(workspace)
+    if trust_of(read_trust(trust_store()), workspace, layer.digest) != "trusted":
+        return None
+    listed = frozenset(map(ServerName, read_listed(trust_store(), workspace)))
+    return Before(_others(layer), layer.digest, listed)
 
 
-def trusted(project: str) -> str:
-    """The digest of the project's file that is trusted by now; empty: none."""
-    return read_trust(trust_store()).get(key_of(_workspace(project)), "")
+def asked(project: str, own: bytes | None, its: bytes) -> Facts:
+    """What the question of trust is about. `own`: carpool.json as it will be, if it is changed; `its`: the
+    project's file as it will be.
+    """
+    home, workspace = home_of(os.environ), _workspace(project)
+    where = find_config_file(os.environ)
+    user = load_config(where).config
+    if own is not None and (planned := read_config(own.decode(), where.path).config) is not None:
+        servers = planned.servers if user is None else {**user.servers, **planned.servers}
+        user = replace(planned, servers=servers)
+    if user is not None and (name := named_at(project, roots_of(user, home))):
+        user = merge(user, user.workspaces[name])
+    loaded = read_config(its.decode(), workspace.file, project=True)
+    assert loaded.config is not None  # `plan.check` has refused what is not sound
+    layer = Layer(loaded, (workspace.file,), {}, {}, "")
+    return {
+        **described(workspace, layer, loaded.config, "untrusted", user),
+        "taken_over": frozenset() if user is None else taken_over(user, loaded.config),
+    }
 
 
-def trust_now(project: str) -> None:
-    """Trust the project's file as it is. Raises `OSError`."""
+def trust_now(project: str, its: bytes, before: Before, listed: Collection[ServerName]) -> str:
+    """Trust the project's file, which is now `its`, if it is what was shown with what was trusted before.
+    `listed`: servers that were said to take the place of the user's. Why not, a sentence. Raises `OSError`.
+    """
     workspace = _workspace(project)
-    give_trust(trust_store(), workspace, _layer(workspace).digest)
+    layer = _layer(workspace)
+    if disk.bytes_of(workspace.file) != its or _others(layer) != before.others:
+        return f"{workspace.file} was changed this very moment, and is not trusted"
+    config = layer.loaded.config
+    named = before.listed.union(listed) & (config.servers.keys() if config is not None else frozenset())
+    give_trust(trust_store(), workspace, layer.digest, named)
+    return ""
+
+
+def _others(layer: Layer) -> dict[str, Stamp]:
+    return {path: layer.seen[path] for path in layer.files[1:]}
 
 
 def _workspace(project: str) -> Workspace:

@@ -169,6 +169,7 @@ class _Planning:
                 self.variable,
                 project=into is self.project or bool(table.root),
                 remote=self.remote,
+                asked=into is self.project,
             )
             if found is None:
                 continue

@@ -11,7 +11,7 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -46,6 +46,8 @@ class Record(Struct, frozen=True):
     entries: tuple[Entry, ...]
     trust: str | None = None
     """Of the project's file, before: the digest that was trusted, or empty. None: trust is as it was."""
+    listed: tuple[str, ...] = ()
+    """With that: servers that were said to take the place of the user's own."""
     version: Literal[1] = 1
 
 
@@ -79,8 +81,8 @@ def alone(store: str) -> Iterator[None]:
         yield
 
 
-def begin(store: str, changes: Sequence[Change], trust: str | None) -> Run:
-    """Write down what is about to be done. Raises `OSError`."""
+def begin(store: str, changes: Sequence[Change], trust: str | None, listed: Collection[str] = ()) -> Run:
+    """Write down what is about to be done. `trust`, `listed`: see `Record`. Raises `OSError`."""
     numbers = [int(name) for name in os.listdir(store) if name.isdecimal()]
     directory = f"{store}/{max(numbers, default=0) + 1:04d}"
     os.mkdir(directory, 0o700)
@@ -101,7 +103,7 @@ def begin(store: str, changes: Sequence[Change], trust: str | None) -> Run:
         if each.before is not None:
             private_files.replace(f"{directory}/{number}.before", each.before)
         private_files.replace(f"{directory}/{number}.after", each.after)
-    record = Record(wallclock(), tuple(entries), trust)
+    record = Record(wallclock(), tuple(entries), trust, tuple(sorted(listed)))
     private_files.replace(
         f"{directory}/{_RECORD}", msgspec.json.format(msgspec.json.encode(record), indent=1)
     )

@@ -16,7 +16,7 @@ from typing import Final
 from msgspec import Struct
 
 from carpool.setup.clients import CLAUDE_CODE, GEMINI, Client
-from carpool.setup.secrets import without_secrets
+from carpool.setup.secrets import is_secret_name, without_secrets
 from carpool_protocol.config.expand import is_usable
 from carpool_protocol.config.foreign import is_own_entry
 from carpool_protocol.config.jsonc import JsonValue
@@ -38,6 +38,11 @@ _PLACE = re.compile(r"^[^:]*:[0-9]+: (?:(?:mcpServers|servers|mcp)\.[^ ]+: )?")
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_-]+")
 _RELATIVE = re.compile(r"(?:\.{1,2}|\.{1,2}/.*|[\w.-]+/[\w./-]*\.(?:py|js|mjs|cjs|ts|sh|rb|jar))")
 """A path that means something only in the directory of a project."""
+
+_VALUE_OF_FLAG = re.compile(r"(?P<flag>--?[A-Za-z][\w.-]*=)?\$\{CARPOOL_\w+\}")
+_PASSWORD = re.compile(r"(?:--?[A-Za-z][\w.-]*=)?[a-z][a-z0-9+.-]*://[^$/?#]*:\$\{CARPOOL_\w+\}@[^$]*")
+"""Of a URL."""
+_WORD = re.compile(r"[\w.:/@+=~%,?&-]+", re.ASCII)
 
 
 class Taken(Struct, frozen=True):
@@ -66,10 +71,11 @@ def take(
     *,
     project: bool,
     remote: bool,
+    asked: bool = False,
 ) -> Taken | Stays | None:
     """One entry of the program's table; None: it is carpool's own. `variable`: from a wished name and a
-    secret to the name of the variable that holds it; `project`: it is for one project only; `remote`: this
-    installation reaches URLs.
+    secret to the name of the variable that holds it; `project`: it is for one project only; `asked`: it is a
+    stranger's, and somebody is asked whether it may run; `remote`: this installation reaches URLs.
     """
     if not isinstance(entry, dict):
         return Stays("it is no object")
@@ -86,11 +92,17 @@ def take(
         notes.insert(0, f"was called {shorten(name)}")
     if "url" in server and not remote:
         return Stays("it has a URL, for which carpool needs its part `remote`: pip install 'carpool[remote]'")
+    written = server
     try:
-        server = without_secrets(server, _checked(ours, variable))
+        server = without_secrets(written, _checked(ours, variable))
     except _CannotKeepError:
         return Stays(
             "it has a secret of several lines, which fits into no env_file; put it into a file of its own"
+        )
+    if asked and not _is_seen(written, server):
+        return Stays(
+            "what looks like a secret is part of what it runs, and that is to be seen before it is trusted; "
+            "put it into `env`"
         )
     if not project and not client.anywhere and "cwd" not in server and _is_relative(server):
         server["cwd"] = "${workspace}"
@@ -99,6 +111,28 @@ def take(
     if strict.config is None:
         return Stays(_worded(strict.problems[0]))
     return Taken(ours, {key: server[key] for key in sorted(server, key=_place)}, tuple(notes))
+
+
+def _is_seen(written: Mapping[str, JsonValue], server: Mapping[str, JsonValue]) -> bool:
+    """Whether it can be told from what is left in sight what is run: hidden are at most values of flags that
+    say so, and nothing that a shell would read as more than a word. A stranger chose the texts, and may have
+    given a command the form of a secret.
+    """
+    if written.get("command") != server.get("command"):
+        return False
+    said, left = written.get("args"), server.get("args")
+    if not isinstance(said, list) or not isinstance(left, list):
+        return said == left
+    before: JsonValue = None
+    for old, new in zip(said, left, strict=True):
+        if old != new:
+            hidden = _VALUE_OF_FLAG.fullmatch(str(new))
+            flag = str((hidden["flag"] or before) if hidden is not None else "").rstrip("=")
+            of_flag = flag.startswith("-") and is_secret_name(flag)
+            if _WORD.fullmatch(str(old)) is None or not (of_flag or _PASSWORD.fullmatch(str(new))):
+                return False
+        before = old
+    return True
 
 
 def _read(

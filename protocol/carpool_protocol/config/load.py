@@ -8,7 +8,6 @@ whoever enters a stranger's project has it read, and all agents wait meanwhile.
 Knows nothing of: what the text means, when to read again.
 """
 
-import glob
 import hashlib
 import os
 import stat
@@ -19,9 +18,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from carpool_protocol.config.environment import read_env_file
+from carpool_protocol.config.included import find_included
 from carpool_protocol.config.model import Config, NamedWorkspace, ServerConfig
 from carpool_protocol.config.problems import ConfigProblem, render_path
-from carpool_protocol.config.shape import Loaded, empty_config, read_config
+from carpool_protocol.config.shape import MAX_PROJECT_SERVERS, Loaded, empty_config, read_config
 from carpool_protocol.config.stamps import Stamp, stamp
 from carpool_protocol.config.tools_file import read_tools
 from carpool_protocol.ids import ServerName
@@ -31,8 +31,8 @@ CONFIG_VARIABLE: Final = "CARPOOL_CONFIG"
 MAX_FILE_BYTES: Final = 1024 * 1024
 MAX_LAYER_BYTES: Final = 4 * MAX_FILE_BYTES
 """Of all files of a layer together."""
-MAX_INCLUDED: Final = 256
-MAX_PATTERNS: Final = 32
+MAX_PROJECT_BYTES: Final = 512 * 1024
+"""Of a project's file and what it includes: the reading of these takes a second or two for each MiB."""
 
 
 class ConfigFile(Struct, frozen=True):
@@ -85,7 +85,7 @@ def load_layer(file: ConfigFile, home: str, *, project: bool = False) -> Layer:
     out.
     """
     reading = _Layer(project=project)
-    text = reading.text(file.path)
+    text = reading.configuration(file.path)
     if text is None:
         loaded = Loaded(None, [ConfigProblem(file.path, 1, "", "there is no such file")])
         if not file.asked_for:
@@ -113,6 +113,15 @@ class _Layer:
         self.seen: dict[str, Stamp] = {}
         self.digest = hashlib.sha256()
         self.left_bytes = MAX_LAYER_BYTES
+        self.left_project_bytes = MAX_PROJECT_BYTES
+
+    def configuration(self, path: str) -> str | ConfigProblem | None:
+        """The text of a file that holds servers."""
+        found = self.text(path)
+        if not self.project or not isinstance(found, str):
+            return found
+        self.left_project_bytes -= len(found.encode())
+        return found if self.left_project_bytes >= 0 else _too_much(path, "a project", MAX_PROJECT_BYTES)
 
     def text(self, path: str) -> str | ConfigProblem | None:
         """See `_read`; what was read counts in the digest."""
@@ -135,12 +144,12 @@ class _Layer:
         warnings = list(loaded.warnings)
         written = dict(loaded.written)
         servers, unusable = dict(config.servers), dict(config.unusable)
-        included = self.included(config) if len(config.include) <= MAX_PATTERNS else []
-        if len(config.include) > MAX_PATTERNS or len(included) > MAX_INCLUDED:
-            why = f"more than {MAX_PATTERNS} patterns, or than {MAX_INCLUDED} files that match them"
-            problem = ConfigProblem(config.file, config.lines["include",], "include", why)
+        included = find_included(os.path.dirname(config.file), config.include)
+        if isinstance(included, str):
+            problem = ConfigProblem(config.file, config.lines["include",], "include", included)
             return Loaded(None, [problem], warnings)
-        for path in included:
+        self.seen = {**included.looked_in, **self.seen}
+        for path in included.files:
             inner = self.one(path)
             problems += inner.problems
             warnings += inner.warnings
@@ -155,6 +164,9 @@ class _Layer:
                     problems.append(ConfigProblem(path, line, name, why))
             servers |= inner.config.servers
             unusable |= inner.config.unusable
+            if self.project and len(servers) + len(unusable) > MAX_PROJECT_SERVERS:
+                why = f"a project may have {MAX_PROJECT_SERVERS} servers in all its files, and here are more"
+                return Loaded(None, [ConfigProblem(path, 1, "", why)], warnings)
         if problems:
             return Loaded(None, problems, warnings)
         return Loaded(replace(config, servers=servers, unusable=unusable), [], warnings, written)
@@ -195,23 +207,8 @@ class _Layer:
                 unusable[name] = "; ".join(each.render() for each in found[:3])
         return servers, unusable
 
-    def included(self, config: Config) -> list[str]:
-        """The files that the patterns of `include` name, in order of their names."""
-        base = os.path.dirname(config.file)
-        found: dict[str, None] = {}
-        for pattern in config.include:
-            whole = os.path.join(glob.escape(base), pattern)
-            for directory in {glob.escape(base), os.path.dirname(whole)}:
-                for each in glob.glob(directory) or [os.path.join(base, os.path.dirname(pattern))]:
-                    self.seen.setdefault(each, stamp(each))
-            matched = sorted(glob.glob(whole, recursive=False))
-            if not matched and not glob.has_magic(pattern):
-                matched = [os.path.join(base, pattern)]  # a file that is named must exist
-            found |= dict.fromkeys(matched)
-        return list(found)
-
     def one(self, path: str) -> Loaded:
-        text = self.text(path)
+        text = self.configuration(path)
         if text is None:
             return Loaded(None, [ConfigProblem(path, 1, "", "there is no such file, and it is included")])
         if isinstance(text, ConfigProblem):
@@ -292,8 +289,8 @@ def _read(path: str) -> str | ConfigProblem | None:
         )
 
 
-def _too_much(path: str) -> ConfigProblem:
-    why = f"is not read: with it the files of one configuration are larger than {MAX_LAYER_BYTES} bytes"
+def _too_much(path: str, of: str = "one configuration", most_bytes: int = MAX_LAYER_BYTES) -> ConfigProblem:
+    why = f"is not read: with it the files of {of} are larger than {most_bytes} bytes"
     return ConfigProblem(path, 1, "", why)
 
 

@@ -25,18 +25,30 @@ def merge(user: Config, project: Config | NamedWorkspace) -> Config:
     return replace(user, servers=servers, unusable={**unusable, **project.unusable})
 
 
+def taken_over(user: Config, project: Config) -> frozenset[ServerName]:
+    """Servers of a project that have the name of one of the user's: also of one that cannot be run as it is
+    written, for rights are granted to the name.
+    """
+    return frozenset(project.servers.keys() & {*user.servers, *user.unusable})
+
+
 def shadowed(user: Config, project: Config | NamedWorkspace) -> list[ConfigProblem]:
     """A warning for each server of the user's that another one takes the place of."""
-    return [
-        ConfigProblem(
-            server.file,
-            server.lines[()],
-            name if not server.workspace else render_path(server.under),
-            f"takes the place of your server of this name in {user.servers[name].file}",
-        )
-        for name, server in project.servers.items()
-        if name in user.servers
-    ]
+    said = []
+    for name, server in project.servers.items():
+        if name in user.servers or name in user.unusable:
+            where = name if not server.workspace else render_path(server.under)
+            said.append(ConfigProblem(server.file, server.lines[()], where, _takes(user, name)))
+    for name in project.unusable:
+        if name in user.servers:
+            text = f"{_takes(user, name)}, and cannot be run as it is written"
+            said.append(ConfigProblem(project.file, 1, name, text))
+    return said
+
+
+def _takes(user: Config, name: ServerName) -> str:
+    file = user.servers[name].file if name in user.servers else user.file
+    return f"takes the place of your server of this name in {file}"
 
 
 def least_instances(servers: Mapping[ServerName, ServerConfig]) -> int:

@@ -153,6 +153,11 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
             *self.late.items(),
         ]
 
+    def login_templates(self) -> list[tuple[KeyPath, str]]:
+        """The same with what only `carpool login` needs."""
+        secret = self.oauth_client_secret
+        return [*self.templates(), *([(("oauth", "client_secret"), secret)] if secret is not None else [])]
+
 
 class ProfileConfig(Struct, frozen=True, kw_only=True):
     """What agents that have this profile may see and call, and how much (docs/profiles.md)."""

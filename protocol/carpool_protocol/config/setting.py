@@ -101,10 +101,15 @@ def check_root(root: str) -> str | None:
     return None
 
 
+def is_magic(step: str) -> bool:
+    """Whether a step of a path holds a wildcard."""
+    return not _MAGIC.isdisjoint(step)
+
+
 def check_pattern(pattern: str) -> str | None:
     """What is wrong with a pattern of `include`; None when it may be used."""
     if not pattern or pattern[0] in "/~" or ".." in pattern.split("/"):
         return "must be a pattern below the directory of this file, like servers.d/*.json"
-    if sum(not _MAGIC.isdisjoint(step) for step in pattern.split("/")) > _MAGIC_STEPS:
+    if sum(map(is_magic, pattern.split("/"))) > _MAGIC_STEPS:
         return f"may have *, ? and [ in {_MAGIC_STEPS} of its steps; more would search whole trees"
     return None

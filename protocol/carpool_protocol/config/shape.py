@@ -35,6 +35,9 @@ from carpool_protocol.names import check_server_name
 __all__ = ["SERVERS", "Loaded", "empty_config", "order_problem", "read_config"]
 
 MAX_PROBLEMS: Final = 100
+"""The same of warnings."""
+MAX_PROJECT_SERVERS: Final = 1000
+"""A stranger's project is read, and its servers are named, before anybody has trusted it."""
 
 _FILE_KEYS: Final = {spelling: each for each in FILE_SETTINGS for spelling in (each.key, *each.also)}
 _SERVER_KEYS: Final = {spelling: each for each in SERVER_SETTINGS for spelling in (each.key, *each.also)}
@@ -74,14 +77,19 @@ def read_config(text: str, file: str, *, project: bool = False) -> Loaded:
     reading = _Reading(file, ours, lenient=program is not None, project=project)
     config = reading.file_shape(ours.value if isinstance(parsed.value, dict | list) else parsed.value)
     problems = sorted([*parsed.problems, *ours.problems, *reading.problems], key=lambda problem: problem.line)
-    if not problems:
-        return Loaded(config, [], [*ours.warnings, *reading.warnings], reading.written)
-    if len(problems) > MAX_PROBLEMS:
-        more = ConfigProblem(
-            file, problems[MAX_PROBLEMS].line, "", f"and {len(problems) - MAX_PROBLEMS} more problems"
-        )
-        problems = [*problems[:MAX_PROBLEMS], more]
-    return Loaded(None, problems)
+    if problems:
+        return Loaded(None, _bounded(problems, "problems"))
+    warnings = _bounded([*ours.warnings, *reading.warnings], "warnings")
+    return Loaded(config, [], warnings, reading.written)
+
+
+def _bounded(said: list[ConfigProblem], of_these: str) -> list[ConfigProblem]:
+    """So many that people read them, and how many more there are."""
+    left = said[MAX_PROBLEMS:]
+    if not left:
+        return said
+    more = ConfigProblem(left[0].file, left[0].line, "", f"and {len(left)} more {of_these}")
+    return [*said[:MAX_PROBLEMS], more]
 
 
 def empty_config(file: str) -> Config:
@@ -192,6 +200,9 @@ class _Reading:
     ) -> dict[ServerName, ServerConfig]:
         if not isinstance(value, dict):
             self.problem(path, f"must be an object of names and servers, found {kind_of(value)}")
+            return {}
+        if self.project and len(value) > MAX_PROJECT_SERVERS:
+            self.problem(path, f"a project may have {MAX_PROJECT_SERVERS} servers, found {len(value)}")
             return {}
         within = (workspace, root)
         read = (self.server((*path, name), ServerName(name), inner, within) for name, inner in value.items())

@@ -1013,6 +1013,10 @@ _CONFIG: Final = {
     "switch:kept": Behaviour(
         "issue 6", "A server that is disabled until carpool stops is so after any death of the broker."
     ),
+    "config:last-good": Behaviour(
+        "design 10",
+        "A broken file leaves the last good reading in force, also for whoever takes the place of the dead.",
+    ),
     "config:included": Behaviour(
         "issue 6", "Files that are included come, change and go, and their servers with them."
     ),

@@ -4,10 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from carpool_broker.configuration import DAEMON, Configuration
+import pytest
+
+from carpool_broker.configuration import DAEMON, BrokenConfigError, Configuration
 from carpool_broker.core.events import SessionMoved, SourceDropped, SourceId, SourceRead
 from carpool_protocol.attach import Attach, RunCommand
 from carpool_protocol.attach_version import ATTACH_VERSION
+from carpool_protocol.config.last_good import LastGood
 from carpool_protocol.config.load import ConfigFile
 from carpool_protocol.ids import SessionId
 from tests.behaviours import behaviour
@@ -25,6 +28,12 @@ class House:
 
     def write(self, **servers: dict[str, Any]) -> None:
         self.file.write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
+
+    def reborn(self, kept: str) -> Configuration:
+        """As another broker reads it."""
+        return Configuration(
+            ConfigFile(str(self.file), asked_for=True), {"HOME": "/h"}, last_good=LastGood(kept)
+        )
 
     def come(self, session: SessionId, cwd: str = "/w", run: RunCommand | None = None) -> SourceId:
         attach = Attach(
@@ -126,6 +135,33 @@ def test_a_broken_file_moves_nobody(tmp_path: Path) -> None:
     assert kinds(house.configuration.reload()) == ["SourceRead"]
     assert house.configuration.problem
     assert not house.configuration.changed(), "it is not read again before it changes again"
+
+
+@behaviour("config:last-good")
+def test_a_broker_that_finds_a_broken_file_goes_on_with_what_the_one_before_it_read_last(
+    tmp_path: Path,
+) -> None:
+    house = House(tmp_path, a={"command": "x"})
+    kept = str(tmp_path / "last-good.json")
+    before = house.reborn(kept)
+    house.file.write_text('{"mcpServers": {"a": {"comand": "x"}}}', encoding="utf-8")
+    after = house.reborn(kept)
+    assert "comand" in after.problem
+    assert after.config.servers == before.config.servers
+    assert not after.changed(), "it is not read again before it changes again"
+    house.write(b={"command": "y"})
+    assert after.changed()
+    after.reload()
+    assert (after.problem, list(after.config.servers)) == ("", ["b"])
+    house.file.write_text("{", encoding="utf-8")
+    assert list(house.reborn(kept).config.servers) == ["b"]
+
+
+def test_where_nothing_good_was_read_before_a_broken_file_is_refused(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.file.write_text("{", encoding="utf-8")
+    with pytest.raises(BrokenConfigError, match=r"carpool\.json:1"):
+        house.reborn(str(tmp_path / "last-good.json"))
 
 
 @behaviour("streams:one-server")

@@ -341,7 +341,12 @@ class Configuration:
             logins=self._logins,
         )
         kept_out, untrusted = self.layers.kept_out(basis.name, project)
-        found = replace(found, misconfigured={**found.misconfigured, **kept_out}, untrusted=untrusted)
+        found = replace(
+            found,
+            misconfigured={**found.misconfigured, **kept_out},
+            untrusted=untrusted,
+            unset=found.unset - kept_out.keys(),
+        )
         return self._reading(source, basis, config, found)
 
     # --- what others see ---------------------------------------------------------------------------------

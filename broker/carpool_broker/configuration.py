@@ -22,7 +22,7 @@ from carpool_broker.basis import Basis
 from carpool_broker.core.approval import Approved, PinId
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.events import SessionMoved, SourceDropped, SourceId, SourceRead
-from carpool_broker.core.profiles import frame_of, limits_of, narrowed
+from carpool_broker.core.profiles import frame_of, limits_of, narrowed, sees
 from carpool_broker.core.scopes import Resolution, only, resolve, resolve_run
 from carpool_broker.core.switches import Own
 from carpool_broker.guest import Guest
@@ -197,9 +197,13 @@ class Configuration:
         on = {each.name for each in config.servers.values() if not each.disabled}
         # One that is switched is back when it is switched back: until then the session sees nothing.
         on |= self.switches.everyone.keys() & config.servers.keys()
-        if name not in {*on, *config.unusable, *self.layers.kept_out(spot.name, project)[0]}:
+        there = name in {*on, *config.unusable, *self.layers.kept_out(spot.name, project)[0]}
+        strangers = self.layers.strangers(spot.name, project)
+        # One answer for all, so that nobody finds out by asking what his profile keeps back.
+        if not there or not (resumes or sees(config, attach.profile, name, strangers)):
             return Refused(
-                "the configuration has no server of that name, or it is disabled: see `carpool status`",
+                "the configuration has no server of that name, or it is disabled, or the profile has nothing "
+                "of it: see `carpool status`",
                 "unknown_server",
             )
         return None

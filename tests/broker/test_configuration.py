@@ -8,11 +8,12 @@ import pytest
 
 from carpool_broker.configuration import DAEMON, BrokenConfigError, Configuration
 from carpool_broker.core.events import SessionMoved, SourceDropped, SourceId, SourceRead
-from carpool_protocol.attach import Attach, RunCommand
+from carpool_protocol.attach import Attach, ResumeSession, RunCommand
 from carpool_protocol.attach_version import ATTACH_VERSION
 from carpool_protocol.config.last_good import LastGood
 from carpool_protocol.config.load import ConfigFile
 from carpool_protocol.ids import SessionId
+from carpool_protocol.streams import Refused
 from tests.behaviours import behaviour
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
@@ -198,6 +199,30 @@ def test_what_a_session_cannot_be_confined_to_is_said(tmp_path: Path) -> None:
     assert (why(), why(server="a")) == ("", "")
     assert (why(server="b"), why(server="off")) == ("unknown_server", "unknown_server")
     assert why(profile="reader") == "unknown_profile"
+
+
+@behaviour("profiles:servers")
+def test_a_server_that_a_profile_keeps_back_is_refused_as_one_that_there_is_not(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    servers = {
+        "a": {"command": "x"},
+        "b": {"command": "y", "tags": ["t"]},
+        "off": {"command": "z", "disabled": True},
+    }
+    profiles = {"reader": {"allow": ["tag:t"]}}
+    house.file.write_text(json.dumps({"mcpServers": servers, "profiles": profiles}), encoding="utf-8")
+    house.configuration.reload()
+
+    def refused(server: str, resume: ResumeSession | None = None) -> Refused | None:
+        attach = Attach(
+            version=ATTACH_VERSION, carrier="shim", server=server, profile="reader", resume=resume
+        )
+        return house.configuration.objection(attach)
+
+    assert refused("b") is None
+    assert refused("a") == refused("none") == refused("off") != None  # noqa: E711 - one chain
+    returning = ResumeSession(session="s1", secret="0.x", supervisor="e", kept=0, open=0)
+    assert refused("a", returning) is None, "the profile may have changed under a session that is there"
 
 
 @behaviour("config:included")

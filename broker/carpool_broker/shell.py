@@ -383,7 +383,7 @@ class BrokerShell:
             secrets = [*self._configuration.secrets()]
             for key in self.core.registry.pinned().get(effect.pin, ()):
                 secrets += self._secrets(key) or ()
-            self._pins.keep(effect.pin, approved.tools, secrets)
+            self._pins.keep(effect.pin, approved, secrets)
 
     def _say_warnings(self) -> None:
         for text in self._configuration.warnings:

@@ -205,6 +205,9 @@ _RUNS: Final = {
     "answers:repaired": Behaviour(
         "rule 17", "An answer that breaks the protocol ends its call at once, as text where it was text."
     ),
+    "answers:own-mark": Behaviour(
+        "rule 17", "What only carpool can know of a call no server says in its name: that is put elsewhere."
+    ),
     "answers:valid-untouched": Behaviour("rule 17", "A valid answer passes byte for byte."),
     "children:outlive-threads": Behaviour("rule 2", "A server does not die with a thread of the supervisor."),
     "children:end-with-us": Behaviour(
@@ -1012,6 +1015,10 @@ _CONFIG: Final = {
     ),
     "switch:kept": Behaviour(
         "issue 6", "A server that is disabled until carpool stops is so after any death of the broker."
+    ),
+    "config:last-good": Behaviour(
+        "design 10",
+        "A broken file leaves the last good reading in force, also for whoever takes the place of the dead.",
     ),
     "config:included": Behaviour(
         "issue 6", "Files that are included come, change and go, and their servers with them."

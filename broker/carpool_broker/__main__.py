@@ -13,6 +13,7 @@ from carpool_broker.pin_board import PinBoard
 from carpool_broker.shell import BrokerShell
 from carpool_broker.switchboard import Switchboard
 from carpool_protocol import paths
+from carpool_protocol.config.last_good import LastGood
 from carpool_protocol.config.load import find_config_file
 from carpool_protocol.runtime.daemon_log import log_to_stderr
 from carpool_protocol.runtime.lifeline import Lifeline, first_line
@@ -26,8 +27,8 @@ EXIT_FAILED, EXIT_CONFIG = 1, 2
 def main() -> int:
     """Run the broker until its lifeline says stop.
 
-    2 when the configuration is broken, 1 when the launcher does not say whose heir it is. (Without a lifeline
-    it is nobody's.)
+    2 when the configuration is broken and none was good here before, 1 when the launcher does not say whose
+    heir it is. (Without a lifeline it is nobody's.)
     """
     parser = argparse.ArgumentParser(prog="carpool_broker", description=__doc__)
     parser.add_argument("--runtime-dir", required=True)
@@ -59,6 +60,7 @@ def main() -> int:
             kept=kept.find,
             board=board,
             pins=pins.find,
+            last_good=LastGood(paths.last_good_file(arguments.runtime_dir)),
         )
     except BrokenConfigError as error:
         print(error, file=sys.stderr)  # noqa: T201 - the launcher shows it to whoever started it

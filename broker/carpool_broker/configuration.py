@@ -1,9 +1,9 @@
 """The configuration in force, and what it means for each session.
 
 Owns the user's file being watched, the last good reading of it, the sources (one per distinct
-`basis` of sessions), and which session uses which. A broken file is
-refused at start and later leaves the last good one in force. What follows for the core comes back as events,
-to be fed in order.
+`basis` of sessions), and which session uses which. A broken file leaves the last good one in force, also that
+of a broker before this one; where there is none it is refused. What follows for the core comes back as
+events, to be fed in order.
 
 The servers of a project that is not trusted are named to its sessions and never run; the user's own server of
 the same name stays in force meanwhile, so that a repository takes no name over by being visited (rule 19).
@@ -22,7 +22,7 @@ from carpool_broker.basis import Basis
 from carpool_broker.core.approval import Approved, PinId
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.events import SessionMoved, SourceDropped, SourceId, SourceRead
-from carpool_broker.core.profiles import frame_of, limits_of, narrowed
+from carpool_broker.core.profiles import frame_of, limits_of, narrowed, sees
 from carpool_broker.core.scopes import Resolution, only, resolve, resolve_run
 from carpool_broker.core.switches import Own
 from carpool_broker.guest import Guest
@@ -35,6 +35,7 @@ from carpool_protocol import paths
 from carpool_protocol.attach import Attach, Moved
 from carpool_protocol.config.environment import scrub
 from carpool_protocol.config.expand import references
+from carpool_protocol.config.last_good import LastGood
 from carpool_protocol.config.load import ConfigFile, home_of, load_layer
 from carpool_protocol.config.model import Config, ServerConfig, variables
 from carpool_protocol.config.stamps import Stamp, is_current
@@ -64,10 +65,11 @@ class Configuration:
         kept: Find = lambda _: None,
         board: Switchboard | None = None,
         pins: Callable[[PinId], Approved | None] = lambda _: None,
+        last_good: LastGood | None = None,
     ) -> None:
         """`trust`: the file of trusted projects; empty: none is. `secret` keys the hashes in pool keys: with
         an earlier broker's its pools are ours. `kept`: what a pool told an earlier one, `pins`: what of a
-        pinned server is approved. Raises
+        pinned server is approved. `last_good`: without it no good reading outlives this process. Raises
         `BrokenConfigError`.
         """
         self._file = file
@@ -87,12 +89,27 @@ class Configuration:
         self._seen: dict[str, Stamp] = {}
         self.warnings: list[str] = []
         """What was passed over in files of other programs."""
-        self.layers = Layers(self._read(), self._home, trust)
+        self._last_good = last_good or LastGood()
+        self.layers = Layers(self._read_at_first(), self._home, trust)
 
     @property
     def config(self) -> Config:
         """The user's, as it was last good."""
         return self.layers.config
+
+    def _read_at_first(self) -> Config:
+        """As `_read`; where that is broken, as the broker before this one has read it last."""
+        kept = self._last_good.find(self._file.path)
+        try:
+            return self._read()
+        except BrokenConfigError as error:
+            layer = None if kept is None else load_layer(self._file, self._home, earlier=kept)
+            if layer is None or layer.loaded.config is None:
+                raise
+            self.problem = str(error)
+            self._seen = layer.seen | self._seen
+            self._env_file = layer.env
+            return layer.loaded.config
 
     def _read(self) -> Config:
         layer = load_layer(self._file, self._home)
@@ -102,6 +119,8 @@ class Configuration:
             raise BrokenConfigError("\n".join(problem.render() for problem in loaded.problems))
         self._env_file = layer.env
         self.warnings = [each.render() for each in loaded.warnings]
+        if trouble := self._last_good.keep(layer):
+            self.warnings.append(f"{trouble}: if carpool dies while the file is broken, it stays down")
         return loaded.config
 
     def changed(self) -> bool:
@@ -178,9 +197,13 @@ class Configuration:
         on = {each.name for each in config.servers.values() if not each.disabled}
         # One that is switched is back when it is switched back: until then the session sees nothing.
         on |= self.switches.everyone.keys() & config.servers.keys()
-        if name not in {*on, *config.unusable, *self.layers.kept_out(spot.name, project)[0]}:
+        there = name in {*on, *config.unusable, *self.layers.kept_out(spot.name, project)[0]}
+        strangers = self.layers.strangers(spot.name, project)
+        # One answer for all, so that nobody finds out by asking what his profile keeps back.
+        if not there or not (resumes or sees(config, attach.profile, name, strangers)):
             return Refused(
-                "the configuration has no server of that name, or it is disabled: see `carpool status`",
+                "the configuration has no server of that name, or it is disabled, or the profile has nothing "
+                "of it: see `carpool status`",
                 "unknown_server",
             )
         return None
@@ -322,7 +345,12 @@ class Configuration:
             logins=self._logins,
         )
         kept_out, untrusted = self.layers.kept_out(basis.name, project)
-        found = replace(found, misconfigured={**found.misconfigured, **kept_out}, untrusted=untrusted)
+        found = replace(
+            found,
+            misconfigured={**found.misconfigured, **kept_out},
+            untrusted=untrusted,
+            unset=found.unset - kept_out.keys(),
+        )
         return self._reading(source, basis, config, found)
 
     # --- what others see ---------------------------------------------------------------------------------

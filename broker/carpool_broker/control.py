@@ -30,7 +30,7 @@ from carpool_broker.pinning import Pinning, PinParams
 from carpool_broker.recounting import StoryOf, recounted
 from carpool_broker.status import Facts, page
 from carpool_broker.switching import CannotSwitchError, Switching, SwitchParams
-from carpool_protocol.ids import PoolKey, RawJson, ServerName, SessionId, call_name, call_named
+from carpool_protocol.ids import PoolKey, RawJson, SessionId, call_name, call_named
 from carpool_protocol.messages import AnyMessage, Recount, Recounted, Survey, Surveyed
 
 P = TypeVar("P", bound=Struct)
@@ -137,11 +137,9 @@ class Control:
         switches = self._configuration.switches
         known = switches.over(self._configuration.layers.known())
         servers = {name: "disabled" if server.disabled else "" for name, server in known.items()}
-        untrusted: set[ServerName] = set()
-        for source in core.sources.sources.values():
-            for name, why in source.goal.misconfigured.items():
-                servers[name] = servers.get(name) or why
-            untrusted |= source.goal.untrusted
+        amiss = core.sources.amiss()
+        for name, why in amiss.misconfigured.items():
+            servers[name] = servers.get(name) or why
         return page(
             Facts(
                 broker_pid=os.getpid(),
@@ -158,7 +156,8 @@ class Control:
                 servers=servers,
                 sharing={name: server.policy.sharing for name, server in known.items()},
                 tags={name: server.tags for name, server in known.items()},
-                untrusted=frozenset(untrusted),
+                untrusted=amiss.untrusted,
+                unset=amiss.unset,
                 workspaces=self._configuration.layers.places(),
                 places={each.id: self._configuration.whereabouts(each.id) for each in sessions},
                 config_file=config.file,

@@ -143,18 +143,12 @@ class Operating:
         return pools
 
     def _misconfigured(self, name: ServerName) -> str:
-        for source in self._core.sources.sources.values():
-            if name in source.goal.misconfigured:
-                return source.goal.misconfigured[name]
-        return ""
-
-    def _untrusted(self, name: ServerName) -> bool:
-        return any(name in source.goal.untrusted for source in self._core.sources.sources.values())
+        return self._core.sources.amiss().misconfigured.get(name, "")
 
     def _why_not(self, name: ServerName) -> str:
-        why = self._misconfigured(name)
-        if why:
-            return f"{'awaits trust' if self._untrusted(name) else 'misconfigured'}: {why}"
+        amiss = self._core.sources.amiss()
+        if why := amiss.misconfigured.get(name):
+            return f"{'awaits trust' if name in amiss.untrusted else 'misconfigured'}: {why}"
         switches = self._configuration.switches
         server = switches.over(self._configuration.layers.known()).get(name)
         if server is not None and server.disabled:

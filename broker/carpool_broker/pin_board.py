@@ -9,7 +9,7 @@ Knows nothing of: what is approved and why (`core.pins`).
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -27,13 +27,14 @@ MAX_FILE_BYTES: Final = 16 * 1024 * 1024
 _VERSION: Final = 1
 
 
-class PinFile(Struct, kw_only=True, forbid_unknown_fields=True):
+class PinFile(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One file."""
 
     version: int
     pin: str
     kept_at: str
     tools: dict[str, Definition]
+    also: dict[str, tuple[Definition, ...]] = {}
 
 
 _decode: Final = msgspec.json.Decoder(PinFile).decode
@@ -72,7 +73,7 @@ class PinBoard:
             try:
                 file = _decode(data)
                 if (file.version, file.pin) == (_VERSION, pin):
-                    return Approved(file.tools)
+                    return Approved(file.tools, also=file.also)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 pass
             data = "is no file of approved tools of this version"
@@ -80,17 +81,23 @@ class PinBoard:
         log.error("%s", why)
         return Approved({}, why)
 
-    def keep(self, pin: PinId, tools: Mapping[str, Definition], secrets: Iterable[str]) -> None:
-        """These are approved now. Of a definition in which one of `secrets` stands the hash is kept alone."""
-        self._found[pin] = Approved(tools)
+    def keep(self, pin: PinId, approved: Approved, secrets: Iterable[str]) -> None:
+        """This is approved now. Of a definition in which one of `secrets` stands the hash is kept alone."""
+        self._found[pin] = approved
         if not self._directory:
             return
         values = [*secrets]
-        kept = {
-            tool: Definition(each.digest) if holds(each.text.encode(), values) else each
-            for tool, each in tools.items()
-        }
-        held = PinFile(version=_VERSION, pin=pin, kept_at=wallclock(), tools=kept)
+
+        def kept(each: Definition) -> Definition:
+            return Definition(each.digest) if holds(each.text.encode(), values) else each
+
+        held = PinFile(
+            version=_VERSION,
+            pin=pin,
+            kept_at=wallclock(),
+            tools={tool: kept(each) for tool, each in approved.tools.items()},
+            also={tool: tuple(map(kept, others)) for tool, others in approved.also.items()},
+        )
         data = msgspec.json.format(msgspec.json.encode(held))
         path = self.path(pin)
         why = f"{path} would be larger than {MAX_FILE_BYTES} bytes" if len(data) > MAX_FILE_BYTES else ""

@@ -49,10 +49,10 @@ class Pinning:
                 ]
             }
         pin = PinId(params.pin)
-        before = {each.tool: each.digest for each in self._registry.held_of(pin)}
+        before = {(each.tool, each.digest) for each in self._registry.held_of(pin)}
         self._feed(PinsApproved(pin, params.tools))
-        after = {each.tool for each in self._registry.held_of(pin)}
-        return {"approved": sorted(tool for tool in params.tools if tool in before and tool not in after)}
+        after = {(each.tool, each.digest) for each in self._registry.held_of(pin)}
+        return {"approved": sorted(tool for tool, _ in params.tools.items() & (before - after))}
 
     def summary(self) -> dict[ServerName, dict[str, Any]]:
         """By server: how many tools are approved, and which are held. The worst of several of one name."""

@@ -52,6 +52,7 @@ def reading(
         own_roots=found.own_roots,
         stateless=found.stateless,
         untrusted=found.untrusted,
+        unset=found.unset,
         kept=kept,
         pins={entry.pin: pins(entry.pin) for entry in found.entries if entry.pin},
         disabled={name: Off(why, config.servers[name].tools_prefix) for name, why in whys.items()},

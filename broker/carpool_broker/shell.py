@@ -59,6 +59,7 @@ log = logging.getLogger("carpool.broker")
 CONFIG_LOOK_S = 1.0
 WRITTEN_CALLS = 64
 """So many written answers are reported at once; fewer of them within `CONFIG_LOOK_S`."""
+_LAST_GOOD = "the configuration is broken, the last good one stays: %s"
 _STARTED_AGAIN = "carpool is started again"
 _STOPPED = "carpool was stopped; connect the agent again to start it"
 ENDS = {STOP: _STOPPED, AGAIN: _STARTED_AGAIN, AGAIN_NOW: _STARTED_AGAIN}
@@ -186,7 +187,12 @@ class BrokerShell:
             nursery.start_soon(self._kept.run)
             await nursery.start(self._link.run, self._deliver, self._settle)
             self._door.open(self._settle)
+            problem = self._configuration.problem
+            if problem:
+                log.error(_LAST_GOOD, problem)
             if self._lifeline is not None:
+                if problem:
+                    self._lifeline.note(_LAST_GOOD % problem.partition("\n")[0])
                 self._lifeline.ready()
                 nursery.start_soon(self._lifeline.run, self.stop, self._supervisor_gone)
             servers = len(self._configuration.config.servers)
@@ -341,7 +347,7 @@ class BrokerShell:
         readings = self._configuration.reload()
         problem = self._configuration.problem
         if problem:
-            log.error("the configuration is broken, the last good one stays:\n%s", problem)
+            log.error(_LAST_GOOD, problem)
         else:
             log.info("configuration read again")
             self._say_warnings()
@@ -377,7 +383,7 @@ class BrokerShell:
             secrets = [*self._configuration.secrets()]
             for key in self.core.registry.pinned().get(effect.pin, ()):
                 secrets += self._secrets(key) or ()
-            self._pins.keep(effect.pin, approved.tools, secrets)
+            self._pins.keep(effect.pin, approved, secrets)
 
     def _say_warnings(self) -> None:
         for text in self._configuration.warnings:

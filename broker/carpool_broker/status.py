@@ -44,6 +44,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     """As configured."""
     untrusted: frozenset[ServerName] = frozenset()
     """Servers of projects that only wait for the user's trust."""
+    unset: frozenset[ServerName] = frozenset()
+    """Servers that lack nothing but variables or a workspace, which the next agent may bring."""
     workspaces: list[dict[str, Any]] = []
     """Those of the sessions that are here and have a project file."""
     places: Mapping[SessionId, Mapping[str, str]] = {}
@@ -129,9 +131,9 @@ def _servers(facts: Facts, pools: list[PoolReport]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, why in facts.servers.items():
         state = "cold" if not why else "disabled" if why == "disabled" else "misconfigured"
-        if why and name in facts.untrusted:
-            state = "untrusted"
-        error = why if state in ("misconfigured", "untrusted") else ""
+        if state == "misconfigured" and name in facts.untrusted | facts.unset:
+            state = "untrusted" if name in facts.untrusted else "unset"
+        error = why if state in ("misconfigured", "untrusted", "unset") else ""
         sharing = facts.sharing.get(name, "auto")
         found[name] = _server(state, sharing, verified=sharing != "auto", last_error=error)
     by_server: dict[ServerName, list[PoolReport]] = {}

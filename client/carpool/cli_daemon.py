@@ -34,8 +34,9 @@ def down(timeout_s: float) -> None:
     """End carpool and every server it runs. Returns when nothing is left."""
     place = the_place()
     was = "was not running" if not end_daemon(place, timeout_s) else "is down"
-    with contextlib.suppress(OSError):
-        os.unlink(paths.switches_file(place.directory))  # of a launcher that was killed
+    for path in paths.held_until_down(place.directory):
+        with contextlib.suppress(OSError):
+            os.unlink(path)  # of a launcher that was killed
     click.echo(f"carpool {was} in {place.directory}")
 
 
@@ -76,6 +77,8 @@ def restart(servers: tuple[str, ...], everything: bool, as_json: bool) -> None:
     code, text = bring_up(place, held.config if held else "", http=held.http if held else None)
     if code:
         fail(text, code if code == EXIT_USAGE else EXIT_FAILED)
+    if text:
+        click.echo(f"carpool: {display.printable(text)}", err=True)
     if as_json:
         print_json([{"server": "carpool", "ok": True, "text": "restarted"}])
     else:

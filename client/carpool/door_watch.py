@@ -16,10 +16,13 @@ _MAX_FILE_BYTES = 1024 * 1024
 
 
 class DoorWatch:
-    """`listen`: `HOST:PORT` of the command line, which wants a door whatever the file says; or empty."""
+    """`listen`: `HOST:PORT` of the command line, which wants a door whatever the file says; or empty.
+    `last_good`: the file of the last good reading, which counts where the configuration is broken; or empty.
+    """
 
-    def __init__(self, listen: str, config: str, environ: dict[str, str]) -> None:
+    def __init__(self, listen: str, config: str, environ: dict[str, str], last_good: str = "") -> None:
         self.listen = listen
+        self._last_good = last_good
         self._path = config or _default_config(environ)
         self._seen: object = ""
         """The file as it was when the door was last begun, or found unwanted."""
@@ -46,11 +49,15 @@ class DoorWatch:
 
     def _mentioned(self) -> bool:
         """A false yes costs one short process; the door reads the file properly."""
-        try:
-            with open(self._path, "rb") as file:
-                return b'"http"' in file.read(_MAX_FILE_BYTES)
-        except OSError:
-            return False
+        return _holds(self._path, b'"http"') or _holds(self._last_good, rb"\"http\"")
+
+
+def _holds(path: str, text: bytes) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return text in file.read(_MAX_FILE_BYTES)
+    except OSError:
+        return False
 
 
 def _default_config(environ: dict[str, str]) -> str:

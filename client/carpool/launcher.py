@@ -107,12 +107,12 @@ class Launcher:
         )
         self._door = Keep(door, Vigil(silent_s))
         self._door.start_at = None
-        self._door_watch = DoorWatch(http, config, environ)
+        self._door_watch = DoorWatch(http, config, environ, paths.last_good_file(directory))
         self._heritage = os.urandom(32).hex()
         self._life, self._since = -1, 0
         """The number of the last broker, and of the first one whose sessions may still come back."""
         self._door_by = 0.0
-        self._door_note = ""
+        self._door_note = self._broker_note = ""
         self._all = [self._broker, *self._supervisors, self._door]
         self._was_ready = False
         self._stop_by: float | None = None
@@ -158,7 +158,7 @@ class Launcher:
             self._sleep(now)
         self._remains.clear(unclean=self._unclean)
         if not self._again:
-            self._remains.forget_switches()
+            self._remains.forget()
         self._tell_starter(f"failed {EXIT_FAILED}\ncarpool was stopped while it started")
         say("stopped")
         return self._exit
@@ -190,6 +190,8 @@ class Launcher:
                 child.ready = True
             elif word == "alone":
                 self._since = self._life
+            elif word.startswith("note "):
+                self._broker_note = word[5:]
         status = child.exit_status()
         if status is not None:
             self._mourn(keep, status, now)
@@ -276,7 +278,7 @@ class Launcher:
             return
         self._was_ready = True
         say(f"ready in {self._directory}")
-        self._tell_starter(f"ready\n{self._door_note}")
+        self._tell_starter("\n".join(["ready", *filter(None, (self._broker_note, self._door_note))]))
 
     def _give_up(self, code: int, text: str) -> None:
         say(text)

@@ -65,11 +65,14 @@ class Remains:
         with contextlib.suppress(OSError):
             os.unlink(paths.down_file(self._directory))
 
-    def forget_switches(self) -> None:
-        """Carpool stops: what was enabled or disabled until then is so no longer."""
+    def forget(self) -> None:
+        """Carpool stops: what was enabled or disabled until then is so no longer, and a broken file of
+        configuration is refused at the next start.
+        """
         if self._place is None or self._place.is_ours():
-            with contextlib.suppress(OSError):
-                os.unlink(paths.switches_file(self._directory))
+            for path in paths.held_until_down(self._directory):
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
 
     def sweep(self) -> None:
         """Let the supervisor's own tool find and end instances that carry our mark."""

@@ -2,17 +2,20 @@
 
 Owns which forms of a `tools/call` result and of an error object are sound, and which say that a tool failed.
 Sound ones come back as the very same object. Only the outermost form is judged: what stands in a content
-block is between server and agent.
+block is between server and agent. Nothing is sound that bears carpool's own mark of an error (`faults`):
+whether a call was delivered is for carpool to say, so a server's word for it stands under another name.
 
 Knows nothing of: which server answered, where the note is shown.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
 import msgspec
 from msgspec import Raw, Struct
 
+from carpool_protocol.faults import ERROR_META_KEY
 from carpool_protocol.ids import ABSENT, RawJson
 from carpool_protocol.jsonrpc import quote
 from carpool_protocol.scan import fields
@@ -21,6 +24,9 @@ _USUAL_BEGIN = b'{"content":['
 """How nearly every result begins: then nothing is read at all."""
 
 _NOTHING = Raw()
+
+OF_SERVER: Final = "carpool/of_server"
+"""Where a server's own use of carpool's mark stands (one may be a carpool itself)."""
 
 
 class _Form(Struct, gc=False, rename="camel"):
@@ -37,6 +43,14 @@ class _Form(Struct, gc=False, rename="camel"):
     is_error: Raw = _NOTHING
 
 
+class _Whole(Struct, gc=False):
+    meta: Raw = msgspec.field(default=_NOTHING, name="_meta")
+
+
+class _Meta(Struct, gc=False):
+    mark: Raw = msgspec.field(default=_NOTHING, name=ERROR_META_KEY)
+
+
 class _Error(Struct, gc=False):
     code: Raw = _NOTHING
     message: Raw = _NOTHING
@@ -45,6 +59,8 @@ class _Error(Struct, gc=False):
 
 _read_form = msgspec.json.Decoder(_Form).decode
 _read_error = msgspec.json.Decoder(_Error).decode
+_read_whole = msgspec.json.Decoder(_Whole).decode
+_read_meta = msgspec.json.Decoder(_Meta).decode
 
 _IS_ERROR: Final = b'"isError"'
 _OTHER_FORMS = frozenset({"structuredContent", "toolResult", "task"})
@@ -65,6 +81,13 @@ def repair_tool_result(result: RawJson) -> tuple[RawJson, str | None]:
 
     `ABSENT` where nothing of it can be passed on: then its call ends as `bad_answer`.
     """
+    try:  # no more than this for nearly every result: msgspec goes over the rest faster than `find` does
+        meta = _read_whole(result).meta
+        suspect = meta is not _NOTHING and _read_meta(meta).mark is not _NOTHING
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        suspect = result.find(b"_meta") >= 0 or result.find(b"\\u00") >= 0
+    if suspect and (found := _disowned(result)):
+        return found, "the result said in carpool's name what became of the call"
     if result.startswith(_USUAL_BEGIN):
         return result, None
     if result[:1] == b'"':
@@ -112,9 +135,15 @@ def repair_error(error: RawJson, sender: Literal["server", "agent"] = "server") 
     code, message = found.get("code", b""), found.get("message", b"")
     sound_code = code.removeprefix(b"-").isdigit()
     sound_message = message[:1] == b'"'
-    if sound_code and sound_message:
-        return error, None
+    claims = sender == "server" and {"code", "delivered"} <= (fields(found.get("data", b"")) or {}).keys()
+    if claims:
+        found["data"] = b'{"%b":%b}' % (OF_SERVER.encode(), found["data"])
     data = b',"data":%b' % found["data"] if "data" in found else b""
+    if sound_code and sound_message:
+        if not claims:
+            return error, None
+        whole = b'{"code":%b,"message":%b%b}' % (code, message, data)
+        return RawJson(whole), "the error said in carpool's name what became of the call"
     whole = b'{"code":%b,"message":%b%b}' % (
         code if sound_code else _INTERNAL_ERROR,
         message if sound_message else no_message,
@@ -133,6 +162,21 @@ def _read(raw: bytes, read: Callable[[bytes], Struct]) -> dict[str, bytes] | Non
         return fields(raw)
     found = zip(seen.__struct_encode_fields__, msgspec.structs.astuple(seen), strict=True)
     return {name: bytes(value) for name, value in found if value is not _NOTHING}
+
+
+def _disowned(result: RawJson) -> RawJson | None:
+    """The result without carpool's mark; None: it does not bear it."""
+    raw = (_read(result, _read_whole) or {}).get("_meta", b"")
+    if ERROR_META_KEY not in (_read(raw, _read_meta) or {}):
+        return None
+    whole, meta = fields(result) or {}, fields(raw) or {}
+    meta[OF_SERVER] = meta.pop(ERROR_META_KEY, b"null")
+    return _object({**whole, "_meta": _object(meta)})
+
+
+def _object(members: Mapping[str, bytes]) -> RawJson:
+    """`json` writes names that hold half a surrogate pair."""
+    return RawJson(b"{%b}" % b",".join(b"%b:%b" % (json.dumps(k).encode(), v) for k, v in members.items()))
 
 
 def _text_result(text: bytes, *, failed: bool = False) -> RawJson:

@@ -36,7 +36,8 @@ _INTRODUCTION: Final = """\
 # Errors
 
 These are the errors that carpool itself answers with. A server's own errors, and results with `isError`,
-pass through untouched and are not listed here.
+pass through untouched and are not listed here. Where one of these bears carpool's own mark, that is put
+under `carpool/of_server` instead.
 
 For `tools/call` most of them come as a result with `isError: true`, a text that a model can act on, and
 `_meta["{key}"]`:

@@ -154,6 +154,16 @@ def switches_file(directory: str) -> str:
     return directory + "/switches.json"
 
 
+def last_good_file(directory: str) -> str:
+    """The last good reading of the user's configuration, until carpool stops."""
+    return directory + "/last-good.json"
+
+
+def held_until_down(directory: str) -> tuple[str, str]:
+    """The files that go when carpool stops, and outlive the death of any of its processes."""
+    return switches_file(directory), last_good_file(directory)
+
+
 def lock_file(directory: str) -> str:
     """What a running launcher holds locked; its text says who it is."""
     return directory + "/lock"

@@ -4,12 +4,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-from carpool_broker.configuration import DAEMON, Configuration
+import pytest
+
+from carpool_broker.configuration import DAEMON, BrokenConfigError, Configuration
 from carpool_broker.core.events import SessionMoved, SourceDropped, SourceId, SourceRead
-from carpool_protocol.attach import Attach, RunCommand
+from carpool_protocol.attach import Attach, ResumeSession, RunCommand
 from carpool_protocol.attach_version import ATTACH_VERSION
+from carpool_protocol.config.last_good import LastGood
 from carpool_protocol.config.load import ConfigFile
 from carpool_protocol.ids import SessionId
+from carpool_protocol.streams import Refused
 from tests.behaviours import behaviour
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
@@ -25,6 +29,12 @@ class House:
 
     def write(self, **servers: dict[str, Any]) -> None:
         self.file.write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
+
+    def reborn(self, kept: str) -> Configuration:
+        """As another broker reads it."""
+        return Configuration(
+            ConfigFile(str(self.file), asked_for=True), {"HOME": "/h"}, last_good=LastGood(kept)
+        )
 
     def come(self, session: SessionId, cwd: str = "/w", run: RunCommand | None = None) -> SourceId:
         attach = Attach(
@@ -128,6 +138,33 @@ def test_a_broken_file_moves_nobody(tmp_path: Path) -> None:
     assert not house.configuration.changed(), "it is not read again before it changes again"
 
 
+@behaviour("config:last-good")
+def test_a_broker_that_finds_a_broken_file_goes_on_with_what_the_one_before_it_read_last(
+    tmp_path: Path,
+) -> None:
+    house = House(tmp_path, a={"command": "x"})
+    kept = str(tmp_path / "last-good.json")
+    before = house.reborn(kept)
+    house.file.write_text('{"mcpServers": {"a": {"comand": "x"}}}', encoding="utf-8")
+    after = house.reborn(kept)
+    assert "comand" in after.problem
+    assert after.config.servers == before.config.servers
+    assert not after.changed(), "it is not read again before it changes again"
+    house.write(b={"command": "y"})
+    assert after.changed()
+    after.reload()
+    assert (after.problem, list(after.config.servers)) == ("", ["b"])
+    house.file.write_text("{", encoding="utf-8")
+    assert list(house.reborn(kept).config.servers) == ["b"]
+
+
+def test_where_nothing_good_was_read_before_a_broken_file_is_refused(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.file.write_text("{", encoding="utf-8")
+    with pytest.raises(BrokenConfigError, match=r"carpool\.json:1"):
+        house.reborn(str(tmp_path / "last-good.json"))
+
+
 @behaviour("streams:one-server")
 def test_a_session_of_one_server_sees_that_under_its_own_names_from_the_pool_of_all(tmp_path: Path) -> None:
     house = House(tmp_path, a={"command": "x"}, b={"command": "y"}, off={"command": "z", "disabled": True})
@@ -162,6 +199,30 @@ def test_what_a_session_cannot_be_confined_to_is_said(tmp_path: Path) -> None:
     assert (why(), why(server="a")) == ("", "")
     assert (why(server="b"), why(server="off")) == ("unknown_server", "unknown_server")
     assert why(profile="reader") == "unknown_profile"
+
+
+@behaviour("profiles:servers")
+def test_a_server_that_a_profile_keeps_back_is_refused_as_one_that_there_is_not(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    servers = {
+        "a": {"command": "x"},
+        "b": {"command": "y", "tags": ["t"]},
+        "off": {"command": "z", "disabled": True},
+    }
+    profiles = {"reader": {"allow": ["tag:t"]}}
+    house.file.write_text(json.dumps({"mcpServers": servers, "profiles": profiles}), encoding="utf-8")
+    house.configuration.reload()
+
+    def refused(server: str, resume: ResumeSession | None = None) -> Refused | None:
+        attach = Attach(
+            version=ATTACH_VERSION, carrier="shim", server=server, profile="reader", resume=resume
+        )
+        return house.configuration.objection(attach)
+
+    assert refused("b") is None
+    assert refused("a") == refused("none") == refused("off") != None  # noqa: E711 - one chain
+    returning = ResumeSession(session="s1", secret="0.x", supervisor="e", kept=0, open=0)
+    assert refused("a", returning) is None, "the profile may have changed under a session that is there"
 
 
 @behaviour("config:included")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from carpool_broker.core.launches import Launch, Surroundings, launch_of, settled
+from carpool_broker.core.launches import CannotRun, Launch, Surroundings, launch_of, settled
 from carpool_protocol.config.model import ServerConfig
 from carpool_protocol.config.shape import read_config
 from carpool_protocol.remote import Remote, of_environment
@@ -27,7 +27,8 @@ def launched(*, project: bool = False, **keys: Any) -> Launch | str:
         interpreter="/usr/bin/python3",
     )
     found = settled(server, scope)
-    return launch_of(found, scope) if isinstance(found, ServerConfig) else found
+    launch = launch_of(found, scope) if isinstance(found, ServerConfig) else found
+    return launch.text if isinstance(launch, CannotRun) else launch
 
 
 def argv(**keys: Any) -> list[str]:

@@ -18,6 +18,7 @@ from carpool_broker.core.registry import Registry
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_broker.core.view import Held, UnverifiedTool, View, ViewTool
 from carpool_broker.pin_board import PinBoard
+from carpool_broker.pinning import Pinning, PinParams
 from carpool_protocol.config.model import ServerConfig
 from carpool_protocol.config.shape import read_config
 from carpool_protocol.ids import EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
@@ -139,6 +140,41 @@ def test_only_what_was_seen_is_approved() -> None:
     assert (seen.why, json.loads(seen.before)["description"], json.loads(seen.now)["description"]) == (
         "changed", "old", "second",
     )  # fmt: skip
+
+
+@behaviour("pins:held", "pins:approved")
+def test_pools_of_one_server_that_say_other_words_are_approved_each_for_itself(tmp_path: Path) -> None:
+    """Other workspaces, variables or classes of agents: what is approved for one is not for the other."""
+    registry, board = Registry(mark="m"), PinBoard(str(tmp_path))
+    registry.pins.read({PIN: None})
+    told = {PoolKey("a:1"): "words", PoolKey("a:2"): "other words"}
+    scopes = {key: Scope((entry(key=key),)) for key in told}
+    for key, text in told.items():
+        registry.retain(scopes[key])
+        registry.learn(catalog(key, {"x": text}))
+
+    def listed() -> list[bool]:
+        found = (registry.view(scope).resolve("a__x") for scope in scopes.values())
+        return [type(each) is ViewTool for each in found]
+
+    def feed(event: ev.PinsApproved) -> None:
+        registry.approve(event.pin, event.tools)
+
+    pinning = Pinning(registry, board, feed)
+    assert listed() == [True, False], "the second is no first use"
+    (seen,) = registry.held_of(PIN)
+    said = pinning.answer(PinParams("approve", pin=PIN, tools={"x": seen.digest}))
+    assert (said, listed(), registry.held_of(PIN)) == ({"approved": ["x"]}, [True, True], [])
+    approved = registry.pins.known[PIN]
+    assert approved is not None
+    board.keep(PIN, approved, [])
+    assert PinBoard(str(tmp_path)).find(PIN) == approved
+    registry.learn(catalog(PoolKey("a:1"), {"x": "third"}))
+    (seen,) = registry.held_of(PIN)
+    registry.approve(PIN, {"x": seen.digest})
+    assert listed() == [True, True]
+    registry.learn(catalog(PoolKey("a:1"), {"x": "words"}))
+    assert listed() == [False, True], "nobody said that any more when something else was approved"
 
 
 def test_a_call_that_waited_while_its_tool_changed_is_refused() -> None:
@@ -381,7 +417,7 @@ def test_what_was_approved_is_found_by_the_next_broker_in_a_file_of_the_users_ow
     board = PinBoard(str(tmp_path))
     assert board.find(PIN) is None
     tools = {"x": defined(definition("x", "words")), "y": defined(definition("y", "my secret-value"))}
-    board.keep(PIN, tools, ["secret-value"])
+    board.keep(PIN, Approved(tools), ["secret-value"])
     again = PinBoard(str(tmp_path)).find(PIN)
     assert again is not None
     assert again.tools == {"x": tools["x"], "y": Definition(tools["y"].digest)}
@@ -393,7 +429,7 @@ def test_what_was_approved_is_found_by_the_next_broker_in_a_file_of_the_users_ow
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"version":2}', "\xff"])
 def test_a_damaged_file_approves_nothing_says_so_and_stays(tmp_path: Path, text: str) -> None:
     board = PinBoard(str(tmp_path))
-    board.keep(PIN, {}, [])
+    board.keep(PIN, Approved({}), [])
     Path(board.path(PIN)).write_text(text, encoding="latin-1")
     found = PinBoard(str(tmp_path)).find(PIN)
     assert found is not None
@@ -404,7 +440,7 @@ def test_a_damaged_file_approves_nothing_says_so_and_stays(tmp_path: Path, text:
 
 def test_a_file_that_is_meant_for_another_server_approves_nothing(tmp_path: Path) -> None:
     board = PinBoard(str(tmp_path))
-    board.keep(PIN, {"x": Definition("0")}, [])
+    board.keep(PIN, Approved({"x": Definition("0")}), [])
     other = PinId("a:fedcba9876543210")
     Path(board.path(PIN)).rename(board.path(other))
     found = PinBoard(str(tmp_path)).find(other)
@@ -415,7 +451,7 @@ def test_a_file_that_is_meant_for_another_server_approves_nothing(tmp_path: Path
 def test_what_cannot_be_kept_is_said(tmp_path: Path) -> None:
     (tmp_path / "pins").write_text("in the way")
     board = PinBoard(str(tmp_path))
-    board.keep(PIN, {"x": Definition("0")}, [])
+    board.keep(PIN, Approved({"x": Definition("0")}), [])
     assert "cannot be written" in board.trouble[PIN]
 
 

@@ -125,6 +125,21 @@ def test_every_server_is_served_misconfigured_or_disabled_and_one_does_not_touch
     assert "hunter2" not in why
 
 
+def test_what_lacks_only_what_another_session_may_have_is_told_apart_from_what_is_wrong() -> None:
+    config = config_of(
+        {
+            "a": {"command": "x", "env": {"T": "${TOKEN}"}, "cwd": "${workspace}"},
+            "b": {"command": "x", "env": {"T": "${TOKEN}", "B": "${BAD}"}},
+            "c": {"command": "${X:- }"},
+            "d": {"command": "x", "timeout_s": "${TOKEN}"},
+            "e": {"command": "x", "timeout_s": "${WORD}"},
+        }
+    )
+    found = seen(config, workspace="", environment={"BAD": "\0", "WORD": "soon"})
+    assert found.misconfigured.keys() == {"a", "b", "c", "d", "e"}
+    assert found.unset == {"a", "d"}
+
+
 @pytest.mark.parametrize(
     ("server", "session", "words"),
     [

@@ -11,6 +11,7 @@ from carpool_protocol.messages import Catalog, Era, Mode, Policy, PoolChanged, P
 from tests.behaviours import behaviour
 
 ONE, TWO = SourceId("one"), SourceId("two")
+A, B = ServerName("a"), ServerName("b")
 
 
 def spec(key: str, *, asking: bool = False) -> PoolSpec:
@@ -477,3 +478,12 @@ def test_what_is_kept_goes_with_the_last_source_that_brought_it() -> None:
     changed = rig.sources.read(reading("a1"))
     assert list(changed.values()) == [frozenset({"tools"})]
     assert listed(rig) == []
+
+
+def test_a_server_is_unset_where_nothing_else_is_wrong_with_it_in_any_source() -> None:
+    one = replace(reading(), misconfigured={A: "unset here", B: "unset here"}, unset=frozenset({A, B}))
+    two = replace(reading(source=TWO), misconfigured={A: "wrong"}, untrusted=frozenset({A}))
+    for first, second in ((one, two), (two, one)):
+        amiss = Rig(first, second).sources.amiss()
+        assert amiss.misconfigured == {A: "wrong", B: "unset here"}
+        assert (amiss.unset, amiss.untrusted) == (frozenset({B}), frozenset({A}))

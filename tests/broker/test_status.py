@@ -90,6 +90,15 @@ def test_a_server_that_waits_for_trust_is_untrusted_and_that_is_no_failure() -> 
     assert said["servers"]["a"]["last_error"] == "p is not trusted yet"
 
 
+def test_a_server_whose_variables_nobody_here_has_is_unset_and_that_is_no_failure() -> None:
+    said = status(servers={A: "TOKEN is not set"}, unset=frozenset({A}))
+    assert (said["servers"]["a"]["state"], said["reason"]) == ("unset", "ok")
+    assert said["servers"]["a"]["last_error"] == "TOKEN is not set"
+    said = status(pool(A, "serving", instance(1, 1)), servers={A: "TOKEN is not set"}, unset=frozenset({A}))
+    assert said["servers"]["a"]["state"] == "serving", "somebody has them"
+    assert status(servers={A: "disabled"}, unset=frozenset({A}))["servers"]["a"]["state"] == "disabled"
+
+
 def test_tags_are_shown_as_configured() -> None:
     said = status(servers={A: "", B: "disabled"}, tags={A: ("code", "web")})["servers"]
     assert (said["a"]["tags"], said["b"]["tags"]) == (["code", "web"], [])

@@ -30,6 +30,15 @@ def test_a_door_is_due_when_the_file_mentions_one_and_again_when_it_changes(tmp_
     assert not watch.due()
 
 
+def test_a_door_is_due_where_the_last_good_reading_mentions_one(tmp_path: Path) -> None:
+    file, kept = tmp_path / "carpool.json", tmp_path / "last-good.json"
+    write(file, "", 1)
+    write(kept, json.dumps({"texts": {"c": '{"mcpServers": {"x": {"url": "http://h"}}}'}}), 1)
+    assert not DoorWatch("", str(file), {}, str(kept)).due()
+    write(kept, json.dumps({"texts": {"c": '{"http": {}}'}}), 2)
+    assert DoorWatch("", str(file), {}, str(kept)).due()
+
+
 def test_an_address_on_the_command_line_wants_a_door_without_a_file(tmp_path: Path) -> None:
     watch = DoorWatch("127.0.0.1:0", "", {"XDG_CONFIG_HOME": str(tmp_path)})
     assert watch.due()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -110,6 +111,28 @@ def test_a_refused_configuration_stops_the_start_with_its_text(house: House) -> 
     in_foreground = house.run("up")
     assert in_foreground.returncode == 2
     assert "unknown key 'comand'" in in_foreground.stderr
+
+
+def test_what_a_broker_notes_as_it_starts_is_told_to_whoever_starts_it(house: House) -> None:
+    house.behave("broker", "note")
+    done = house.run("up", "--detach")
+    assert (done.returncode, done.stderr) == (0, "carpool: the configuration is broken\n")
+    done = house.run("restart", "--all")
+    assert (done.returncode, done.stderr) == (0, "carpool: the configuration is broken\n")
+
+
+def test_what_is_held_until_carpool_stops_outlives_its_death_and_goes_with_down(house: House) -> None:
+    held = [Path(path) for path in paths.held_until_down(str(house.directory))]
+    house.run("up", "--detach")
+    for path in held:
+        path.write_text("{}")
+    house.run("restart", "--all")
+    assert all(path.exists() for path in held)
+    os.kill(house.launcher, signal.SIGKILL)
+    house.run("up", "--detach")
+    assert all(path.exists() for path in held)
+    house.run("down")
+    assert not any(path.exists() for path in held)
 
 
 def test_the_configuration_is_handed_on_as_an_absolute_path(house: House) -> None:

@@ -3,8 +3,8 @@
 Standard library only. In a test's own process: `with FakeBroker(directory): …`. As a process it stands in
 for the modules `carpool_broker` and `carpool_supervisor` (see `fake_packages`), and then does what the file
 `behave-NAME` in the runtime directory says, one word a line: `refuse` (print a config error, exit 2), `crash`
-(exit 1 at once), `spawner` (once: leave a child behind), `mute` (never a word), `alone` (says so), `deaf`
-(ignores every word that ends it).
+(exit 1 at once), `spawner` (once: leave a child behind), `mute` (never a word), `alone` (says so), `note`
+(says something to whoever starts it), `deaf` (ignores every word that ends it).
 What the launcher tells it goes to `heard-NAME`, each of its lives to `lives-NAME`.
 """
 
@@ -24,6 +24,8 @@ Json = dict[str, Any]
 
 STOPS = (b"stop", b"stop again", b"stop again now")
 """All of `carpool_protocol.stop_words`: a fake has no call to wait for."""
+
+_SAID_AT_FIRST = {"alone": b"alone\n", "note": b"note the configuration is broken\n"}
 
 TOOLS: list[Json] = [
     {
@@ -344,8 +346,7 @@ def main(package: str) -> None:
         spawner = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
         (directory / "spawner").write_text(str(spawner.pid))
         behaviour.unlink()
-    if "alone" in words:
-        lifeline.sendall(b"alone\n")
+    lifeline.sendall(b"".join(_SAID_AT_FIRST.get(word, b"") for word in words))
     broker = FakeBroker(directory) if package == "carpool_broker" else None
     if "mute" not in words:
         lifeline.sendall(b"ready\n")

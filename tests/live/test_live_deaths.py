@@ -4,10 +4,12 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import trio
 
+from carpool_protocol import paths
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Agent, Json, fault_of, settled
 from tests.kit.live import Daemon, Make, alive, gone, kit, observer
@@ -229,6 +231,31 @@ async def test_down_in_the_middle_of_calls_leaves_no_process_and_no_socket(daemo
         await until(lambda: not one.running(), f"nothing runs: {one.running()}", WAIT_S)
         assert not list(one.directory.glob("*.sock"))
         assert (await one.carpool("down"))[0] == 0  # again: was not running
+
+
+@behaviour("config:last-good")
+async def test_whoever_dies_while_the_file_is_broken_comes_back_with_the_last_good_one(daemon: Make) -> None:
+    one = daemon({"good": observer()}, http={"port": 0})
+    with trio.fail_after(LIMIT_S):
+        async with one.shim() as agent:
+            assert await agent.text("good__echo", {"text": "before"}) == "before"
+            one.config.write_text('{"mcpServers": {"good": {"comand": "x"}}, "http": {"port": 0}}')
+            await one.until(lambda facts: facts["config"]["problem"], "the broken file is noticed")
+            kill(pid_of(one, "carpool_broker"))
+            assert await agent.text("good__echo", {"text": "broker"}) == "broker"
+            daemons = one.daemons()
+            kill(pid_of(one, "carpool.launcher"))
+            await until(lambda: gone(daemons), "all of it has ended", WAIT_S)
+            assert await agent.text("good__echo", {"text": "launcher"}) == "launcher"
+            facts = await one.until(lambda facts: facts["reason"] == "config_broken", "status says so")
+            assert "comand" in facts["config"]["problem"]
+            door = Path(paths.door_file(str(one.directory)))
+            await until(door.exists, "the HTTP door is open again as well", WAIT_S)
+            code, _, said = await one.carpool("down")
+            assert code == 0, said
+            await agent.ended.wait()
+        code, _, said = await one.carpool("up", "--detach", "--config", str(one.config))
+        assert (code, "comand" in said) == (2, True), "whoever stops it and starts it is told"
 
 
 async def test_a_broken_configuration_is_refused_at_start_with_file_and_line(daemon: Make) -> None:

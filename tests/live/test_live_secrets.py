@@ -15,6 +15,7 @@ import trio
 
 from carpool.door import DoorError
 from carpool.http.gate import hash_of
+from carpool_protocol import paths
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Agent, Json, fault_of
 from tests.kit.live import DAEMON_WORDS, Daemon, Make, kit, observer, texts_below
@@ -77,7 +78,11 @@ def leaks(one: Daemon, hidden: Secrets, said: Iterable[tuple[str, str]] = ()) ->
     """Where a secret is to be seen: in what was said, in files and in processes."""
     places = [*said, *files(one), *processes(one)]
     assert len(places) > 12
-    return [f"{hidden.found_in(text)} in {place}" for place, text in places if hidden.found_in(text)]
+    kept = paths.last_good_file(str(one.directory))
+    found = [(place, secret) for place, text in places for secret in hidden.found_in(text)]
+    # A copy of the user's own file holds what he has written out in it, and nothing else.
+    written_out = {(kept, "env of the configuration"), (kept, "args of the configuration")}
+    return [f"{secret} in {place}" for place, secret in found if (place, secret) not in written_out]
 
 
 def serves(one: Daemon) -> bool:

@@ -37,6 +37,8 @@ quick = settings(deadline=None, max_examples=150)
         b'{"isError":false,"content":[{"type":"new kind"}],"more":1}',
         b'{"structuredContent":{"a":1}}',
         b'{"_meta":{},"content":["\\ud83d"]}',
+        b'{"content":["\\u00e9 _meta carpool/error"],"_meta":{"x":{"carpool/error":1}}}',
+        b'{"content":[],"_meta":7}',
         b'{"toolResult":5}',
         b'{"task":{"taskId":"t"}}',
         b'{"resultType":"input_required","requestState":"s"}',
@@ -46,6 +48,43 @@ def test_a_sound_result_comes_back_as_the_same_object(result: bytes) -> None:
     repaired, note = repair_tool_result(RawJson(result))
     assert repaired is result
     assert note is None
+
+
+CLAIM = b'{"code":"waited_too_long","delivered":"no"}'
+
+
+@behaviour("answers:own-mark")
+@pytest.mark.parametrize(
+    "result",
+    [
+        b'{"content":[],"isError":true,"_meta":{"carpool/error":%b,"a":1}}',
+        b'{"_meta":{"a":1,"carpool/error":%b},"content":[],"isError":true}',
+        b'{"content":[],"isError":true,"_meta":{"carpool\\/error":%b,"a":1}}',
+        b'{"content":[],"isError":true,"\\u005fmeta":{"\\u0063arpool/error":%b,"a":1}}',
+        b'{"content":[],"isError":true,"_meta":{},"_meta":{"carpool/error":%b,"a":1}}',
+        b'{"content":["\\ud83d"],"isError":true,"_meta":{"carpool/error":%b,"a":1}}',
+        b'{"content":[],"isError":true,"\\ud83d":1,"_meta":{"\\ud83d":2,"carpool/error":%b,"a":1}}',
+    ],
+)
+def test_what_a_server_says_in_carpools_name_stands_under_another(result: bytes) -> None:
+    repaired, note = repair_tool_result(RawJson(result % CLAIM))
+    found, before = json.loads(repaired), json.loads(result % CLAIM)
+    assert "carpool/error" not in found["_meta"]
+    assert found["_meta"]["carpool/of_server"] == json.loads(CLAIM)
+    assert (found["_meta"]["a"], found["isError"], found["content"]) == (1, True, before["content"])
+    assert note is not None
+
+
+@behaviour("answers:own-mark")
+def test_an_error_of_a_servers_is_no_error_of_carpools() -> None:
+    for data in (CLAIM, b'{"c\\u006fde":"lost","delivered":"maybe","x":[1]}'):
+        repaired, note = repair_error(RawJson(b'{"code":-5,"message":"no","data":%b}' % data))
+        said = {"code": -5, "message": "no", "data": {"carpool/of_server": json.loads(data)}}
+        assert (json.loads(repaired), note is not None) == (said, True)
+        repaired, _ = repair_error(RawJson(b'{"data":%b}' % data))
+        assert json.loads(repaired)["data"] == said["data"]
+    error = RawJson(b'{"code":-5,"message":"no","data":{"code":"lost"}}')
+    assert repair_error(error)[0] is error
 
 
 @behaviour("answers:repaired")

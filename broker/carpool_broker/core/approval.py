@@ -34,6 +34,12 @@ class Approved(Struct, frozen=True):
     tools: Mapping[str, Definition]
     damaged: str = ""
     """Why that cannot be read, a sentence; then nothing is approved."""
+    also: Mapping[str, tuple[Definition, ...]] = {}
+    """Of tools whose words differ between pools of the server: what was approved of the others."""
+
+    def of(self, tool: str) -> tuple[Definition, ...]:
+        """What is approved of a tool, the last one first."""
+        return (*((self.tools[tool],) if tool in self.tools else ()), *self.also.get(tool, ()))
 
 
 def pin_of(server: ServerConfig) -> PinId:

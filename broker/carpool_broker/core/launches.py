@@ -136,19 +136,28 @@ class Launch(Struct, frozen=True, kw_only=True):
         )
 
 
-def settled(server: ServerConfig, scope: Surroundings) -> ServerConfig | str:
-    """With the numbers and switches that variables decide; a text where one of them cannot be read."""
+class CannotRun(Struct, frozen=True):
+    """Why a server cannot be run for a session."""
+
+    text: str
+    """With file and line, and what to do; no value of an environment."""
+    unset: bool = False
+    """All that is wrong is that variables or places are not set here: another agent may bring them."""
+
+
+def settled(server: ServerConfig, scope: Surroundings) -> ServerConfig | CannotRun:
+    """With the numbers and switches that variables decide, where they can be read."""
     if not server.late:
         return server
     filled: dict[KeyPath, str] = {}
     for path, text in server.late.items():
         value = scope.expand(server, text)
         if isinstance(value, Missing):
-            return _problem(server, path, value.render())
+            return CannotRun(_problem(server, path, value.render()), value.cause == "unset")
         filled[path] = value
     found = fill(server, filled)
     if isinstance(found, list):
-        return "; ".join(_problem(server, path, text) for path, text in found)
+        return CannotRun("; ".join(_problem(server, path, text) for path, text in found))
     return found
 
 
@@ -165,25 +174,22 @@ def _problem(server: ServerConfig, path: KeyPath, text: str) -> str:
     return ConfigProblem(server.file, server.lines.get(path, server.lines[()]), where, text).render()
 
 
-def launch_of(server: ServerConfig, scope: Surroundings) -> Launch | str:
+def launch_of(server: ServerConfig, scope: Surroundings) -> Launch | CannotRun:
     """What to run, or why it cannot be."""
     filled: dict[KeyPath, str] = {}
-    problems: list[str] = []
-
-    def problem(path: KeyPath, text: str) -> None:
-        problems.append(_problem(server, path, text))
-
+    missing: dict[KeyPath, Missing] = {}
     for path, text in server.templates():
         value = scope.expand(server, text)
         if isinstance(value, Missing):
-            problem(path, value.render())
+            missing[path] = value
         else:
             filled[path] = value
     roots = _roots(server, scope)
     if isinstance(roots, Missing):
-        problem(("roots",), roots.render())
-    if problems or isinstance(roots, Missing):
-        return "; ".join(problems)
+        missing["roots",] = roots
+    if missing or isinstance(roots, Missing):
+        problems = (_problem(server, path, each.render()) for path, each in missing.items())
+        return CannotRun("; ".join(problems), all(each.cause == "unset" for each in missing.values()))
     if server.url is not None:
         return _bridged(server, filled, roots, scope)
     cwd = _directory(filled["cwd",], scope.base_of(server), scope.home)
@@ -194,9 +200,9 @@ def launch_of(server: ServerConfig, scope: Surroundings) -> Launch | str:
         argv = [command, *(filled["args", at] for at in range(len(server.args)))]
     if not argv[0].strip():
         key = "command" if server.python is None else "interpreter"
-        return _problem(server, (key,), "is empty once its variables are filled in")
+        return CannotRun(_problem(server, (key,), "is empty once its variables are filled in"))
     if server.python is not None and (why := module_name_problem(argv[-1])) is not None:
-        return _problem(server, ("python",), why)
+        return CannotRun(_problem(server, ("python",), why))
     return Launch(
         server=server.name,
         argv=argv,
@@ -212,11 +218,11 @@ def launch_of(server: ServerConfig, scope: Surroundings) -> Launch | str:
 
 def _bridged(
     server: ServerConfig, filled: Mapping[KeyPath, str], roots: list[str] | None, scope: Surroundings
-) -> Launch | str:
+) -> Launch | CannotRun:
     """The child of ours that reaches a URL. All that is secret about it is in its environment."""
     remote = remote_of(server, filled, scope.logins)
     if isinstance(remote, list):
-        return "; ".join(_problem(server, path, text) for path, text in remote)
+        return CannotRun("; ".join(_problem(server, path, text) for path, text in remote))
     env = {**scope.base_environment, **{name: filled["env", name] for name in server.env}}
     return Launch(
         server=server.name,

@@ -4,14 +4,16 @@ Owns, for each pinned server: the definitions that count as approved, and the ju
 What a server lists when it is met for the first time is approved as a whole (trust on first use); from then
 on a tool that is new or whose definition differs is held, until `carpool pin approve`. A tool that goes is no
 matter. Where what was approved cannot be read, everything is held. Of a definition that part counts which
-models read: name, title, description, schemas, annotations.
+models read: name, title, description, schemas, annotations. Pools of one server (other workspaces, variables
+or classes of agents) may say other words: then each definition is approved for itself, and stays approved
+until another takes its place and no pool offers it any more.
 
 Invariant: nothing is approved that its server has not said itself.
 Knows nothing of: views, files, sessions, what a server is run as (`approval`).
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Literal
 
@@ -70,10 +72,10 @@ class Pins:
             return dict.fromkeys(offers, "unreadable")
         found: dict[str, Why] = {}
         for tool, definition in offers.items():
-            before = approved.tools.get(tool)
-            if before is None:
+            before = approved.of(tool)
+            if not before:
                 found[tool] = "new"
-            elif before.digest != defined(definition).digest:
+            elif defined(definition).digest not in (each.digest for each in before):
                 found[tool] = "changed"
         return found
 
@@ -87,21 +89,25 @@ class Pins:
             for now in (defined(offers[tool]),)
         ]
 
-    def approve(self, pin: PinId, offers: Definitions, wanted: Mapping[str, str]) -> list[str]:
-        """Approve these tools, if their definition still is the one with this digest. Returns which."""
+    def approve(self, pin: PinId, pools: Sequence[Definitions], wanted: Mapping[str, str]) -> None:
+        """Approve these tools, if one of the server's pools still offers the definition with this digest."""
         approved = self.known.get(pin)
-        tools = {} if approved is None or approved.damaged else dict(approved.tools)
-        done: list[str] = []
+        if approved is None or approved.damaged:
+            approved = Approved({})
+        tools, also, found = dict(approved.tools), dict(approved.also), False
         for tool, said in wanted.items():
-            if tool in offers and (now := defined(offers[tool])).digest == said:
-                tools[tool] = now
-                done.append(tool)
-        if done:
-            self._approve(pin, tools)
-        return done
+            now = {each.digest: each for each in (defined(it[tool]) for it in pools if tool in it)}
+            if said in now:
+                others = (each for each in approved.of(tool) if each.digest in now and each.digest != said)
+                tools[tool], also[tool] = now[said], tuple(others)
+                found = True
+        if found:
+            self._approve(pin, tools, {tool: others for tool, others in also.items() if others})
 
-    def _approve(self, pin: PinId, tools: Mapping[str, Definition]) -> None:
-        self.known[pin] = Approved(tools)
+    def _approve(
+        self, pin: PinId, tools: Mapping[str, Definition], also: Mapping[str, tuple[Definition, ...]] = {}
+    ) -> None:
+        self.known[pin] = Approved(tools, also=also)
         self.out(KeepPins(pin))
 
 

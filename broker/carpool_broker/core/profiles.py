@@ -65,6 +65,13 @@ def frame_of(config: Config, profile: str, strangers: Collection[ServerName] = (
     )
 
 
+def sees(config: Config, profile: str, server: ServerName, strangers: Collection[ServerName] = ()) -> bool:
+    """Whether a server is there for agents with this profile: it permits something of it."""
+    written = config.servers.get(server)
+    tags = () if written is None else written.tags
+    return rights_of(config, profile).see(server, tags, stranger=server in strangers)
+
+
 def narrowed(
     found: Resolution, config: Config, rights: Rights, strangers: Collection[ServerName] = ()
 ) -> Resolution:

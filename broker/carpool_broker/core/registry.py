@@ -185,10 +185,8 @@ class Registry:
         """See `Pins.approve`. Returns as `learn`."""
         keys = self.pinned().get(pin, [])
         changes: Changes = {}
-        for key in keys:
-            shelf = self._shelves.get(key) or self._kept.get(key)
-            if shelf is not None:
-                self.pins.approve(pin, shelf.offers["tools"], wanted)
+        shelves = (self._shelves.get(key) or self._kept.get(key) for key in keys)
+        self.pins.approve(pin, [shelf.offers["tools"] for shelf in shelves if shelf is not None], wanted)
         for key in keys:
             for scope, families in self._look_again(key, frozenset({"tools"})).items():
                 changes[scope] = changes.get(scope, frozenset()) | families

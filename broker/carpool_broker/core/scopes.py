@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from carpool_broker.core.approval import pin_of
-from carpool_broker.core.launches import Launch, Surroundings, decided, launch_of, settled
+from carpool_broker.core.launches import CannotRun, Launch, Surroundings, decided, launch_of, settled
 from carpool_broker.core.run_name import run_name
 from carpool_broker.core.scope import ScopeEntry
 from carpool_protocol.attach import RunCommand
@@ -45,6 +45,8 @@ class Resolution(Struct, frozen=True, kw_only=True):
     """By the key of a spec: the same launch, for agents of the stateless era."""
     untrusted: frozenset[ServerName] = frozenset()
     """Those among `misconfigured` that only wait for the user's trust; `resolve` knows of none."""
+    unset: frozenset[ServerName] = frozenset()
+    """Those among them that lack nothing but variables or places, which another session may have."""
 
 
 def resolve(
@@ -86,21 +88,21 @@ def resolve(
     )
     specs: list[PoolSpec] = []
     entries: list[ScopeEntry] = []
-    misconfigured: dict[ServerName, str] = dict(config.unusable)
     disabled: list[ServerName] = []
     twins: dict[PoolKey, PoolSpec] = {}
     stateless: dict[PoolKey, PoolSpec] = {}
+    lame: dict[ServerName, CannotRun] = {}
     for written in config.servers.values():
         server = settled(written, scope)
-        if isinstance(server, str):
-            misconfigured[written.name] = server
+        if isinstance(server, CannotRun):
+            lame[written.name] = server
             continue
         if server.disabled:
             disabled.append(server.name)
             continue
         launch = launch_of(server, scope)
-        if isinstance(launch, str):
-            misconfigured[server.name] = launch
+        if isinstance(launch, CannotRun):
+            lame[server.name] = launch
             continue
         launch = replace(launch, decided=decided(written, server))
         if server.replace == "stop_first":
@@ -115,13 +117,14 @@ def resolve(
     return Resolution(
         specs=specs,
         entries=entries,
-        misconfigured=misconfigured,
+        misconfigured={**config.unusable, **{name: why.text for name, why in lame.items()}},
         disabled=disabled,
         twins=twins,
         own_roots=frozenset(
             each.name for each in config.servers.values() if each.roots == "agent" and not each.disabled
         ),
         stateless=stateless,
+        unset=frozenset(name for name, why in lame.items() if why.unset),
     )
 
 
@@ -177,6 +180,7 @@ def kept(found: Resolution, keep: Callable[[ServerName], bool]) -> Resolution:
         stateless={key: spec for key, spec in found.stateless.items() if keep(spec.server)},
         own_roots=frozenset(filter(keep, found.own_roots)),
         untrusted=frozenset(filter(keep, found.untrusted)),
+        unset=frozenset(filter(keep, found.unset)),
     )
 
 

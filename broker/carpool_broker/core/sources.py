@@ -17,6 +17,7 @@ Knows nothing of: sessions, files, environments.
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from carpool_broker.core.events import SourceId, SourceRead
@@ -41,6 +42,16 @@ class Lane:
         self.in_force = in_force
         self.replacing: dict[ServerName, PoolKey] = {}
         """Servers whose new pool has not greeted yet: the new key. The old one is still in force."""
+
+
+class Amiss(Struct, frozen=True):
+    """Servers that cannot be run in one source or another."""
+
+    misconfigured: Mapping[ServerName, str]
+    """Why, for people: what is wrong with one in itself, before what somebody has not set."""
+    untrusted: frozenset[ServerName]
+    unset: frozenset[ServerName]
+    """Those that lack nothing but variables or places, wherever they cannot be run."""
 
 
 class Source:
@@ -209,6 +220,18 @@ class Sources:
             if which in lanes:
                 return lanes[which].in_force
         return lanes[False, False].in_force
+
+    def amiss(self) -> Amiss:
+        """What is wrong with servers in any source."""
+        goals = [source.goal for source in self.sources.values()]
+        found: dict[ServerName, str] = {}
+        for goal in goals:
+            found |= {name: why for name, why in goal.misconfigured.items() if name not in found}
+        wrong = {
+            name: why for goal in goals for name, why in goal.misconfigured.items() if name not in goal.unset
+        }
+        untrusted = frozenset(name for goal in goals for name in goal.untrusted)
+        return Amiss({**found, **wrong}, untrusted, frozenset(found) - wrong.keys())
 
     def misconfigured(self, source: SourceId) -> Mapping[ServerName, str]:
         """Servers that cannot be run, and why."""

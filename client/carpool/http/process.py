@@ -23,7 +23,8 @@ from carpool.http.gate import Gate, host_name, is_loopback
 from carpool.http.limits import Limits
 from carpool.http.server import DoorServer, bind, raise_descriptor_limit, say, tell_url
 from carpool_protocol import paths
-from carpool_protocol.config.load import ConfigFile, find_config_file, load_config
+from carpool_protocol.config.last_good import LastGood
+from carpool_protocol.config.load import ConfigFile, find_config_file, load_config, load_layer
 from carpool_protocol.config.model import Config, HttpConfig
 from carpool_protocol.wallclock import unix_s
 
@@ -53,7 +54,7 @@ def run(arguments: list[str]) -> int:
     told = parser.parse_args(arguments)
     file = find_config_file(os.environ, told.config)
     try:
-        settings = settings_of(file, told.listen)
+        settings = settings_of(file, told.listen, LastGood(paths.last_good_file(told.runtime_dir)))
         if settings is None:
             return EXIT_UNWANTED
         sock = listen_on(settings)
@@ -89,9 +90,14 @@ def _run_profiled(
         profile.dump_stats(os.path.join(directory, f"door-{os.getpid()}.prof"))
 
 
-def settings_of(file: ConfigFile, listen: str) -> HttpConfig | None:
-    """The door's settings; None: the configuration wants none. Raises `UnservableError`."""
+def settings_of(file: ConfigFile, listen: str, last_good: LastGood | None = None) -> HttpConfig | None:
+    """The door's settings; None: the configuration wants none. `last_good`: what counts where the file is
+    broken. Raises `UnservableError`.
+    """
     loaded = load_config(file)
+    if loaded.config is None and last_good is not None and (kept := last_good.find(file.path)) is not None:
+        say(f"the configuration is broken, the last good one stays: {loaded.problems[0]}")
+        loaded = load_layer(file, "", earlier=kept).loaded
     if loaded.config is None:
         raise UnservableError(f"the configuration is broken, no door is opened: {loaded.problems[0]}")
     config: Config = loaded.config

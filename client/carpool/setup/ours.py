@@ -22,6 +22,7 @@ from carpool_protocol import paths
 from carpool_protocol.config.load import (
     ConfigFile,
     Layer,
+    Texts,
     env_file_path,
     find_config_file,
     home_of,
@@ -131,7 +132,7 @@ def asked(project: str, own: bytes | None, its: bytes) -> Facts:
         user = merge(user, user.workspaces[name])
     loaded = read_config(its.decode(), workspace.file, project=True)
     assert loaded.config is not None  # `plan.check` has refused what is not sound
-    layer = Layer(loaded, (workspace.file,), {}, {}, "")
+    layer = Layer(loaded, (workspace.file,), {}, {}, "", Texts())
     return {
         **described(workspace, layer, loaded.config, "untrusted", user),
         "taken_over": frozenset() if user is None else taken_over(user, loaded.config),

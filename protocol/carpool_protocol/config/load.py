@@ -55,6 +55,19 @@ def find_config_file(environ: Mapping[str, str], option: str | None = None) -> C
     return ConfigFile(os.path.join(base, "carpool", "carpool.json"), asked_for=False)
 
 
+class Texts(Struct, frozen=True):
+    """The very texts of a layer but that of its `env_file`: enough to read it again when the files are
+    others.
+    """
+
+    by_path: Mapping[str, str] = {}
+    included: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Without what is in them."""
+        return f"Texts({list(self.by_path)!r})"
+
+
 class Layer(Struct, frozen=True):
     """One file of configuration with everything that belongs to it."""
 
@@ -69,9 +82,10 @@ class Layer(Struct, frozen=True):
     """The variables of the `env_file`. Secrets: memory only."""
     digest: str
     """Of the very bytes of `files` (rule 19); another one when any of them is another."""
+    texts: Texts
 
     def __repr__(self) -> str:
-        """Without `env`."""
+        """Without `env` and what is in the files."""
         return f"Layer({self.files!r}, {self.digest!r})"
 
 
@@ -80,11 +94,12 @@ def load_config(file: ConfigFile) -> Loaded:
     return load_layer(file, "").loaded
 
 
-def load_layer(file: ConfigFile, home: str, *, project: bool = False) -> Layer:
+def load_layer(file: ConfigFile, home: str, *, project: bool = False, earlier: Texts | None = None) -> Layer:
     """Read a file, what it includes, its `tools_file`s and its `env_file`. Without `home` these two are left
-    out.
+    out. `earlier`: in place of what is in these files now; only the `env_file` is read, and without it its
+    variables are not set.
     """
-    reading = _Layer(project=project)
+    reading = _Layer(project=project, earlier=earlier)
     text = reading.configuration(file.path)
     if text is None:
         loaded = Loaded(None, [ConfigProblem(file.path, 1, "", "there is no such file")])
@@ -98,17 +113,22 @@ def load_layer(file: ConfigFile, home: str, *, project: bool = False) -> Layer:
     env: dict[str, str] = {}
     path = env_file_path(loaded.config, home) if loaded.config is not None and home else None
     if loaded.config is not None and path is not None:
-        env, problems = _env_of(loaded.config, path, reading.text(path))
-        if problems:
+        env, problems = _env_of(loaded.config, path, reading.text(path, secret=True))
+        if problems and earlier is None:
             loaded = replace(loaded, config=None, problems=problems)
-    return Layer(loaded, tuple(reading.files), reading.seen, env, reading.digest.hexdigest())
+    texts = Texts(reading.texts, tuple(reading.matched))
+    return Layer(loaded, tuple(reading.files), reading.seen, env, reading.digest.hexdigest(), texts)
 
 
 class _Layer:
     """The files of one layer as they are read."""
 
-    def __init__(self, *, project: bool) -> None:
+    def __init__(self, *, project: bool, earlier: Texts | None) -> None:
         self.project = project
+        self.earlier = earlier
+        self.texts: dict[str, str] = {}
+        self.matched: list[str] = []
+        """What `include` names."""
         self.files: list[str] = []
         self.seen: dict[str, Stamp] = {}
         self.digest = hashlib.sha256()
@@ -123,10 +143,16 @@ class _Layer:
         self.left_project_bytes -= len(found.encode())
         return found if self.left_project_bytes >= 0 else _too_much(path, "a project", MAX_PROJECT_BYTES)
 
-    def text(self, path: str) -> str | ConfigProblem | None:
+    def text(self, path: str, *, secret: bool = False) -> str | ConfigProblem | None:
         """See `_read`; what was read counts in the digest."""
         self.seen.setdefault(path, stamp(path))
-        found = _read(path) if self.left_bytes > 0 else _too_much(path)
+        found: str | ConfigProblem | None
+        if self.earlier is not None and not secret:
+            found = self.earlier.by_path.get(path)
+        else:
+            found = _read(path) if self.left_bytes > 0 else _too_much(path)
+        if isinstance(found, str) and not secret:
+            self.texts[path] = found
         self.files.append(path)
         data = found.encode() if isinstance(found, str) else b""
         name = os.path.relpath(path, os.path.dirname(self.files[0]))  # however the directory is reached
@@ -144,12 +170,16 @@ class _Layer:
         warnings = list(loaded.warnings)
         written = dict(loaded.written)
         servers, unusable = dict(config.servers), dict(config.unusable)
-        included = find_included(os.path.dirname(config.file), config.include)
-        if isinstance(included, str):
-            problem = ConfigProblem(config.file, config.lines["include",], "include", included)
+        found = find_included(os.path.dirname(config.file), config.include)
+        if not isinstance(found, str):
+            self.seen = {**found.looked_in, **self.seen}
+            self.matched = list(found.files)
+        elif self.earlier is None:
+            problem = ConfigProblem(config.file, config.lines["include",], "include", found)
             return Loaded(None, [problem], warnings)
-        self.seen = {**included.looked_in, **self.seen}
-        for path in included.files:
+        if self.earlier is not None:
+            self.matched = list(self.earlier.included)
+        for path in self.matched:
             inner = self.one(path)
             problems += inner.problems
             warnings += inner.warnings

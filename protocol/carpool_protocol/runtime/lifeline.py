@@ -1,6 +1,7 @@
 """A daemon process's end of its lifeline: the socket pair between it and the launcher.
 
-Text lines. To the launcher: `ready` once, `alive` every second; of a broker to which no session of an earlier
+Text lines. To the launcher: `ready` once, before it perhaps `note TEXT`, which is for whoever starts carpool;
+`alive` every second; of a broker to which no session of an earlier
 one may come back any more, `alone` in its place. From it: `stop`, or
 `stop again` where carpool is started again at once; `gone NAME` (a supervisor has died); to a broker
 `heir …` before anything else (docs/decisions/0019). End of file means that the launcher is dead,
@@ -55,6 +56,10 @@ class Lifeline:
     def ready(self) -> None:
         """Say that this process does its work now: a broker takes sessions, a supervisor is linked."""
         self._send(b"ready\n")
+
+    def note(self, text: str) -> None:
+        """One line that whoever starts carpool is to read, though it starts."""
+        self._send(f"note {text}"[: _LONGEST_LINE_BYTES // 4].encode("utf-8", "replace") + b"\n")
 
     def alone(self) -> None:
         """Say so from the next second on, each time: a launcher that does not read now will hear it."""

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Final, Literal
 
-from carpool_protocol.answers import repair_tool_result
+from carpool_protocol.answers import repair_error, repair_tool_result
 from carpool_protocol.content import at, mentions, text_of, value_of
 from carpool_protocol.ids import EMPTY_OBJECT, InstanceId, RawJson, WireId
 from carpool_protocol.jsonrpc import ErrorAnswer, Result, notification_line, quote, request_line
@@ -186,7 +186,7 @@ class Tasks:
 
     def _ended(self, task: _Task, message: Result | ErrorAnswer) -> None:
         if isinstance(message, ErrorAnswer):
-            body, is_usable = message.error, False
+            body, is_usable = repair_error(message.error)[0], False
         else:
             body, note = repair_tool_result(without_related(message.result))
             is_usable = bool(body)

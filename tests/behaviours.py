@@ -967,6 +967,10 @@ _CONFIG: Final = {
         "that are known.",
     ),
     "trust:asked": Behaviour("rule 19", "Nothing of a project runs before its very bytes are trusted."),
+    "trust:directory": Behaviour(
+        "rule 19",
+        "Nothing of the directory that an agent or a person starts carpool in becomes a part of it.",
+    ),
     "trust:asked-again": Behaviour("rule 19", "After any change of a project's files trust is asked again."),
     "trust:no-takeover": Behaviour(
         "rule 19", "While a project waits for trust the user's own server of the same name stays in force."

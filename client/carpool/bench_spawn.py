@@ -74,7 +74,7 @@ def carpool_argv() -> list[str]:
     name (and a shim of it is 0.7 MB smaller than with `-m`), else the module.
     """
     command = os.path.join(os.path.dirname(sys.executable), "carpool")
-    return [command] if os.access(command, os.X_OK) else [sys.executable, "-m", "carpool"]
+    return [command] if os.access(command, os.X_OK) else [sys.executable, "-P", "-m", "carpool"]
 
 
 def carpool(arguments: Sequence[str], env: dict[str, str], limit_s: float = _START_S) -> str:

@@ -2,7 +2,8 @@
 
 Owns the process's descriptor of its lifeline, its exit status and its log's size.
 Invariants: one incarnation at a time; its log says when it started and how it ended, where there is room;
-a launcher that dies leaves end of file on the lifeline, which ends the process.
+a launcher that dies leaves end of file on the lifeline, which ends the process; no module is taken from the
+directory that it runs in (`-P`), which is that of whoever said `carpool up`.
 Refuses to decide when to start again (`vigil`) and what its words mean (`launcher`).
 """
 
@@ -55,7 +56,7 @@ class DaemonChild:
             with open(self._opened_log(), "ab") as log:
                 self._log_start = log.seek(0, os.SEEK_END) if self.log_trouble == "" else 0
                 self._process = subprocess.Popen(
-                    [python, "-m", *self._command, "--lifeline", str(its.fileno())],
+                    [python, "-P", "-m", *self._command, "--lifeline", str(its.fileno())],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

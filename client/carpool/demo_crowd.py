@@ -56,7 +56,7 @@ class Crowd:
         log = self._logs / f"agent-{len(self._members)}.log"
         with log.open("ab") as stderr:
             process = subprocess.Popen(
-                [sys.executable, "-m", "carpool.demo_agent"],
+                [sys.executable, "-P", "-m", "carpool.demo_agent"],
                 env=self._environ,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -1,6 +1,7 @@
 """How somebody else starts carpool: the command that is written into other programs' files and units.
 
-Owns where our executable is. It is said by its whole path: who starts it later has another PATH.
+Owns where our executable is. It is said by its whole path: who starts it later has another PATH. And another
+directory: none of our modules may come from there (`-P`).
 
 Knows nothing of: what is done with it.
 """
@@ -16,7 +17,7 @@ def executable() -> list[str]:
     beside = Path(sys.executable).with_name("carpool")
     there = shutil.which("carpool")
     if not beside.exists():
-        return [os.path.abspath(there)] if there else [sys.executable, "-m", "carpool"]
+        return [os.path.abspath(there)] if there else [sys.executable, "-P", "-m", "carpool"]
     if there is not None and os.path.samefile(there, beside):
         return [os.path.abspath(there)]
     return [str(beside)]

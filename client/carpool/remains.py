@@ -76,7 +76,7 @@ class Remains:
 
     def sweep(self) -> None:
         """Let the supervisor's own tool find and end instances that carry our mark."""
-        command = [sys.executable, "-m", "carpool_supervisor.sweep", self._runtime]
+        command = [sys.executable, "-P", "-m", "carpool_supervisor.sweep", self._runtime]
         try:
             done = subprocess.run(
                 command, env=self._environ, stdin=subprocess.DEVNULL, timeout=_SWEEP_S, check=False

@@ -205,10 +205,11 @@ def _reach(directory: str) -> "tuple[socket | None, int]":
 
 def _start() -> int:
     """`carpool up --detach`, which waits until sessions are taken. It says itself what went wrong."""
-    # Not the agent's stdin and stdout: the starter must neither eat a line nor write one.
+    # Not the agent's stdin and stdout: the starter must neither eat a line nor write one. `-P`: the directory
+    # is the agent's, and may hold modules that some stranger gave the names of ours.
     pid = os.posix_spawn(
         sys.executable,
-        [sys.executable, "-m", "carpool.launcher", "--detach", "--quiet"],
+        [sys.executable, "-P", "-m", "carpool.launcher", "--detach", "--quiet"],
         os.environ,
         file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 2, 1)],
     )

@@ -50,6 +50,7 @@ def described(workspace: Workspace, layer: Layer, config: Config, now: Trust, us
                     {n for _, text in server.login_templates() for n in references(text)} - PLACES
                 ),
                 "cwd": server.cwd,
+                "prefix": server.tools_prefix,
                 "disabled": server.disabled,
             }
             for name, server in config.servers.items()
@@ -111,6 +112,13 @@ def page(facts: Facts) -> str:
         f"{each['name']} has another {', '.join(deciding)}: look at the file, for that decides what is run"
         for each in facts["servers"]
         if (deciding := list(filter(_DECIDING.fullmatch, each["env"])))
+    ]
+    notes += [
+        f"{each['name']} has its tools called {each['prefix']}…"
+        if each["prefix"]
+        else f"{each['name']} has its tools called as it likes, without its name"
+        for each in facts["servers"]
+        if each["prefix"] is not None and each["prefix"] != each["name"]
     ]
     notes += [f"{each} belongs to it" for each in facts["files"][1:]]
     notes += [f"{name} takes the place of your own server of this name" for name in facts["replaces"]]

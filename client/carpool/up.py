@@ -62,7 +62,7 @@ def up(arguments: list[str]) -> int:
     http = http or os.environ.get("CARPOOL_HTTP", "")
     if "--detach" not in values:
         # A new program: in the daemon's environment, and without what finding that out took.
-        command = [sys.executable, "-m", "carpool.launcher", "--stay"]
+        command = [sys.executable, "-P", "-m", "carpool.launcher", "--stay"]
         command += ["--config", config] if config else []
         command += ["--http", http] if http else []
         os.execve(sys.executable, command, daemon_environment(place.directory))  # noqa: S606 - no shell wanted
@@ -169,7 +169,7 @@ def _start(place: Place, config: str, http: str, deadline: float) -> tuple[int |
     hear, tell = os.pipe()
     try:
         with open(log_fd, "ab") as log:
-            command = [sys.executable, "-m", "carpool.launcher", "--stay", "--ready-fd", str(tell)]
+            command = [sys.executable, "-P", "-m", "carpool.launcher", "--stay", "--ready-fd", str(tell)]
             process = subprocess.Popen(
                 [*command, *(["--config", config] if config else []), *(["--http", http] if http else [])],
                 stdin=subprocess.DEVNULL,

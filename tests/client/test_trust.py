@@ -45,6 +45,8 @@ def test_what_is_shown_is_what_would_run_and_where(house: House) -> None:
         "d": {"command": "make", "disabled": True},
         "e": {"command": "make", "args": ["${TOKEN}", "${workspace}"], "env": {"X": "${KEY:-none}"}},
         "f": {"url": "https://elsewhere.test", "headers": {"X-Key": "${SECRET}"}},
+        "g": {"command": "make", "tools_prefix": "github"},
+        "h": {"command": "make", "tools_prefix": ""},
     }
     file = project(house, json.dumps({"mcpServers": servers}))
     _, said = house.answered("n", "trust", str(file.parent))
@@ -52,6 +54,9 @@ def test_what_is_shown_is_what_would_run_and_where(house: House) -> None:
     assert "runs in" not in said.replace("b runs in", "")
     assert "e is given your KEY, TOKEN" in said
     assert "f is given your SECRET" in said
+    assert "g has its tools called github…" in said
+    assert "h has its tools called as it likes, without its name" in said
+    assert "has its tools" not in said.replace("g has its tools", "").replace("h has its tools", "")
     assert "c       make '(disabled)'" in said
     assert "d       make (disabled)" in said
 
@@ -122,6 +127,7 @@ def test_without_a_terminal_nothing_is_trusted_unless_said(house: House) -> None
             "env": [],
             "uses": [],
             "cwd": "${workspace}",
+            "prefix": None,
             "disabled": False,
         }
     ]

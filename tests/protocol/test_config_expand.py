@@ -81,6 +81,8 @@ def test_the_daemon_keeps_what_describes_person_and_machine_and_no_token() -> No
         "XDG_SESSION_ID": "3", "LC_TERMINAL": "x", "PATHX": "x", "CARPOOL_INSTANCE": "x", "LANG": "a\udc80",
     }  # fmt: skip
     assert scrub(environ) == dict(list(environ.items())[:8])
+    assert scrub({"PATH": "node_modules/.bin:/usr/bin::.:/bin"}) == {"PATH": "/usr/bin:/bin"}
+    assert scrub({"PATH": "."}) == {}
 
 
 def test_what_differs_between_two_terminals_is_volatile_and_credentials_are_not() -> None:

@@ -67,6 +67,30 @@ def test_each_project_file_shadows_those_after_it(tmp_path: Path) -> None:
         file.unlink()
 
 
+@behaviour("private:places")
+def test_a_file_of_somebody_else_where_everybody_may_put_files_makes_no_workspace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, mine = tmp_path / "shared", tmp_path / "shared" / "mine"
+    (mine / ".git").mkdir(parents=True)
+    (shared / ".carpool").mkdir()
+    for name in (".mcp.json", ".carpool/mcp.json"):
+        (shared / name).write_text("{}")
+    shared.chmod(0o1777)
+    assert find_workspace(str(mine), "/h").file == str(shared / ".carpool/mcp.json")
+    monkeypatch.setattr("carpool_protocol.config.project._our_users", lambda: {os.getuid() + 1})
+    found = find_workspace(str(mine), "/h")
+    assert (found.root, found.file, found.shadowed) == (str(mine), "", ())
+    os.utime(shared / ".mcp.json", (1, 1))
+    assert is_current(found.seen)
+    (mine / ".git").rmdir()
+    (shared / ".git").mkdir()
+    found = find_workspace(str(mine), "/h")
+    assert (found.root, is_current(found.seen)) == (str(mine), True)
+    shared.chmod(0o755)
+    assert find_workspace(str(mine), "/h").root == str(shared)
+
+
 @pytest.mark.parametrize("cwd", ["", "relative", "/no/\0/such", "/no/such/directory"])
 def test_a_directory_that_cannot_be_searched_has_no_project(cwd: str) -> None:
     assert find_workspace(cwd, "/h").file == ""

@@ -135,12 +135,16 @@ _LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
 
 
 def scrub(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a daemon keeps of the environment it was started in. Values that are not UTF-8 are left out."""
-    return {
+    """What a daemon keeps of the environment it was started in. Values that are not UTF-8 are left out, and
+    what is relative in its PATH: each server would take that for something in its own directory.
+    """
+    kept = {
         name: value
         for name, value in environ.items()
         if _KEPT.match(name) and not is_volatile(name) and is_usable(name) and is_usable(value)
     }
+    path = ":".join(each for each in kept.pop("PATH", "").split(":") if each.startswith("/"))
+    return {**kept, "PATH": path} if path else kept
 
 
 def of_caller(environ: Mapping[str, str]) -> dict[str, str]:

@@ -103,7 +103,8 @@ never share an instance.
 _ENVIRONMENT = """\
 ## The environment of a server
 
-A configured server gets its `env` and what the daemon keeps of the environment it was started in:
+A configured server gets its `env` and what the daemon keeps of the environment it was started in
+(of `PATH` what is absolute):
 """
 
 _VOLATILE = """\

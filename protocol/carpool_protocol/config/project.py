@@ -3,7 +3,8 @@
 Owns the search (rule 19): the workspace is the nearest parent with a project file, else the root of the
 workspace that the user's file names, else the git root, else the directory itself. The search ends at such a
 root, and before home, which is nobody's project. In one directory `.carpool/mcp.json` shadows `.mcp.json`
-shadows `opencode.json` shadows the rest. Asks the file system for names only.
+shadows `opencode.json` shadows the rest. Where everybody may put files only ours count: somebody else's would
+make all that lies below one workspace, trusted or not. Asks the file system for names, owners and modes only.
 
 Knows nothing of: what a project file says, trust.
 """
@@ -54,14 +55,15 @@ def find_workspace(cwd: str, home: str, within: str = "") -> Workspace:
     at = start = os.path.normpath(cwd)
     while (identity := _identity(at)) is None or identity != end:
         paths = [os.path.join(at, each) for each in PROJECT_FILES]
-        seen |= {path: stamp(path) for path in paths}
-        found = [path for path in paths if os.path.isfile(path)]
+        # What does not count is not watched: its owner could have us read everything again all the time.
+        seen |= {path: stamp(path) for path in paths if not os.path.lexists(path) or _counts(at, path)}
+        found = [path for path in paths if os.path.isfile(path) and _counts(at, path)]
         if found:
             return Workspace(at, found[0], tuple(found[1:]), seen)
         mark = os.path.join(at, ".git")
-        if not git and os.path.exists(mark):
+        if not git and os.path.exists(mark) and _counts(at, mark):
             git = at
-        elif not git:
+        elif not git and not os.path.lexists(mark):
             seen[mark] = None
         above = os.path.dirname(at)
         if at in {above, within} or (last is not None and identity == last):
@@ -89,6 +91,20 @@ def named_at(cwd: str, roots: Mapping[str, str]) -> str:
         if above == at:
             return ""
         at = above
+
+
+def _counts(directory: str, path: str) -> bool:
+    """Whether it is ours or root's, or stands where not everybody may put files, as into /tmp."""
+    first = os.path.relpath(path, directory).split("/")[0]
+    try:
+        anybody = os.stat(directory).st_mode & 0o002
+        return not anybody or os.lstat(os.path.join(directory, first)).st_uid in _our_users()
+    except OSError:
+        return False
+
+
+def _our_users() -> set[int]:
+    return {0, os.getuid()}
 
 
 def _identity(directory: str) -> tuple[int, int] | None:

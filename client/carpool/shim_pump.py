@@ -149,6 +149,8 @@ class Pump:
     # --- agent to broker ---
 
     def _read_agent(self) -> None:
+        if self._up:
+            return  # a line of ours, said in this very round, has not passed: it is not listened to now
         try:
             data = os.read(self._stdin, _READ_BYTES)
         except BlockingIOError:

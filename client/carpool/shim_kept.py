@@ -59,14 +59,18 @@ class Kept:
         """The agent has said this."""
         if not self.is_full:
             self.fresh += data
-            self._weigh(len(data))
+            self._size_bytes += len(data)
+            if self._size_bytes > KEEP_BYTES:
+                self._give_up()
 
     def passed(self, lines: bytes) -> None:
         """Lines of the broker that are for the agent."""
         self.has_told = True
         if not self.is_full:
             self.heard += lines
-            self._weigh(len(lines))
+            self._size_bytes += len(lines)
+            if self._size_bytes > KEEP_BYTES:
+                self._give_up()
 
     def greeted(self, attached: bytes) -> None:
         """The broker's first line."""
@@ -124,11 +128,6 @@ class Kept:
         self.down = 0
         self.asks = asks
         self.has_told = False
-
-    def _weigh(self, size_bytes: int) -> None:
-        self._size_bytes += size_bytes
-        if self._size_bytes > KEEP_BYTES:
-            self._give_up()
 
     def _give_up(self) -> None:
         self.is_full = True

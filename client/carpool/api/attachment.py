@@ -67,6 +67,10 @@ class Attachment:
             self._greeted = True
             if self._greet(whole[0]):
                 del whole[0]
+        if data.find(OURS) < 0 and not (whole and whole[0].startswith(OURS)):  # most often
+            if whole:
+                self._kept.passed(b"\n".join([*whole, b""]))
+            return whole
         for_agent: list[bytes] = []
         for line in whole:
             if line.startswith(OURS):

@@ -72,9 +72,14 @@ class Carrier:
             if self._attachment.out:
                 self._kick.set()
 
+    @property
+    def has_room(self) -> bool:
+        """A broker is there, and it reads."""
+        return self._socket is not None and len(self._attachment.out) <= OUT_BYTES
+
     async def room(self) -> None:
         """Wait while no broker is there, or while it does not read."""
-        while self.ended is None and (self._socket is None or len(self._attachment.out) > OUT_BYTES):
+        while self.ended is None and not self.has_room:
             await self._room.wait()
 
     def close(self) -> None:

@@ -154,7 +154,7 @@ class Carpool:
         configuration hold. `on_progress(progress)` gets each `Progress`, in the task that calls. `flat`: give
         `{"success", "output"}` with the result as one text.
         """
-        if not (arguments is None or isinstance(arguments, Mapping)):
+        if not (arguments is None or isinstance(arguments, (dict, Mapping))):  # a dict is told in no time
             raise TypeError(f"arguments are a mapping of names and values, not {type(arguments).__name__}")
         said = dict(arguments or {})
         if isinstance(name, str):

@@ -57,8 +57,8 @@ class _Pending:
 
     __slots__ = ("answer", "event", "news", "was_sent")
 
-    def __init__(self) -> None:
-        self.event = anyio.Event()
+    def __init__(self, event: anyio.Event) -> None:
+        self.event = event
         self.answer: Result | ErrorAnswer | CarpoolError | None = None
         self.news: deque[Json] | None = None
         self.was_sent = False
@@ -78,6 +78,7 @@ class Session:
         self._asks: dict[RawJson, anyio.CancelScope] = {}
         self._news: deque[tuple[str, Json]] = deque(maxlen=MOST_NEWS)
         self._told = anyio.Event()
+        self._new_event: type[anyio.Event] = anyio.Event
         self._tasks: anyio.abc.TaskGroup
 
     @property
@@ -87,6 +88,9 @@ class Session:
 
     async def __aenter__(self) -> "Session":
         await self._carrier.open()
+        self._new_event = type(
+            anyio.Event()
+        )  # to look for the one of this event loop takes longer than to make it
         self._tasks = anyio.create_task_group()
         try:
             await self._tasks.__aenter__()
@@ -112,11 +116,14 @@ class Session:
         `timeout_s`: how long to wait at most; without it carpool's own limits hold (docs/settings.md).
         `on_progress` gets each `Progress`.
         """
-        pending = _Pending()
+        pending = _Pending(self._new_event())
         with nullcontext() if timeout_s is None else anyio.move_on_after(timeout_s):
             if method in CALLS and not _answering.get():
-                async with self._turns:
+                await self._turns.acquire()
+                try:
                     await self._exchange(pending, method, params, on_progress)
+                finally:
+                    self._turns.release()
             else:
                 await self._exchange(pending, method, params, on_progress)
         answer = pending.answer
@@ -131,7 +138,8 @@ class Session:
 
     async def _exchange(self, pending: _Pending, method: str, params: Json, on_progress: Tell | None) -> None:
         """Say it and wait; the answer is in `pending` then."""
-        await self._carrier.room()
+        if not self._carrier.has_room:
+            await self._carrier.room()
         if self._carrier.ended is not None:
             raise _again(self._carrier.ended)
         self._last += 1
@@ -167,7 +175,7 @@ class Session:
                 return
             await pending.event.wait()
             if pending.answer is None:
-                pending.event = anyio.Event()
+                pending.event = self._new_event()
 
     # --- what comes ------------------------------------------------------------------------------------
 

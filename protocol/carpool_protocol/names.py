@@ -28,6 +28,7 @@ MAX_SEPARATOR_CHARS = 8
 
 _LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ILLEGAL_CHAR = re.compile(r"[^A-Za-z0-9_-]")
+_ILLEGAL_CHARS = re.compile(r"[^A-Za-z0-9_-]+")
 _SERVER_NAME = re.compile(r"[A-Za-z0-9-]+(_[A-Za-z0-9-]+)*")
 
 _HASH_CHARS = 8
@@ -59,6 +60,13 @@ def check_server_name(name: str, what: str = "server") -> str | None:
             )
         return f"The {what} name {name!a} may hold only A-Z, a-z, 0-9, hyphen and single underscores."
     return None
+
+
+def safe_server_name(name: str) -> str:
+    """The nearest name that a server may have."""
+    plain = re.sub(r"_{2,}", "_", _ILLEGAL_CHARS.sub("-", name)).strip("_-")
+    plain = plain[:MAX_SERVER_NAME_CHARS].strip("_-")
+    return plain if plain and check_server_name(plain) is None else "server"
 
 
 def check_separator(separator: str) -> str | None:

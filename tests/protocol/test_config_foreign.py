@@ -264,11 +264,44 @@ def test_a_server_that_cannot_be_read_harms_no_other(entry: Any, where: str, wha
     assert what in why
 
 
-def test_a_name_that_cannot_be_one_is_passed_over_with_a_warning() -> None:
-    loaded = load({"mcpServers": {"my server": {"command": "x"}, "ok": {"command": "x"}}}, ".mcp.json")
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("my server", "my-server"),
+        ("io.github.upstash/context7", "io-github-upstash-context7"),
+        ("@21st-dev/magic", "21st-dev-magic"),
+        ("ui_", "ui"),
+        ("a__b", "a_b"),
+        ("搜索", "server"),
+        ("x" * 50, "x" * 40),
+    ],
+)
+def test_a_server_whose_name_cannot_be_one_here_goes_by_the_nearest_one(theirs: str, ours: str) -> None:
+    loaded = load({"mcpServers": {theirs: {"command": "x"}, "ok": {"command": "x"}}}, ".mcp.json")
     assert loaded.config is not None
-    assert (list(loaded.config.servers), loaded.config.unusable) == (["ok"], {})
-    assert "may hold only" in loaded.warnings[0].text
+    server = loaded.config.servers[ServerName(ours)]
+    assert (list(loaded.config.servers), server.under) == ([ours, "ok"], ("mcpServers", theirs))
+    (warning,) = loaded.warnings
+    assert warning.line == 3
+    assert warning.text.endswith(f"Here it is called {ours}.")
+
+
+def test_no_server_takes_the_name_of_another_one_by_being_renamed() -> None:
+    servers = {name: {"command": name} for name in ("my server", "my-server", "my.server")}
+    loaded = load({"mcpServers": servers}, ".mcp.json")
+    assert loaded.config is not None
+    assert [each.command for each in loaded.config.servers.values()] == ["my-server"]
+    assert [each.text.endswith("is another server's.") for each in loaded.warnings] == [True, True]
+
+
+def test_what_is_wrong_with_a_renamed_server_is_said_under_its_new_name() -> None:
+    config = good({"mcpServers": {"my server": {"command": 5}, "ok": {"command": "x"}}}, ".mcp.json")
+    assert 'mcpServers."my server".command: must be text' in config.unusable[ServerName("my-server")]
+
+
+def test_a_file_of_ours_is_told_that_a_name_cannot_be_one() -> None:
+    loaded = load({"servers": {"my server": {"command": "x"}}}, "carpool.json")
+    assert "may hold only" in loaded.problems[0].text
 
 
 @pytest.mark.parametrize(

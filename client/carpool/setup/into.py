@@ -8,11 +8,11 @@ Pure. Knows nothing of: where a server comes from.
 import posixpath
 
 from carpool.setup.model import Change, KeyPath, Own, Role
-from carpool.setup.take import safe_name
 from carpool_protocol.config.edit import put, value_at
 from carpool_protocol.config.jsonc import JsonValue, parse
 from carpool_protocol.config.named import WORKSPACES
 from carpool_protocol.config.shape import SERVERS
+from carpool_protocol.names import safe_server_name
 
 State = tuple[str, tuple[KeyPath, ...]]
 
@@ -40,7 +40,7 @@ class Into:
             said = each.get("root") if isinstance(each, dict) else None
             if isinstance(said, str) and _absolute(said, home) == posixpath.normpath(root):
                 return (WORKSPACES, name)
-        name = _free(safe_name(posixpath.basename(posixpath.normpath(root))), held.keys())
+        name = _free(safe_server_name(posixpath.basename(posixpath.normpath(root))), held.keys())
         self.set((WORKSPACES, name), {"root": root, SERVERS: {}})
         return (WORKSPACES, name)
 

@@ -23,7 +23,7 @@ from carpool_protocol.config.jsonc import JsonValue
 from carpool_protocol.config.problems import ConfigProblem, shorten
 from carpool_protocol.config.shape import SERVERS, read_config
 from carpool_protocol.ids import ServerName
-from carpool_protocol.names import check_server_name
+from carpool_protocol.names import check_server_name, safe_server_name
 
 _HOLDERS: Final = {"plain": "mcpServers", "codex": "mcpServers", "vscode": "servers", "opencode": "mcp"}
 _FIRST: Final = ("command", "args", "url", "transport", "headers", "env", "cwd")
@@ -81,7 +81,7 @@ def take(
         return Stays("it is no object")
     if is_own_entry(entry):
         return None
-    ours = name if check_server_name(name) is None else safe_name(name)
+    ours = name if check_server_name(name) is None else safe_server_name(name)
     if (own := _PROGRAMS_OWN.search(json.dumps(entry))) is not None:
         return Stays(f"only the program can fill in ${{{own[1]}…}}")
     read = _read(client, ours, entry)
@@ -164,12 +164,6 @@ def _worded(problem: ConfigProblem) -> str:
 def _place(key: str) -> int:
     """Where people look for a key: what is run comes first."""
     return _FIRST.index(key) if key in _FIRST else len(_FIRST)
-
-
-def safe_name(name: str) -> str:
-    """The nearest name that a server may have."""
-    plain = re.sub(r"_{2,}", "_", _ILLEGAL.sub("-", name)).strip("_-")[:40].strip("_-")
-    return plain if plain and check_server_name(plain) is None else "server"
 
 
 def _checked(server: str, variable: Callable[[str, str], str]) -> Callable[[str, str], str]:

@@ -22,7 +22,8 @@ What other MCP programs have written is read as it is. The shape is told from th
 it is from its path. Our own files (any path that is not in the second table) may use every shape, and are
 strict: a key that nobody knows is an error. In another program's file it gets one warning, our own keys
 ([settings.md](settings.md)) work beside the program's, and a server that cannot be read or run is
-`misconfigured` while the others run.
+`misconfigured` while the others run. One whose name carpool does not take goes by the nearest name that it
+does (`my.server` by `my-server`), with a warning.
 """
 
 _AFTER = """\

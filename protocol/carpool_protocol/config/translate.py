@@ -25,6 +25,7 @@ from carpool_protocol.config.foreign import (
 from carpool_protocol.config.foreign_values import rewritten, texts, words
 from carpool_protocol.config.jsonc import JsonValue
 from carpool_protocol.config.problems import ConfigProblem, KeyPath, render_path, shorten
+from carpool_protocol.names import check_server_name, safe_server_name
 
 SERVERS: Final = "mcpServers"
 _UNLIMITED: Final = 1_000_000
@@ -104,19 +105,38 @@ class _Translation:
             held = held[key]
         self.spell((SERVERS,), path)
         servers: dict[str, JsonValue] = {}
-        for name, at, entry in self.entries(held, path):
+        first: dict[str, KeyPath] = {}
+        entries = list(self.entries(held, path))
+        taken = {name for name, _, _ in entries}
+        for name, at, entry in entries:
             if self.program is not None and is_own_entry(entry):
                 continue  # it is how that program reaches us
-            ours: KeyPath = (SERVERS, name)
-            if name in servers:
-                why = f"the name is used twice, also on line {self.lines[ours]}; give one another name"
+            if name in first:
+                why = f"the name is used twice, also on line {self.before[first[name]]}; give one another name"
                 self.problem(at, why)
                 continue
-            self.spell(ours, at)
-            servers[name] = _Entry(self, name, at, entry).run() if isinstance(entry, dict) else entry
+            first[name] = at
+            if (called := self.called(name, at, taken)) is not None:
+                self.spell((SERVERS, called), at)
+                read = _Entry(self, called, at, entry).run() if isinstance(entry, dict) else entry
+                servers[called] = read
         if isinstance(held, dict | list):
             self.out[SERVERS] = servers
         return Translated(self.out, self.lines, self.spelled, self.problems, self.warnings, self.unusable)
+
+    def called(self, name: str, at: KeyPath, taken: set[str]) -> str | None:
+        """What a server is called here; None: it cannot be. Other programs take names that ours may not have:
+        those go by the nearest one. A file of ours is told what is wrong with it. `taken`: names of others.
+        """
+        if self.program is None or (why := check_server_name(name)) is None:
+            return name
+        called = safe_server_name(name)
+        if called in taken:
+            self.warn(at, f"name {name}", f"{why} {called}, the nearest name, is another server's.")
+            return None
+        taken.add(called)
+        self.warn(at, f"name {name}", f"{why} Here it is called {called}.")
+        return called
 
     def beside(self, path: KeyPath, held: dict[str, JsonValue], holder: str) -> None:
         """Keys next to the servers: settings of the program, ours in a file of ours, or nobody's."""

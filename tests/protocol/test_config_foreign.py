@@ -228,6 +228,34 @@ def test_a_name_used_twice_is_an_error(file: str, text: str, problem: str) -> No
     assert [each.render() for each in loaded.problems] == [problem]
 
 
+def test_variables_of_gemini_cli_need_no_braces() -> None:
+    entry = {"command": "$HOME/bin/x", "env": {"A": "$DB_URL", "B": "${KEY}", "C": "$5 $"}}
+    server = only(good({"mcpServers": {"a": entry}}, ".gemini/settings.json"))
+    assert told(server) == ("${HOME}/bin/x", (), {"A": "${DB_URL}", "B": "${KEY}", "C": "$5 $"})
+    elsewhere = only(good({"mcpServers": {"a": {"command": "$HOME/bin/x"}}}, ".mcp.json"))
+    assert elsewhere.command == "$HOME/bin/x"
+
+
+@pytest.mark.parametrize(
+    ("file", "document"),
+    [
+        (
+            "opencode.json",
+            {"mcp": {"a": {"type": "remote", "url": "https://x", "headers": {"K": "{file:~/.key}"}}}},
+        ),
+        ("opencode.json", {"mcp": {"a": {"type": "local", "command": ["x", "--key={file:key}"]}}}),
+        (
+            "mcp_config.json",
+            {"mcpServers": {"a": {"serverUrl": "https://x", "headers": {"K": "${file:~/.key}"}}}},
+        ),
+    ],
+)
+def test_a_value_from_a_file_is_not_passed_on_as_it_is_written(file: str, document: Any) -> None:
+    config = good(document, file)
+    assert not config.servers
+    assert "{file:…}" in config.unusable[ServerName("a")]
+
+
 def test_a_key_nobody_knows_gets_one_warning_for_all_servers() -> None:
     servers = {name: {"command": "x", "sparkle": 1} for name in ("a", "b")}
     loaded = load({"mcpServers": servers, "glitter": True}, ".mcp.json")

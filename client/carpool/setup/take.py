@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from carpool.setup.clients import CLAUDE_CODE, GEMINI, Client
+from carpool.setup.clients import CLAUDE_CODE, Client
 from carpool.setup.secrets import is_secret_name, without_secrets
 from carpool_protocol.config.expand import is_usable
 from carpool_protocol.config.foreign import is_own_entry
@@ -33,7 +33,6 @@ _PROGRAMS_OWN = re.compile(
     r"|execPath|defaultBuildTask)"
 )
 """Variables of VS Code and its kin that have no equal here."""
-_DOLLAR = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _PLACE = re.compile(r"^[^:]*:[0-9]+: (?:(?:mcpServers|servers|mcp)\.[^ ]+: )?")
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_-]+")
 _RELATIVE = re.compile(r"(?:\.{1,2}|\.{1,2}/.*|[\w.-]+/[\w./-]*\.(?:py|js|mjs|cjs|ts|sh|rb|jar))")
@@ -188,26 +187,12 @@ def _is_relative(server: Mapping[str, JsonValue]) -> bool:
 
 
 def _in_our_spelling(client: Client, entry: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """What the tables do not know: variables of Gemini CLI, keys of Codex."""
+    """What the tables do not know: keys of Codex."""
     if client.form == "codex":
         return _of_codex(entry)
-    if client is GEMINI:
-        return {key: _braced(value) for key, value in entry.items()}
     if client is CLAUDE_CODE and entry.get("type") == "streamable-http":
         return {**entry, "type": "http"}
     return entry
-
-
-def _braced(value: JsonValue) -> JsonValue:
-    match value:
-        case str():
-            return _DOLLAR.sub(r"${\1}", value)
-        case list():
-            return [_braced(each) for each in value]
-        case dict():
-            return {key: _braced(inner) for key, inner in value.items()}
-        case _:
-            return value
 
 
 _CODEX: Final = {

@@ -25,7 +25,9 @@ PLACES: Final = frozenset({"workspace", "cwd"})
 
 _OPENING = re.compile(r"\$\$\{|\$\{")
 _INSIDE = re.compile(r"([^}:]*+)(:-((?:(?!\$\{)[^}])*+))?\}")
-_FOREIGN = re.compile(r"(env|input):")
+_OTHERS: Final = frozenset({"env", "input", "file", "command", "config", "workspaceFolder"})
+"""`${env:VAR}` of VS Code, `${file:PATH}` of Windsurf."""
+_FOREIGN = re.compile(rf"({'|'.join(sorted(_OTHERS))}):")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHOWN_CHARACTERS = 64
 
@@ -134,7 +136,7 @@ def is_usable(text: str) -> bool:
 
 def _why_bad(name: str) -> str:
     escape = "to write ${ itself, write $${"
-    if name in {"env", "input"}:  # `${env:VAR}` of VS Code
+    if name in _OTHERS:
         return f"${{{name}:…}} is another program's spelling; write ${{VAR}}"
     if not name or len(name) > _SHOWN_CHARACTERS:
         return f"a ${{ is not closed or holds no name; write ${{VAR}} or ${{VAR:-default}} ({escape})"

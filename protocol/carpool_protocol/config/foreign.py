@@ -155,6 +155,8 @@ class Program(Struct, frozen=True):
     """Of `timeout`, where the shape does not say it."""
     holds_more: bool = False
     """The file is the program's settings as a whole."""
+    dollars: bool = False
+    """`$VAR` is a variable, too."""
 
 
 PROGRAMS: Final[tuple[Program, ...]] = (
@@ -165,7 +167,7 @@ PROGRAMS: Final[tuple[Program, ...]] = (
     Program("Windsurf", "mcp_config.json"),
     Program("VS Code", ".vscode/mcp.json"),
     Program("VS Code", ".vscode/settings.json", holds_more=True),
-    Program("Gemini CLI", ".gemini/settings.json", "ms", holds_more=True),
+    Program("Gemini CLI", ".gemini/settings.json", "ms", holds_more=True, dollars=True),
     Program("Kiro", ".kiro/settings/mcp.json", "ms"),
     Program("Cline", "cline_mcp_settings.json", "s"),
     Program("Roo Code", ".roo/mcp.json", "s"),

@@ -13,6 +13,7 @@ from typing import Final
 from carpool_protocol.config.jsonc import JsonValue
 
 _ENV: Final = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+_DOLLAR: Final = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _BRACES: Final = re.compile(r"\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 _PLACES: Final = {
     "${workspaceFolder}": "${workspace}",
@@ -24,21 +25,36 @@ _PLACES: Final = {
 """Predefined variables of VS Code and its kin."""
 
 
-def rewritten(value: JsonValue, *, braces: bool) -> JsonValue:
-    """With the program's spelling of variables in ours. `braces`: see `foreign.Shape`."""
+def rewritten(value: JsonValue, *, braces: bool, dollars: bool = False) -> JsonValue:
+    """With the program's spelling of variables in ours. `braces`: see `foreign.Shape`, `dollars`: see
+    `foreign.Program`.
+    """
     match value:
         case str() if braces:
             return _BRACES.sub(r"${\1}", value.replace("${", "$${"))
         case str():
             for theirs, ours in _PLACES.items():
                 value = value.replace(theirs, ours)
-            return _ENV.sub(r"${\1}", value)
+            return (_DOLLAR if dollars else _ENV).sub(r"${\1}", value)
         case list():
-            return [rewritten(each, braces=braces) for each in value]
+            return [rewritten(each, braces=braces, dollars=dollars) for each in value]
         case dict():
-            return {key: rewritten(inner, braces=braces) for key, inner in value.items()}
+            return {key: rewritten(inner, braces=braces, dollars=dollars) for key, inner in value.items()}
         case _:
             return value
+
+
+def names_a_file(value: JsonValue) -> bool:
+    """Whether a text in it is to be filled in from a file, as opencode writes that."""
+    match value:
+        case str():
+            return "{file:" in value
+        case list():
+            return any(map(names_a_file, value))
+        case dict():
+            return any(map(names_a_file, value.values()))
+        case _:
+            return False
 
 
 def texts(value: JsonValue) -> JsonValue:

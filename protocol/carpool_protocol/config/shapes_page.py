@@ -30,8 +30,9 @@ _AFTER = """\
 Servers with a URL are reached as [remote.md](remote.md) says. A `type` of `ws` is `misconfigured`.
 
 `${env:VAR}` becomes `${VAR}`, `${workspaceFolder}` becomes `${workspace}`, `${userHome}` becomes `${HOME}`.
-In files of opencode `{env:VAR}` becomes `${VAR}`, and `${` is text. `${input:…}` has no equal here: that
-server is `misconfigured`. An entry that runs `carpool connect` or `carpool run` is how that program reaches
+In settings of Gemini CLI `$VAR` becomes `${VAR}`, in files of opencode `{env:VAR}`, and `${` is text there.
+`${input:…}` and files for single values (`${file:…}`, `{file:…}`) have no equal here: such a server is
+`misconfigured`. An entry that runs `carpool connect` or `carpool run` is how that program reaches
 carpool, and no server.
 """
 

@@ -22,7 +22,7 @@ from carpool_protocol.config.foreign import (
     Way,
     is_own_entry,
 )
-from carpool_protocol.config.foreign_values import rewritten, texts, words
+from carpool_protocol.config.foreign_values import names_a_file, rewritten, texts, words
 from carpool_protocol.config.jsonc import JsonValue
 from carpool_protocol.config.problems import ConfigProblem, KeyPath, render_path, shorten
 from carpool_protocol.names import check_server_name, safe_server_name
@@ -112,7 +112,9 @@ class _Translation:
             if self.program is not None and is_own_entry(entry):
                 continue  # it is how that program reaches us
             if name in first:
-                why = f"the name is used twice, also on line {self.before[first[name]]}; give one another name"
+                why = (
+                    f"the name is used twice, also on line {self.before[first[name]]}; give one another name"
+                )
                 self.problem(at, why)
                 continue
             first[name] = at
@@ -214,6 +216,10 @@ class _Entry:
         """The server in our keys."""
         for key, value in self.entry.items():
             way = self.ways.get(key)
+            if self.file.shape.braces and names_a_file(value):
+                self.refuse(
+                    (*self.at, key), "`{file:…}` is a file that carpool does not read; write `{env:VAR}`"
+                )
             if way is not None:
                 self.turn(key, way, value)
             elif key in self.file.ours or self.file.program is None:  # a file of ours is strict
@@ -346,7 +352,9 @@ class _Entry:
             self.put("args", self.rewritten(self.entry["args"]), (*self.at, "args"))
 
     def rewritten(self, value: JsonValue) -> JsonValue:
-        return rewritten(value, braces=self.file.shape.braces)
+        program = self.file.program
+        dollars = program is not None and program.dollars
+        return rewritten(value, braces=self.file.shape.braces, dollars=dollars)
 
     def put(self, key: str, value: JsonValue, there: KeyPath, *, keep: bool = False) -> None:
         """Set one of our keys. `keep`: unless it is set already."""

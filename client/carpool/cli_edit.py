@@ -32,6 +32,10 @@ from carpool_protocol.ids import ServerName
 from carpool_protocol.names import check_server_name
 
 _EMPTY = "{}\n"
+_WRITABLE = 0o222
+"""By anybody: who has taken this from a file means programs, too. In its place another could be put all the
+same, where the directory may be written.
+"""
 
 config_option = click.option("--config", "file", help="This file, not your own carpool.json.")
 
@@ -187,6 +191,8 @@ def _changed(file: str, edit: Callable[[str], str], *, project: bool) -> bool:
         if after == text:
             return False
         _sound(after, file, project=project)
+        if path.exists() and not (path.stat().st_mode & _WRITABLE and os.access(path, os.W_OK)):
+            raise CannotEditError("it is read-only")  # noqa: TRY301 - said below, as all that stands in the way
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         mode = stat.S_IMODE(path.stat().st_mode) if project else None
         private_files.replace(str(path), after.encode())

@@ -165,6 +165,16 @@ def test_a_file_that_is_a_link_stays_one(house: House) -> None:
     assert json.loads(kept.read_text()) == {"mcpServers": {"a": {"command": "x"}}}
 
 
+@pytest.mark.parametrize("words", [("add", "b", "--", "x"), ("remove", "a"), ("disable", "a", "--save")])
+def test_a_file_that_is_read_only_is_not_replaced(house: House, words: tuple[str, ...]) -> None:
+    file = written(house, '{"mcpServers": {"a": {"command": "x"}}}')
+    file.chmod(0o444)
+    before = file.stat().st_ino
+    done = house.run(*words)
+    assert (done.returncode, done.stderr) == (1, f"carpool: {file} is for you to edit: it is read-only\n")
+    assert (file.stat().st_ino, file.stat().st_mode & 0o777) == (before, 0o444)
+
+
 @pytest.mark.parametrize(
     ("text", "words", "code", "why"),
     [

@@ -3,7 +3,9 @@
 import re
 from pathlib import Path
 
-from carpool.cli import VERBS
+import click
+
+from carpool.cli import VERBS, verbs
 from carpool_protocol.errors_page import page
 from carpool_protocol.ids import ServerName
 from carpool_protocol.names import Resolved, Resolver, qualify, qualify_all
@@ -21,6 +23,21 @@ def test_the_page_of_errors_names_only_commands_that_exist() -> None:
     named = set(re.findall(r"`carpool ([a-z]+)", page()))
     assert "logs" in named
     assert named <= set(VERBS)
+
+
+def test_every_verb_with_json_is_on_the_page_of_json() -> None:
+    text = (DOCS / "json.md").read_text(encoding="utf-8")
+    said = {verb for found in re.findall(r"`carpool ([a-z|]+)[^`]*`", text) for verb in found.split("|")}
+    assert isinstance(verbs, click.Group)
+    context = click.Context(verbs)
+    commands = {verb: verbs.get_command(context, verb) for verb in VERBS}
+    reading = {
+        verb
+        for verb, command in commands.items()
+        if command is not None and any("--json" in each.opts for each in command.params)
+    }
+    assert len(reading) > 20
+    assert not reading - said
 
 
 def test_every_spelling_that_the_page_of_names_promises_resolves() -> None:

@@ -18,6 +18,7 @@ from carpool.launcher import DRAINED_S, RESTART, STOP_S
 from carpool.remains import CLEAR_S
 from carpool.up import Place, bring_up
 from carpool_protocol import paths
+from carpool_protocol.config.load import find_config_file, home_of, load_layer
 
 DOWN_S = STOP_S + CLEAR_S + 5
 """The launcher's own patience, and a little."""
@@ -72,6 +73,7 @@ def restart(servers: tuple[str, ...], everything: bool, as_json: bool) -> None:
         return
     place = the_place()
     held = lock.holder(place.directory)
+    _refuse_broken(held.config if held else "")
     end_daemon(place, DRAINED_S + DOWN_S, RESTART)
     # The same configuration as before.
     code, text = bring_up(place, held.config if held else "", http=held.http if held else None)
@@ -100,6 +102,14 @@ def reload(as_json: bool) -> None:
         click.echo("reloaded" if answer.get("ok") else "refused; the last good configuration stays in force")
     if not answer.get("ok"):
         raise click.exceptions.Exit(EXIT_USAGE)
+
+
+def _refuse_broken(config: str) -> None:
+    """One that runs may serve with its last good configuration; the next one would not start at all."""
+    loaded = load_layer(find_config_file(os.environ, config or None), home_of(os.environ)).loaded
+    if loaded.config is None:
+        said = "\n".join(each.render() for each in loaded.problems)
+        fail(f"nothing is restarted, because carpool would not start again:\n{said}", EXIT_USAGE)
 
 
 def end_daemon(place: Place, timeout_s: float, number: signal.Signals = signal.SIGTERM) -> bool:

@@ -269,12 +269,28 @@ def test_ctrl_c_ends_a_foreground_launcher_in_order(house: House) -> None:
 
 
 def test_restart_all_replaces_everything_and_keeps_the_configuration(house: House) -> None:
-    house.run("up", "--detach", "--config", "/etc/some.json")
+    file = house.base / "some.json"
+    file.write_text("{}")
+    house.run("up", "--detach", "--config", str(file))
     first = house.launcher
     done = house.run("restart", "--all")
     assert done.returncode == 0
     assert house.launcher not in {0, first}
-    assert house.text("lives-broker").count('"--config": "/etc/some.json"') == 2
+    assert house.text("lives-broker").count(f'"--config": "{file}"') == 2
+
+
+def test_restart_all_ends_nothing_that_could_not_start_again(house: House) -> None:
+    file = house.base / "some.json"
+    file.write_text("{}")
+    house.run("up", "--detach", "--config", str(file))
+    first = house.launcher
+    file.write_text("{")
+    done = house.run("restart", "--all")
+    assert (done.returncode, house.launcher) == (2, first)
+    assert done.stderr == (
+        "carpool: nothing is restarted, because carpool would not start again:\n"
+        f"{file}:1: this {{ is not closed: }} is missing\n"
+    )
 
 
 @behaviour("faults:runtime-directory")

@@ -77,6 +77,18 @@ def test_another_programs_file_is_told_in_its_own_key(shape: str) -> None:
         assert config.servers[ServerName("a")].disabled is disabled
 
 
+@behaviour("switch:saved")
+def test_an_entry_that_says_nothing_else_goes_with_the_word_it_was_there_for() -> None:
+    text = """{
+  "mcpServers": { "a": { "command": "x" } },
+  "workspaces": { "w": { "mcpServers": { "a": { "disabled": true } } } }
+}"""
+    on = switch(text, "/c.json", ("workspaces", "w", "mcpServers", "a"), on=True)
+    config = read_config(on, "/c.json").config
+    assert config is not None
+    assert (list(config.servers), config.workspaces["w"].servers) == ([ServerName("a")], {})
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -34,6 +34,8 @@ def switch(text: str, file: str, path: tuple[str, ...], *, on: bool) -> str:
     if not on and not written:
         opposite = shape is OPENCODE
         return put(text, (*path, "enabled" if opposite else _KEY), opposite is False)
+    if on and written and len(written) == len(entry):  # it was there to be without somebody else's
+        return drop(text, path)
     for key in written:
         if ways[key].turn == "opposite":
             wished: bool | None = on

@@ -58,8 +58,9 @@ class Remote(Struct, frozen=True, kw_only=True):
 
     @property
     def authorized(self) -> bool:
-        """A header says who it is, so OAuth is none of ours."""
-        return any(name.lower() == "authorization" for name in self.headers)
+        """A header says who it is, or the URL (`user:password@`), so OAuth is none of ours."""
+        named = any(name.lower() == "authorization" for name in self.headers)
+        return named or "@" in urlsplit(self.url).netloc
 
     def to_environment(self) -> dict[str, str]:
         """The variables that tell the bridge."""

@@ -132,7 +132,7 @@ async def test_a_login_that_comes_to_nothing_says_why(daemon: Make, its: Far) ->
         )
         for name, code, says in (
             ("free", 1, f"{free.host} wants no login: it answers without one"),
-            ("own", 2, "own has an Authorization in its `headers`, which is used instead of a login"),
+            ("own", 2, "own has an Authorization in its `headers` or `url`, which is used instead of a login"),
             ("cmd", 2, "cmd is not reached over a URL, so there is nothing to log in to"),
             ("fra", 2, "there is no server fra here; did you mean far?"),
         ):

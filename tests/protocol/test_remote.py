@@ -124,3 +124,16 @@ def test_values_of_headers_are_printable_ascii(value: str) -> None:
 )
 def test_a_url_is_shown_by_its_host(template: str, shown: str) -> None:
     assert shown_url(template) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "headers", "authorized"),
+    [
+        ("https://user:password@h/mcp", {}, True),
+        ("https://h/mcp?mail=a@b", {}, False),
+        ("https://h/mcp", {"authorization": "Basic x"}, True),
+        ("https://h/mcp", {"X-Key": "x"}, False),
+    ],
+)
+def test_a_url_with_a_user_needs_no_login(url: str, headers: dict[str, str], authorized: bool) -> None:
+    assert Remote(server="s", url=url, headers=headers).authorized == authorized

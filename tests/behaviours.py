@@ -146,6 +146,18 @@ _REMOTE: Final = {
     "remote:failures": Behaviour(
         "rule 17", "Whatever a server over a URL does instead of answering, the call ends honestly."
     ),
+    "remote:redirects": Behaviour(
+        "rule 17", "What is sent to a server goes to its own host only, wherever that redirects to."
+    ),
+    "remote:beside": Behaviour(
+        "design 1", "A server over a URL that is slow to accept one message holds up no other."
+    ),
+    "remote:listening": Behaviour(
+        "issue 6", "The stream on which a server over a URL speaks by itself is opened again until the end."
+    ),
+    "remote:proxy": Behaviour(
+        "design 4", "A proxy of the environment that cannot be used, or refuses, is named as what is wrong."
+    ),
     "remote:killed": Behaviour(
         "issue 6",
         "A server over a URL that is killed in a call costs that call; when it is back, it is greeted anew.",

@@ -16,10 +16,10 @@ import msgspec
 import trio
 from msgspec.structs import replace
 
-from carpool.bridge import words
 from carpool.bridge.bearer import Bearer, LoginError
 from carpool.bridge.card import PATHS, Place, is_well_known, place_in
-from carpool.bridge.honest_client import CONNECT_S, reason
+from carpool.bridge.honest_client import CONNECT_S, bounded
+from carpool.bridge.meaning import unreached
 from carpool.bridge.words import Trouble
 from carpool_protocol.remote import Remote, host_of
 
@@ -63,7 +63,7 @@ async def found(remote: Remote, bearer: Bearer | None) -> Remote:
         except LoginError as error:
             raise NotFoundError(error.trouble) from None
         except (httpx2.RequestError, httpx2.InvalidURL) as error:
-            raise NotFoundError(words.unreachable(host_of(remote.url), reason(error))) from None
+            raise NotFoundError(unreached(remote.url, error)) from None
     return replace(remote, transport=place[0], url=place[1])
 
 
@@ -98,13 +98,9 @@ class _Finding:
         async with self._client.stream("GET", url, headers={"accept": "application/json"}) as response:
             if response.status_code != 200:
                 return None
-            body = b""
-            async for part in response.aiter_bytes():
-                body += part
-                if len(body) > _MAX_DOCUMENT_BYTES:
-                    return None
+            body = await bounded(response, _MAX_DOCUMENT_BYTES)
         try:
-            document: Any = msgspec.json.decode(body)
+            document: Any = msgspec.json.decode(body or b"")
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
             return None
         place = place_in(document, url)

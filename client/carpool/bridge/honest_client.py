@@ -2,43 +2,54 @@
 
 The SDK's transports let a network failure end the whole connection, and a status without a message become
 "an error response". This client stands under them: what fails is answered here, as the server would have
-answered, in the words of `words`. Owns what a status and a failure mean, and when there is no sense in
-going on (`over`): the session is gone, or the server cannot be reached for `RECONNECT_S`. A connection that
-cannot be made is tried again for so long; nothing of the request was sent, so nothing is executed twice.
-Nothing that may have been sent is ever sent again.
+answered, in the words of `words`. Owns when there is no sense in going on (`over`): the session is gone, or
+the server cannot be reached for `RECONNECT_S`. A connection that cannot be made is tried again for so long;
+nothing of the request was sent, so nothing is executed twice. Nothing that may have been sent is ever sent
+again.
 
-Sources: MCP 2025-11-25, basic/transports "Session Management" (404: the session has ended); RFC 9110.
-Knows nothing of: what requests are about, tokens (`bearer`), streams of the SDK.
+The SDK sends one message after the other where it does not wait for an answer: over HTTP+SSE all of them,
+over Streamable HTTP notifications. One that its server is slow to accept would hold up every other agent's,
+so such messages go out beside it.
+
+Knows nothing of: what requests are about, what a status means (`meaning`), tokens (`bearer`), streams of the
+SDK.
 """
 
-import email.utils
-import errno
-import math
-import os
-import socket
-import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, Final
 
 import httpx2
-import msgspec
 import trio
 
 from carpool.bridge import words
 from carpool.bridge.bearer import Bearer, LoginError
+from carpool.bridge.listening import Ending, Listening, keep_alive
+from carpool.bridge.meaning import (
+    answer_in,
+    ends_session,
+    followed,
+    is_rpc_error,
+    moved,
+    of_status,
+    unreached,
+)
 from carpool.bridge.words import Trouble
 from carpool_protocol.ids import RawJson
 from carpool_protocol.remote import Remote, host_of
-from carpool_protocol.wallclock import unix_s
 
 RECONNECT_S: Final = 10.0
+"""So long a server that was there is tried again."""
 ACCEPT_S: Final = 15.0
 """So long a server may take to accept what needs no answer."""
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
-"""So long a server that was there is tried again."""
 CONNECT_S: Final = 10.0
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 2.0
+_IDLE_S: Final = 4.0
+"""So long an idle connection is used again: many servers close theirs after 5 s, and what meets that is
+lost."""
+_MOST_REDIRECTS: Final = 5
 _SESSION: Final = "mcp-session-id"
 _EVENTS: Final = "text/event-stream"
 _JSON: Final = "application/json"
@@ -52,18 +63,24 @@ Say = Callable[[RawJson, bytes], Awaitable[None]]
 class HonestClient(httpx2.AsyncClient):
     """The network as one server is reached over it."""
 
-    def __init__(self, remote: Remote, bearer: Bearer | None, say: Say | None = None) -> None:
-        """`say`: where answers go that the transport does not expect on the POST itself (HTTP+SSE)."""
+    def __init__(
+        self, remote: Remote, bearer: Bearer | None, beside: trio.Nursery, say: Say | None = None
+    ) -> None:
+        """`beside`: where what the SDK need not wait for is sent. `say`: where answers go that the transport
+        does not expect on the POST itself (HTTP+SSE).
+        """
         super().__init__(
             headers={"user-agent": "carpool", **remote.headers},
             auth=bearer,
             timeout=httpx2.Timeout(30.0, connect=CONNECT_S, read=None, pool=None),
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
+            limits=httpx2.Limits(keepalive_expiry=_IDLE_S),
         )
         self._remote = remote
         self._bearer = bearer
+        self._beside = beside
         self._host = host_of(remote.url)
         self._say = say
+        self._listening = Listening()
         self._met = False
         """It has answered something."""
         self._lapsed = trio.Event()
@@ -85,37 +102,92 @@ class HonestClient(httpx2.AsyncClient):
         self, request: httpx2.Request, *, stream: bool = False, auth: Any = None, follow_redirects: Any = None
     ) -> httpx2.Response:
         """The server's response, or one that says what happened."""
-        if request.method == "DELETE" and self.trouble is not None:
-            return httpx2.Response(204, request=request)  # there is no session any more
-        asked = words.request_in(request.content) if request.method == "POST" else None
-        if request.method == "POST" and asked is None:
-            # The SDK sends nothing else meanwhile; of a call it is the supervisor that knows how long.
+        if request.method == "GET":
+            return await self._got(request)
+        if request.method != "POST":
+            return await self._ended(request)
+        head = words.head_of(request.content)
+        asked = head if all(head) else None
+        if asked is None:
+            # Of a call it is the supervisor that knows how long.
             request.extensions = {**request.extensions, "timeout": httpx2.Timeout(ACCEPT_S).as_dict()}
+        # A server may want to know that it is initialized before it hears anything else.
+        if (asked is None or self._say is not None) and head[1] != "notifications/initialized":
+            self._beside.start_soon(self._posted, request, asked)
+            return httpx2.Response(202, request=request)
+        return await self._posted(request, asked)
+
+    # --- one request --------------------------------------------------------------------------------------
+
+    async def _posted(self, request: httpx2.Request, asked: tuple[RawJson, str] | None) -> httpx2.Response:
         try:
-            response = await self._sent(request)
-            if request.method == "POST":
-                trouble = await self._judged(request, response, asked is not None)
-            else:
-                trouble = self._judged_stream(request, response)
+            return await self._judged(await self._sent(request), asked)
+        except _RefusedError as refused:
+            trouble = refused.trouble
         except _NEVER_SENT as error:
-            trouble, response = words.unreachable(self._host, reason(error)), None
-            if self._met or request.method == "GET":
+            trouble = unreached(self._remote.url, error)
+            if self._met:
                 self._end(trouble)
         except LoginError as error:
-            trouble, response = error.trouble, None
+            trouble = error.trouble
         except _CANNOT as error:
-            trouble, response = words.unreachable(self._host, type(error).__name__), None
+            trouble = words.unreachable(self._host, type(error).__name__)
         except httpx2.RequestError:
-            trouble, response = words.broken(self._host), None
-        if trouble is None and response is not None:
-            return response
-        if response is not None:
-            await response.aclose()
-        assert trouble is not None
+            trouble = words.broken(self._host)
         return await self._instead(request, asked, trouble)
 
+    async def _got(self, request: httpx2.Request) -> httpx2.Response:
+        """A GET opens a stream. One that breaks just ends, and the SDK opens it again."""
+        listens = self._say is None and self._listening.is_this(request)
+        if listens:
+            await self._listening.turn()
+        response = trouble = None
+        try:
+            response = await self._sent(request)
+            if response.status_code == 404 and _SESSION in request.headers:
+                trouble = words.session_ended(self._host)
+            elif response.next_request is not None:
+                trouble = moved(response, self._host) if self._say is not None else None
+            elif response.status_code != 200 and self._say is not None:
+                trouble = self._of_status(response)
+        except _NEVER_SENT as error:
+            trouble = unreached(self._remote.url, error)
+        except LoginError as error:
+            trouble = error.trouble if self._say is not None else None
+        except httpx2.RequestError as error:
+            trouble = unreached(self._remote.url, error) if self._say is not None else None
+        if trouble is not None:
+            self._end(trouble)
+        if listens:
+            return self._listening.judged(response, request)
+        if response is None:
+            return httpx2.Response(502, request=request)
+        keep_alive(response)
+        if response.status_code == 200:
+            response.stream = Ending(response.stream)
+        return response
+
+    async def _ended(self, request: httpx2.Request) -> httpx2.Response:
+        """A DELETE ends the session; whether it does is no matter."""
+        if self.trouble is not None:
+            return httpx2.Response(204, request=request)  # there is no session any more
+        try:
+            return await self._sent(request)
+        except (httpx2.RequestError, LoginError):
+            return httpx2.Response(204, request=request)
+
     async def _sent(self, request: httpx2.Request) -> httpx2.Response:
-        """Sent, once a connection could be made."""
+        """Sent, once a connection could be made, and to where the server has it on its own origin."""
+        response = await self._sent_once(request)
+        for _ in range(_MOST_REDIRECTS):
+            further = followed(response)
+            if further is None:
+                break
+            await response.aclose()
+            response = await self._sent_once(further)
+        return response
+
+    async def _sent_once(self, request: httpx2.Request) -> httpx2.Response:
         pause_s = _FIRST_PAUSE_S
         deadline = trio.current_time() + RECONNECT_S
         while True:
@@ -131,60 +203,49 @@ class HonestClient(httpx2.AsyncClient):
                 await self._lapsed.wait()
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    async def _judged(
-        self, request: httpx2.Request, response: httpx2.Response, wanted: bool
-    ) -> Trouble | None:
-        """A POST's response; one that is not a stream is read, so that it breaks here and not in the SDK."""
-        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if response.status_code < 300 and kind == _EVENTS:
-            return None
-        if response.next_request is not None:
-            return None  # the SDK follows it within the origin, or says where it leads
-        size = response.headers.get("content-length", "")
-        if len(size) > 18 or (size.isdigit() and int(size) > MAX_BODY_BYTES):
-            return Trouble("", "answer_too_large")
-        await response.aread()
-        if response.status_code < 400:
-            return None
-        if _SESSION in request.headers and _ends_session(response):
-            trouble = words.session_ended(self._host)
-            self._end(trouble)
-            return trouble
-        if not wanted or _is_rpc_error(response.content):
-            return None
-        return self._of_status(response)
+    # --- what came ----------------------------------------------------------------------------------------
 
-    def _judged_stream(self, request: httpx2.Request, response: httpx2.Response) -> Trouble | None:
-        """A GET's response: a stream that breaks just ends, and the SDK opens it again."""
-        if request.method != "GET":
-            return None
-        if response.status_code == 200:
-            response.stream = _Ending(response.stream)
-        elif response.status_code == 404 and _SESSION in request.headers:
+    async def _judged(self, response: httpx2.Response, asked: tuple[RawJson, str] | None) -> httpx2.Response:
+        """A POST's response as the SDK may have it; one that is not a stream is read, so that it breaks here
+        and not there. Raises `_RefusedError`.
+        """
+        status, kind = response.status_code, response.headers.get("content-type", "").partition(";")[0]
+        if status < 300 and kind.strip().lower() == _EVENTS:
+            keep_alive(response)
+            return response
+        try:
+            body = await bounded(response, MAX_BODY_BYTES)
+        finally:
+            await response.aclose()
+        if body is None:
+            raise _RefusedError(Trouble("", "answer_too_large"))
+        if response.next_request is not None:
+            raise _RefusedError(moved(response, self._host))
+        if status >= 400 and _SESSION in response.request.headers and ends_session(status, body):
             self._end(words.session_ended(self._host))
-        elif response.status_code >= 400 and self._say is not None:  # of HTTP+SSE it is all there is
-            self._end(self._of_status(response))
-        return None
+            raise _RefusedError(words.session_ended(self._host))
+        if asked is not None and status >= 400 and not is_rpc_error(body):
+            raise _RefusedError(self._of_status(response))
+        if asked is not None and status == 200 and kind.strip().lower() == _JSON:
+            found = answer_in(body, asked[0])
+            if found is None:
+                raise _RefusedError(words.answered_otherwise(self._host, asked[1]))
+            body = found
+        headers = {
+            name: response.headers[name] for name in ("content-type", _SESSION) if name in response.headers
+        }
+        return httpx2.Response(status, headers=headers, content=body, request=response.request)
 
     def _of_status(self, response: httpx2.Response) -> Trouble:
-        status = response.status_code
-        challenge = response.headers.get("www-authenticate", "")
-        if status == 401 and self._remote.authorized:
-            return words.not_authorized(self._host)
-        if status == 401:
-            known = self._bearer is not None and self._bearer.is_known
-            return words.needs_login(self._host, self._remote.server, again=known)
-        if status == 403 and "insufficient_scope" in challenge:
-            return words.more_scopes(self._host, self._remote.server, _scopes_in(challenge))
-        later_s = _retry_after_s(response.headers.get("retry-after", "")) if status in (429, 503) else None
-        return words.answered_status(self._host, status, retry_after_s=later_s)
+        known = self._bearer is not None and self._bearer.is_known
+        return of_status(response, self._remote, logged_in=known)
 
     async def _instead(
         self, request: httpx2.Request, asked: tuple[RawJson, str] | None, trouble: Trouble
     ) -> httpx2.Response:
         """The response that the SDK reads instead of none."""
         if asked is None:
-            return httpx2.Response(502 if request.method == "GET" else 202, request=request)
+            return httpx2.Response(202, request=request)
         line = words.answer_line(*asked, trouble, self._remote.server)
         if self._say is not None:
             await self._say(asked[0], line)
@@ -192,92 +253,25 @@ class HonestClient(httpx2.AsyncClient):
         return httpx2.Response(200, headers={"content-type": _JSON}, content=line, request=request)
 
 
-class _Ending(httpx2.AsyncByteStream):
-    """A stream whose connection may break: then it is at its end."""
+class _RefusedError(Exception):
+    """The response is none that the SDK should see."""
 
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            async for part in self._inner:
-                yield part
-        except httpx2.TransportError:
-            return
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
+    def __init__(self, trouble: Trouble) -> None:
+        super().__init__(trouble.text)
+        self.trouble = trouble
 
 
-class _Error(msgspec.Struct):
-    code: int
-    message: str = ""
-
-
-class _ErrorMessage(msgspec.Struct):
-    error: _Error
-
-
-_error_message: Final = msgspec.json.Decoder(_ErrorMessage)
-
-
-def _rpc_error(body: bytes) -> _Error | None:
-    try:
-        return _error_message.decode(body).error
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+async def bounded(response: httpx2.Response, limit: int) -> bytes | None:
+    """A body, unpacked; None where it is longer than this many bytes, or says so."""
+    said = response.headers.get("content-length", "")
+    if len(said) > 18 or (said.isdigit() and int(said) > limit):
         return None
-
-
-def _is_rpc_error(body: bytes) -> bool:
-    return _rpc_error(body) is not None
-
-
-def _ends_session(response: httpx2.Response) -> bool:
-    """404 says so; servers made after the TypeScript SDK's examples say 400 and `No valid session ID`."""
-    if response.status_code == 404:
-        return True
-    error = _rpc_error(response.content) if response.status_code == 400 else None
-    return error is not None and error.code == -32000 and "session" in error.message.lower()
-
-
-def _scopes_in(challenge: str) -> str:
-    """The scopes of a `WWW-Authenticate`, for people."""
-    found = challenge.partition('scope="')[2].partition('"')[0][:80]
-    return found if found.isascii() and found.isprintable() else ""
-
-
-def _retry_after_s(value: str) -> float | None:
-    """RFC 9110, 10.2.3: seconds, or a date."""
-    if value.isascii() and value.isdigit() and len(value) < 8:
-        return float(value)
-    try:
-        until = email.utils.parsedate_to_datetime(value)
-    except (ValueError, TypeError):
-        return None
-    return max(0.0, math.ceil(until.timestamp() - unix_s()))
-
-
-def reason(error: BaseException) -> str:
-    """Why no connection could be made, in a few words; never an address or a path."""
-    seen: BaseException | None = error
-    while seen is not None:
-        match seen:
-            case ssl.SSLCertVerificationError():
-                return f"its certificate is not accepted: {seen.verify_message}"
-            case ssl.SSLError():
-                return "no TLS connection could be made"
-            case socket.gaierror():
-                return "no such host"
-            case ConnectionRefusedError():
-                return "connection refused"
-            case TimeoutError() | httpx2.TimeoutException():
-                return "no answer in time"
-            case OSError(errno=number) if number:
-                return os.strerror(number) if number in errno.errorcode else "the network failed"
-            case BaseExceptionGroup(exceptions=inner) if inner:
-                seen = inner[0]
-                continue
-            case _:
-                pass
-        seen = seen.__cause__ or seen.__context__
-    return "no connection"
+    parts: list[bytes] = []
+    size = 0
+    async with aclosing(response.aiter_bytes()) as body:
+        async for part in body:
+            size += len(part)
+            if size > limit:
+                return None
+            parts.append(part)
+    return b"".join(parts)

@@ -27,12 +27,14 @@ from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from mcp_types.jsonrpc import jsonrpc_message_adapter
 from pydantic import ValidationError
 
+from carpool.bridge import proxies
 from carpool.bridge.bearer import Bearer
 from carpool.bridge.find import NotFoundError, found
-from carpool.bridge.honest_client import HonestClient, reason
+from carpool.bridge.honest_client import HonestClient
 from carpool.bridge.logins import Logins
+from carpool.bridge.meaning import unreached
 from carpool.bridge.talk import Talk
-from carpool.bridge.words import Trouble, answer_line, broken, unreachable
+from carpool.bridge.words import Trouble, answer_line, broken
 from carpool_protocol.faults import fault, for_method
 from carpool_protocol.ids import RawJson
 from carpool_protocol.lines import LineBuffer, OverlongLine
@@ -79,12 +81,15 @@ class _Bridge:
         to_lines, lines = trio.open_memory_channel[bytes](0)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._read, to_lines)
-            await self._work(lines)
+            await self._work(lines, nursery)
             nursery.cancel_scope.cancel()
         return self._code
 
-    async def _work(self, lines: trio.MemoryReceiveChannel[bytes]) -> None:
+    async def _work(self, lines: trio.MemoryReceiveChannel[bytes], beside: trio.Nursery) -> None:
         remote = None
+        if (trouble := proxies.unusable()) is not None:
+            await self._refuse(lines, trouble)
+            return
         try:
             with self._finding:
                 remote = await found(self._remote, self._bearer(self._remote))
@@ -94,14 +99,15 @@ class _Bridge:
             return
         self._host = host_of(remote.url)
         self._talk = Talk(remote.server, self._host)
-        client = HonestClient(remote, self._bearer(remote), self._say if remote.transport == "sse" else None)
+        say = self._say if remote.transport == "sse" else None
+        client = HonestClient(remote, self._bearer(remote), beside, say)
         with trio.CancelScope() as whole:
             try:
                 async with _transport(remote, client) as (read, write):
                     await self._converse(lines, read, write, client)
                     whole.deadline = trio.current_time() + END_S
             except Exception as error:  # noqa: BLE001 - the SDK's own failure, of whatever kind, ends this process
-                trouble = client.trouble or unreachable(self._host, reason(error))
+                trouble = client.trouble or unreached(remote.url, error)
                 if self._talk.open or self._done.is_set():
                     self._ended(trouble)
                 else:

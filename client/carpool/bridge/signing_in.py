@@ -23,10 +23,10 @@ from mcp.shared.auth import (
 )
 from pydantic import AnyUrl, ValidationError
 
+from carpool.bridge import proxies
 from carpool.bridge.find import NotFoundError, found
-from carpool.bridge.honest_client import reason
 from carpool.bridge.logins import Login, Logins
-from carpool.bridge.words import unreachable
+from carpool.bridge.meaning import unreached
 from carpool_protocol.remote import Remote, host_of
 from carpool_protocol.wallclock import unix_s
 
@@ -78,6 +78,8 @@ async def sign_in(remote: Remote, show: Callable[[str], Awaitable[None]], limit_
 
     Raises `SignInError`, and `OSError` where the login cannot be kept.
     """
+    if (trouble := proxies.unusable()) is not None:
+        raise SignInError(trouble.text)
     try:
         remote = await found(remote, None)
     except NotFoundError as error:
@@ -135,7 +137,7 @@ async def _asked(remote: Remote, provider: OAuthClientProvider) -> None:
                 if (session := answer.headers.get("mcp-session-id")) is not None:
                     await client.delete(remote.url, headers={**_HELLO_HEADERS, "mcp-session-id": session})
     except (httpx2.RequestError, httpx2.InvalidURL) as error:
-        raise SignInError(unreachable(host, reason(error)).text) from None
+        raise SignInError(unreached(remote.url, error).text) from None
     except (OAuthFlowError, OAuthRegistrationError, OAuthTokenError, ValidationError) as error:
         raise SignInError(f"the login at {host} failed: {_why(error)}") from None
     if 300 <= status < 400:

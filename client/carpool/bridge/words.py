@@ -43,13 +43,19 @@ class _Asked(Struct):
 _asked: Final = msgspec.json.Decoder(_Asked)
 
 
-def request_in(body: bytes) -> tuple[RawJson, str] | None:
-    """The id and the method of a request; None for anything else."""
+def head_of(body: bytes) -> tuple[RawJson, str]:
+    """The id and the method of a message; empty where it has none."""
     try:
         found = _asked.decode(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return None
-    return (RawJson(bytes(found.id)), found.method) if bytes(found.id) and found.method else None
+        return RawJson(b""), ""
+    return RawJson(bytes(found.id)), found.method
+
+
+def request_in(body: bytes) -> tuple[RawJson, str] | None:
+    """The id and the method of a request; None for anything else."""
+    request, method = head_of(body)
+    return (request, method) if request and method else None
 
 
 def answer_line(request: RawJson, method: str, trouble: Trouble, server: str) -> bytes:
@@ -72,9 +78,10 @@ def answer_line(request: RawJson, method: str, trouble: Trouble, server: str) ->
 # --- what happened --------------------------------------------------------------------------------------
 
 
-def unreachable(host: str, why: str) -> Trouble:
-    """No connection could be made."""
-    return Trouble(f"cannot reach {host} ({why})")
+def unreachable(host: str, why: str, *, through_proxy: bool = False) -> Trouble:
+    """No connection could be made, to it or to the proxy before it."""
+    way = " through the proxy that the environment names" if through_proxy else ""
+    return Trouble(f"cannot reach {host}{way} ({why})")
 
 
 def broken(host: str) -> Trouble:
@@ -94,8 +101,10 @@ def needs_login(host: str, server: str, *, again: bool = False) -> Trouble:
 
 
 def not_authorized(host: str) -> Trouble:
-    """It answered 401 to what `headers` says."""
-    return Trouble(f"{host} does not accept the Authorization in the `headers` of this server (401)")
+    """It answered 401 to what the configuration says."""
+    return Trouble(
+        f"{host} does not accept the Authorization in the `headers` or the `url` of this server (401)"
+    )
 
 
 def more_scopes(host: str, server: str, scopes: str) -> Trouble:
@@ -110,6 +119,11 @@ def greeted_otherwise(host: str, *, page: bool) -> Trouble:
     return Trouble(
         f"{host} answered with {what} that is no message of MCP: is this the right `url`?", "bad_answer"
     )
+
+
+def answered_otherwise(host: str, method: str) -> Trouble:
+    """What came is no answer to this request."""
+    return greeted_otherwise(host, page=False) if method in GREETINGS else Trouble("", "bad_answer")
 
 
 def answered_status(host: str, status: int, *, retry_after_s: float | None = None) -> Trouble:

@@ -1,0 +1,100 @@
+"""The stream on which a server says what belongs to no call (MCP 2025-11-25, "Listening for Messages").
+
+Owns how long it is waited before it is opened again, for as long as the conversation lasts: the SDK gives up
+after two attempts, and what a server says then would never be heard. What is not offered at all (405) is
+left to the SDK.
+
+Knows nothing of: requests, what is said.
+"""
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import httpx2
+import trio
+
+_FIRST_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 30.0
+_LASTING_S: Final = 5.0
+"""A stream that lasted so long was one, though it may have said nothing."""
+_NOT_OFFERED: Final = frozenset({400, 404, 405, 406, 410, 501})
+_KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
+"""A network that has gone without a word is noticed after two minutes."""
+
+
+class Listening:
+    """One conversation's attempts to listen."""
+
+    def __init__(self) -> None:
+        self._task: trio.lowlevel.Task | None = None
+        self._misses = 0
+        """Attempts in a row that brought nothing."""
+
+    def is_this(self, request: httpx2.Request) -> bool:
+        """This GET listens; others resume the stream of a call. The SDK listens in one task, first without
+        an id of an event.
+        """
+        task = trio.lowlevel.current_task()
+        if self._task is None and "last-event-id" not in request.headers:
+            self._task = task
+        return self._task is task
+
+    async def turn(self) -> None:
+        """Returns when it is time for the next attempt."""
+        if self._misses:
+            await trio.sleep(min(_FIRST_PAUSE_S * 2.0 ** min(self._misses - 1, 10), _LONGEST_PAUSE_S))
+
+    def judged(self, response: httpx2.Response | None, request: httpx2.Request) -> httpx2.Response:
+        """What the SDK is given for what came (None: a failure): a stream, an end of one, or that there is
+        none to be had.
+        """
+        if response is not None and response.status_code == 200:
+            since = trio.current_time()
+            keep_alive(response)
+            response.stream = Ending(response.stream, lambda heard: self._ended(since, heard=heard))
+            return response
+        if response is not None and response.status_code in _NOT_OFFERED:
+            return response
+        self._misses += 1
+        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, request=request)
+
+    def _ended(self, since: float, *, heard: bool) -> None:
+        lasted = trio.current_time() - since >= _LASTING_S
+        self._misses = 0 if heard or lasted else self._misses + 1
+
+
+class Ending(httpx2.AsyncByteStream):
+    """A stream whose connection may break: then it is at its end."""
+
+    def __init__(self, inner: Any, ended: Callable[[bool], None] = lambda _: None) -> None:
+        """`ended`: is told, once it is, whether anything came."""
+        self._inner = inner
+        self._ended = ended
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        heard = False
+        try:
+            async for part in self._inner:
+                heard = True
+                yield part
+        except httpx2.TransportError:
+            pass
+        self._ended(heard)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def keep_alive(response: httpx2.Response) -> None:
+    """Have the system look after the connection of a stream on which nothing may come for hours."""
+    stream = response.extensions.get("network_stream")
+    connection = stream.get_extra_info("socket") if stream is not None else None
+    if connection is None:
+        return
+    with suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEP_ALIVE:
+            if hasattr(socket, name):  # macOS has not all of them
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,294 @@
+"""What stands under the SDK in a bridge, without a network: what it makes of each response."""
+
+import gzip
+import itertools
+import json
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+import pytest
+import trio
+import trio.testing
+
+from carpool.bridge.honest_client import MAX_BODY_BYTES, HonestClient
+from carpool.bridge.words import UNFIT
+from carpool_protocol.ids import RawJson
+from carpool_protocol.remote import Remote
+from tests.behaviours import behaviour
+from tests.kit.line_agent import fault_of
+
+URL = "http://far.example/mcp"
+JSON = {"content-type": "application/json"}
+EVENTS = {"content-type": "text/event-stream"}
+Answer = Callable[[httpx2.Request], Coroutine[None, None, httpx2.Response]]
+
+
+class Net:
+    """A client over a network that answers as `says` does."""
+
+    def __init__(self, client: HonestClient) -> None:
+        self.client = client
+        self.said: list[tuple[bytes, Any]] = []
+
+    async def post(self, method: str = "tools/call", *, id_: object = 1, **headers: str) -> httpx2.Response:
+        message = {"jsonrpc": "2.0", "method": method, **({"id": id_} if id_ is not None else {})}
+        request = self.client.build_request("POST", URL, json=message, headers=headers)
+        return await self.client.send(request, stream=True)
+
+    async def get(self, **headers: str) -> httpx2.Response:
+        return await self.client.send(self.client.build_request("GET", URL, headers=headers), stream=True)
+
+
+@asynccontextmanager
+async def net(says: Answer, transport: str = "http") -> AsyncIterator[Net]:
+    remote = Remote(server="far", url=URL, transport=transport, headers={"x-key": "secret"})  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+
+        async def say(request: RawJson, line: bytes) -> None:
+            one.said.append((request, json.loads(line)))
+
+        client = HonestClient(remote, None, nursery, say if transport == "sse" else None)
+        client._transport = httpx2.MockTransport(says)
+        one = Net(client)
+        yield one
+        nursery.cancel_scope.cancel()
+
+
+def giving(*responses: httpx2.Response) -> Answer:
+    """These, one after the other."""
+    left = list(responses)
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        return left.pop(0)
+
+    return answer
+
+
+async def in_parts(*parts: bytes) -> AsyncIterator[bytes]:
+    """A body that is not there before it is read."""
+    for part in parts:
+        if part:
+            yield part
+
+
+async def the_fault(response: httpx2.Response) -> tuple[str, str]:
+    result = json.loads(await response.aread())["result"]
+    fault = fault_of(result)
+    return fault["code"], fault["delivered"]
+
+
+@behaviour("remote:failures")
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"jsonrpc": "2.0", "id": 2, "result": {"content": []}},
+        {"jsonrpc": "2.0", "id": "1", "result": {"content": []}},
+        {"jsonrpc": "2.0", "id": 1},
+        {"jsonrpc": "2.0", "method": "notifications/message", "params": {}},
+        {"jsonrpc": "2.0", "id": 1, "method": "ping"},
+    ],
+)
+async def test_what_is_no_answer_to_a_request_ends_it_and_is_given_to_nobody(body: Any) -> None:
+    async with net(giving(*(httpx2.Response(200, json=body) for _ in range(2)))) as one:
+        assert await the_fault(await one.post()) == ("bad_answer", "maybe")
+        greeted = json.loads(await (await one.post("initialize")).aread())
+        assert greeted["error"]["code"] == UNFIT
+        assert "answered with something that is no message of MCP" in greeted["error"]["message"]
+
+
+async def test_an_error_without_an_id_is_that_of_its_request() -> None:
+    error = {"code": -32603, "message": "its own", "data": {"kept": 1}}
+    async with net(giving(httpx2.Response(200, json={"jsonrpc": "2.0", "id": None, "error": error}))) as one:
+        answer = json.loads(await (await one.post(id_="q")).aread())
+        assert answer == {"jsonrpc": "2.0", "id": "q", "error": error}
+
+
+async def test_an_answer_passes_with_its_session() -> None:
+    body = b'{"jsonrpc":"2.0","id":1.0,"result":{"big":123456789012345678901234567890}}'
+    said = httpx2.Response(200, headers={**JSON, "mcp-session-id": "s", "x-other": "o"}, content=body)
+    async with net(giving(said)) as one:
+        response = await one.post()
+        assert await response.aread() == body
+        assert response.headers["mcp-session-id"] == "s"
+
+
+@behaviour("remote:failures")
+@pytest.mark.parametrize("packed", [True, False])
+async def test_a_body_is_read_up_to_a_limit_also_when_it_is_packed(packed: bool) -> None:
+    whole = b'{"jsonrpc":"2.0","id":1,"result":"' + b"a" * MAX_BODY_BYTES + b'"}'
+    read = 0
+
+    async def parts() -> AsyncIterator[bytes]:
+        nonlocal read
+        content = gzip.compress(whole, 1) if packed else whole + whole
+        for at in range(0, len(content), 1 << 16):
+            read = at
+            yield content[at : at + (1 << 16)]
+
+    headers = {**JSON, **({"content-encoding": "gzip"} if packed else {})}
+    async with net(giving(httpx2.Response(200, headers=headers, content=parts()))) as one:
+        assert await the_fault(await one.post()) == ("answer_too_large", "maybe")
+    assert read <= MAX_BODY_BYTES
+
+
+@behaviour("remote:redirects")
+@pytest.mark.parametrize(
+    ("status", "to", "says"),
+    [
+        (307, "http://other.example/mcp", "redirects to http://other.example"),
+        (308, "http://far.example:81/mcp", "redirects to http://far.example:81"),
+        (308, "http://user:pass@far.example/mcp", "redirects as for a browser (308)"),
+        (301, "https://far.example/secret-path?key=secret-key", "redirects to https://far.example: if"),
+        (302, "/secret-path", "redirects as for a browser (302)"),
+        (307, "/mcp", "redirects as for a browser (307)"),
+    ],
+)
+async def test_a_redirect_away_is_named_and_not_followed(status: int, to: str, says: str) -> None:
+    asked: list[str] = []
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        asked.append(request.url.host)
+        return httpx2.Response(status, headers={"location": to})
+
+    async with net(answer) as one:
+        response = await one.post()
+        text = json.loads(await response.aread())["result"]["content"][0]["text"]
+        assert f"far.example {says}" in text
+        assert "secret" not in text
+        assert await the_fault(response) == ("unavailable", "no")
+    assert set(asked) == {"far.example"}
+    assert len(asked) < 10
+
+
+@behaviour("remote:redirects")
+@pytest.mark.parametrize("to", ["/mcp/", "https://far.example/mcp"])
+async def test_a_redirect_on_the_same_host_is_followed_with_all_that_was_sent(to: str) -> None:
+    seen: list[tuple[str, str, bytes]] = []
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        seen.append((request.method, request.headers["x-key"], request.content))
+        if len(seen) == 1:
+            return httpx2.Response(307, headers={"location": to})
+        return httpx2.Response(200, json={"jsonrpc": "2.0", "id": 1, "result": {}})
+
+    async with net(answer) as one:
+        assert (await one.post()).status_code == 200
+    assert len(seen) == 2
+    assert seen[0] == seen[1]
+
+
+@behaviour("remote:beside")
+@pytest.mark.parametrize(
+    ("transport", "method", "id_"),
+    [("http", "notifications/cancelled", None), ("http", "", 7), ("sse", "tools/call", 7)],
+)
+async def test_what_a_server_is_slow_to_accept_holds_up_nothing_else(
+    transport: str, method: str, id_: object
+) -> None:
+    arrived, accepted = trio.Event(), trio.Event()
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        arrived.set()
+        await accepted.wait()
+        return httpx2.Response(500)
+
+    async with net(answer, transport) as one:
+        assert (await one.post(method, id_=id_)).status_code == 202
+        await arrived.wait()
+        assert one.said == []
+        accepted.set()
+        await trio.testing.wait_all_tasks_blocked()
+        if transport == "sse":  # there its answer is beside the transport
+            ((request, line),) = one.said
+            assert (request, fault_of(line["result"])["code"]) == (b"7", "lost")
+
+
+@pytest.mark.parametrize("transport", ["http", "sse"])
+async def test_a_server_has_heard_that_it_is_initialized_before_anything_else_goes_out(
+    transport: str,
+) -> None:
+    accepted = False
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        nonlocal accepted
+        await trio.testing.wait_all_tasks_blocked()
+        accepted = True
+        return httpx2.Response(202)
+
+    async with net(answer, transport) as one:
+        await one.post("notifications/initialized", id_=None)
+        assert accepted
+
+
+@behaviour("remote:listening")
+async def test_listening_begins_again_however_often_it_fails_with_growing_pauses(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    stream = b"data: heard\n\n"
+    outcomes: list[Any] = [503, 502, httpx2.ReadError("broken"), 401, b"", b"", stream, b"", stream]
+    at: list[float] = []
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        at.append(trio.current_time())
+        if isinstance(outcome := outcomes.pop(0), Exception):
+            raise outcome
+        if isinstance(outcome, int):
+            return httpx2.Response(outcome)
+        return httpx2.Response(200, headers=EVENTS, content=in_parts(outcome))
+
+    heard: list[bytes] = []
+    async with net(answer) as one:
+        while outcomes:
+            response = await one.get(**{"last-event-id": "e"} if heard else {})
+            assert response.status_code == 200, "anything else would be the SDK's last but one attempt"
+            heard.append(await response.aread())
+        assert one.client.trouble is None
+    assert [each for each in heard if each] == [stream, stream]
+    pauses = [round(then - before) for before, then in itertools.pairwise(at)]
+    assert pauses == [1, 2, 4, 8, 16, 30, 0, 1]
+
+
+async def test_listening_that_is_not_offered_is_left_alone() -> None:
+    async with net(giving(httpx2.Response(405))) as one:
+        assert (await one.get()).status_code == 405
+
+
+async def test_a_stream_of_a_call_that_cannot_be_resumed_is_told_to_the_sdk() -> None:
+    async with net(giving(httpx2.Response(503))) as one:
+        assert (await one.get(**{"last-event-id": "e"})).status_code == 503
+
+
+class Connection:
+    """A socket that remembers what is set, and the stream of httpx over it."""
+
+    def __init__(self) -> None:
+        self.options: list[tuple[int, int, int]] = []
+
+    def get_extra_info(self, name: str) -> "Connection":
+        assert name == "socket"
+        return self
+
+    def setsockopt(self, *option: int) -> None:
+        self.options.append((option[0], option[1], option[2]))
+
+
+@behaviour("remote:listening")
+async def test_the_system_looks_after_the_connection_of_a_stream() -> None:
+    for method in ("get", "post"):
+        connection = Connection()
+        extensions = {"network_stream": connection}
+        said = httpx2.Response(200, headers=EVENTS, content=b"", extensions=extensions)
+        async with net(giving(said)) as one:
+            await getattr(one, method)()
+        assert (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1) in connection.options
+
+
+@behaviour("remote:failures")
+async def test_the_stream_of_http_and_sse_that_is_refused_says_why() -> None:
+    async with net(giving(httpx2.Response(401)), "sse") as one:
+        await one.get()
+        trouble = await one.client.over()
+        assert "wants a login: run `carpool login far`" in trouble.text

@@ -48,7 +48,10 @@ def login(name: str, *, no_browser: bool, limit_s: float, file: str | None, as_j
     """
     remote = _remote(name, file)
     if remote.authorized:
-        fail(f"{name} has an Authorization in its `headers` or `url`, which is used instead of a login", EXIT_USAGE)
+        fail(
+            f"{name} has an Authorization in its `headers` or `url`, which is used instead of a login",
+            EXIT_USAGE,
+        )
     _need_extra()
     import trio
 

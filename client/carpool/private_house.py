@@ -50,6 +50,12 @@ class PrivateHouse:
         """Where `up` finds the configuration; to be written before."""
         return self.base / "carpool.json"
 
+    def lend(self, logins: str) -> None:
+        """Its servers log in with the logins in this directory, and renew them there. Before `up`."""
+        mine = paths.logins_dir(paths.state_dir(self.environ, self.directory))
+        paths.ensure_private(os.path.dirname(mine))
+        os.symlink(logins, mine)
+
     def up(self) -> None:
         """Start carpool in the background; returns when it takes sessions."""
         self._may_be_up = True

@@ -21,6 +21,7 @@ from carpool.probe_config import arranged
 from carpool.probe_judge import Outcome, Result, Said, judge, result_of
 from carpool.probe_run import Bench, ProbeError, Tool, Try
 from carpool.up import Place
+from carpool_protocol import paths
 from carpool_protocol.config.jsonc import JsonValue
 from carpool_protocol.config.load import ConfigFile, env_file_path, find_config_file, home_of, load_config
 from carpool_protocol.config.model import Config
@@ -51,7 +52,8 @@ def probe(server: str, wished: Sequence[Try], file: str | None, *, as_json: bool
     """The whole of it. Ends the verb."""
     place = the_place()
     where, config, entry = _configured(place, server, file)
-    found = _tried(server, wished, config, entry, as_json=as_json)
+    logins = paths.logins_dir(paths.state_dir(os.environ, place.directory))
+    found = _tried(server, wished, config, entry, logins, as_json=as_json)
     result: Result = found["result"]
     found["recorded"], found["note"] = record(place, where.path, server, found)
     if as_json:
@@ -123,11 +125,11 @@ def _configured(place: Place, server: str, file: str | None) -> tuple[ConfigFile
 
 
 def _tried(
-    server: str, wished: Sequence[Try], config: Config, entry: Entry, *, as_json: bool
+    server: str, wished: Sequence[Try], config: Config, entry: Entry, logins: str, *, as_json: bool
 ) -> dict[str, Any]:
     """Run the experiment to its end, and end what it started, however it went."""
     end_signals.interrupt()
-    bench = Bench()
+    bench = Bench(logins)
     problem = ""
     outcomes: list[Outcome] = []
     tries: list[Try] = []

@@ -71,8 +71,10 @@ class _Page(Struct):
 class Bench:
     """One experiment. `close` it in any case; the others raise `ProbeError`."""
 
-    def __init__(self) -> None:
+    def __init__(self, logins: str) -> None:
+        """`logins`: the directory of the user's logins to servers over a URL."""
         self._house = PrivateHouse("carpool-probe-")
+        self._house.lend(logins)
         self._deadline_s = time.monotonic() + LIMIT_S
         self._names: dict[tuple[str, str], str] = {}
         """By server and the server's own name of a tool: what agents call it."""

@@ -84,7 +84,7 @@ def login(name: str, *, no_browser: bool, limit_s: float, file: str | None, as_j
 @_config_option
 @json_option
 def logout(name: str, *, file: str | None, as_json: bool) -> None:
-    """Forget the login to SERVER. Instances that run end with the next request that needs it."""
+    """Forget the login to SERVER. Calls that need it are refused from then on, also by instances that run."""
     remote = _remote(name, file)
     _need_extra()
     import trio

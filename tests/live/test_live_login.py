@@ -1,17 +1,22 @@
 """OAuth logins for servers over a URL: the verb, the bridges that share one, what is left of it on disk."""
 
 import json
+import socket
 import subprocess
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
+from carpool.bridge.signing_in import SignInError, sign_in
+from carpool_protocol.remote import Remote
 from tests.behaviours import behaviour
 from tests.kit.far import Far, far
-from tests.kit.line_agent import LIMIT_S
+from tests.kit.line_agent import LIMIT_S, Json
 from tests.kit.live import Daemon, Make
 from tests.live.test_live_bridge import bridge
 
@@ -90,7 +95,7 @@ async def test_a_login_is_asked_for_kept_renewed_shared_and_forgotten(daemon: Ma
 
         # One that has expired is renewed before it is used.
         old = json.loads(kept.read_text())
-        kept.write_text(json.dumps({**old, "expires_at": 1.0}))
+        kept.write_text(json.dumps({**old, "renew_at": 1.0}))
         async with bridge(its.url(), **shared) as third:
             await third.greet()
         assert its.seen()["refreshed"] == 2
@@ -132,10 +137,91 @@ async def test_a_login_that_comes_to_nothing_says_why(daemon: Make, its: Far) ->
         )
         for name, code, says in (
             ("free", 1, f"{free.host} wants no login: it answers without one"),
-            ("own", 2, "own has an Authorization in its `headers` or `url`, which is used instead of a login"),
+            (
+                "own",
+                2,
+                "own has an Authorization in its `headers` or `url`, which is used instead of a login",
+            ),
             ("cmd", 2, "cmd is not reached over a URL, so there is nothing to log in to"),
             ("fra", 2, "there is no server fra here; did you mean far?"),
         ):
             found, _, said = await one.carpool("login", name, "--no-browser")
             assert (found, said.splitlines()[-1]) == (code, f"carpool: {says}")
         assert logins(one) == []
+
+
+class AtHand:
+    """A login in this process: who it is for, and a browser that agrees to everything."""
+
+    def __init__(self, its: Far, directory: Path) -> None:
+        self._its = its
+        self._directory = directory
+
+    async def login(self, path: str = "/mcp", transport: str = "http", **settings: Any) -> Json:
+        """What is kept. Raises `SignInError`."""
+        logins = self._directory / str(uuid.uuid4())
+        remote = Remote(
+            server="far",
+            url=self._its.url(path),
+            transport=transport,  # type: ignore[arg-type]
+            logins=str(logins),
+            **settings,
+        )
+        async with trio.open_nursery() as nursery:
+
+            async def show(address: str) -> None:
+                nursery.start_soon(trio.to_thread.run_sync, _browse, address)
+
+            try:
+                await sign_in(remote, show, LIMIT_S)
+            except SignInError as error:
+                return {"refused": str(error)}
+        [file] = logins.glob("*.json")
+        found: Json = json.loads(file.read_text())
+        return found
+
+    async def refusal(self, **settings: Any) -> str:
+        said: str = (await self.login(**settings))["refused"]
+        return said.partition(" failed: ")[2] or said
+
+
+@behaviour("remote:login")
+async def test_authorization_servers_of_each_kind_are_logged_in_to(its: Far, tmp_path: Path) -> None:
+    one = AtHand(its, tmp_path)
+    with trio.fail_after(LIMIT_S):
+        plain = await one.login("/mcp/")  # which the server redirects to /mcp
+        assert (plain["scope"], plain["resource"]) == ("all", its.url())
+        assert (await one.login("/sse", "sse"))["resource"] == its.url("/sse")
+        await one.login(scopes=("one", "two"))
+        assert its.seen()["authorized"]["scope"] == "one two", "not what the server advertises"
+        await one.login(headers={"X-Key": "secret"})
+        assert {each["path"] for each in its.seen()["seen"] if "x-key" in each["headers"]} == {"/mcp"}
+        its.change(set={"metadata": "/.well-known/openid-configuration"})
+        assert (await one.login())["token_endpoint"] == its.url("/token")
+        its.change(set={"resource_status": 404}, unset=["metadata"])  # as of 2025-03-26
+        assert (await one.login())["token_endpoint"] == its.url("/token")
+        its.change(set={"methods": ["client_secret_basic"]}, unset=["resource_status"])
+        kept = await one.login(client_id="me", client_secret="hunter2")
+        assert kept["client"]["token_endpoint_auth_method"] == "client_secret_basic"
+        seen = its.seen()
+        assert seen["basic"] == "Basic bWU6aHVudGVyMg=="
+        assert "client_secret" not in seen["form"]
+
+
+@behaviour("remote:login")
+async def test_what_goes_wrong_in_a_login_is_told_without_what_came(its: Far, tmp_path: Path) -> None:
+    one = AtHand(its, tmp_path)
+    with trio.fail_after(LIMIT_S), socket.socket() as taken:
+        its.change(set={"resource_status": 500})
+        assert await one.refusal() == "Protected resource metadata request failed: HTTP 500"
+        its.change(set={"state": "another"}, unset=["resource_status"])
+        assert await one.refusal() == "what came back was not for this login"
+        its.change(set={"token_status": 400, "token_says": {"error": "secret"}}, unset=["state"])
+        assert await one.refusal() == "Token exchange failed (400)"
+        its.change(set={"token_status": 200, "token_says": {"access_token": "x", "token_type": "bearer"}})
+        assert await one.refusal() == f"{its.host} does not accept the login that it has given (401)"
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"nobody can wait on port {port}" in await one.refusal(redirect_port=port)
+    assert sorted(tmp_path.rglob("*.json")) == []  # noqa: ASYNC240

@@ -19,14 +19,12 @@ import trio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from carpool.bridge.logins import Login, Logins
+from carpool.bridge.logins import Login, Logins, renew_at
 from carpool.bridge.words import Trouble, needs_login
 from carpool_protocol import paths
 from carpool_protocol.remote import Remote, host_of
 from carpool_protocol.wallclock import unix_s
 
-EARLY_S: Final = 30.0
-"""So long before its end a token is renewed."""
 _RENEW_S: Final = 30.0
 
 
@@ -69,7 +67,7 @@ class Bearer(httpx2.Auth):
         if login is None:
             yield request
             return
-        if login.expires_at and login.expires_at - EARLY_S < unix_s():
+        if login.renew_at and login.renew_at < unix_s():
             login = await self._renewed(login)
         _authorize(request, login)
         response = yield request
@@ -123,7 +121,7 @@ class Bearer(httpx2.Auth):
             login,
             access_token=granted.access_token,
             refresh_token=granted.refresh_token or login.refresh_token,
-            expires_at=unix_s() + granted.expires_in if granted.expires_in is not None else 0.0,
+            renew_at=renew_at(granted.expires_in, unix_s()),
             scope=granted.scope or login.scope,
         )
 

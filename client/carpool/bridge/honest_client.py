@@ -49,7 +49,7 @@ _LONGEST_PAUSE_S: Final = 2.0
 _IDLE_S: Final = 4.0
 """So long an idle connection is used again: many servers close theirs after 5 s, and what meets that is
 lost."""
-_MOST_REDIRECTS: Final = 5
+MOST_REDIRECTS: Final = 5
 _SESSION: Final = "mcp-session-id"
 _EVENTS: Final = "text/event-stream"
 _JSON: Final = "application/json"
@@ -179,7 +179,7 @@ class HonestClient(httpx2.AsyncClient):
     async def _sent(self, request: httpx2.Request) -> httpx2.Response:
         """Sent, once a connection could be made, and to where the server has it on its own origin."""
         response = await self._sent_once(request)
-        for _ in range(_MOST_REDIRECTS):
+        for _ in range(MOST_REDIRECTS):
             further = followed(response)
             if further is None:
                 break

@@ -21,6 +21,8 @@ from carpool_protocol import paths, private_files
 from carpool_protocol.remote import Remote
 
 _POLL_S = 0.05
+EARLY_S = 30.0
+"""So long before its end a token is renewed; one that lasts minutes only, when a quarter is left."""
 LOCK_S = 40.0
 """So long a bridge waits while another one renews; longer than a renewal may take."""
 
@@ -30,8 +32,8 @@ class Login(Struct, frozen=True, kw_only=True):
 
     access_token: str
     refresh_token: str = ""
-    expires_at: float = 0.0
-    """Seconds since 1970; 0: not said."""
+    renew_at: float = 0.0
+    """When it is to be renewed: seconds since 1970. 0: the server has not said when it ends."""
     scope: str = ""
     token_endpoint: str
     resource: str = ""
@@ -42,6 +44,11 @@ class Login(Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         """Nothing of it."""
         return "Login(…)"
+
+
+def renew_at(lasts_s: float | None, now: float) -> float:
+    """See `Login`. `lasts_s`: as the server says; `now`: seconds since 1970."""
+    return now + lasts_s - min(EARLY_S, lasts_s / 4) if lasts_s is not None else 0.0
 
 
 class Logins:

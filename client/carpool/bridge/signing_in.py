@@ -9,14 +9,12 @@ Knows nothing of: terminals, browsers (`show` is the caller's), how a login is r
 
 from collections.abc import Awaitable, Callable
 from typing import Final
-from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 import msgspec
 import trio
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError, OAuthTokenError
 from mcp.shared.auth import (
-    AuthorizationCodeResult,
     OAuthClientInformationFull,
     OAuthClientMetadata,
     OAuthToken,
@@ -24,15 +22,14 @@ from mcp.shared.auth import (
 from pydantic import AnyUrl, ValidationError
 
 from carpool.bridge import proxies
+from carpool.bridge.callback import PATH, Callback
 from carpool.bridge.find import NotFoundError, found
-from carpool.bridge.logins import Login, Logins
-from carpool.bridge.meaning import unreached
+from carpool.bridge.honest_client import MOST_REDIRECTS
+from carpool.bridge.logins import Login, Logins, renew_at
+from carpool.bridge.meaning import followed, unreached
 from carpool_protocol.remote import Remote, host_of
 from carpool_protocol.wallclock import unix_s
 
-_CALLBACK: Final = "/callback"
-_HEAD_BYTES: Final = 16 * 1024
-_HEAD_S: Final = 10.0
 _HELLO: Final = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -93,12 +90,17 @@ async def sign_in(remote: Remote, show: Callable[[str], Awaitable[None]], limit_
     async with listener:
         port = listener.socket.getsockname()[1]
         kept = _Kept(_registered(remote, port))
+
+        async def shown(url: str) -> None:
+            _settle_secret(provider)
+            await show(url)
+
         provider = OAuthClientProvider(
             server_url=remote.url,
             client_metadata=_metadata(remote, port),
             storage=kept,
-            redirect_handler=show,
-            callback_handler=_Callback(listener).result,
+            redirect_handler=shown,
+            callback_handler=Callback(listener).result,
         )
         with trio.move_on_after(limit_s) as limit:
             await _asked(remote, provider)
@@ -127,15 +129,13 @@ async def _asked(remote: Remote, provider: OAuthClientProvider) -> None:
     try:
         async with httpx2.AsyncClient(headers=remote.headers, auth=provider, timeout=30.0) as client:
             if remote.transport == "sse":
-                async with client.stream(
-                    "GET", remote.url, headers={"accept": "text/event-stream"}
-                ) as answer:
-                    status = answer.status_code
+                hello = client.build_request("GET", remote.url, headers={"accept": "text/event-stream"})
             else:
-                answer = await client.post(remote.url, json=_HELLO, headers=_HELLO_HEADERS)
-                status = answer.status_code
-                if (session := answer.headers.get("mcp-session-id")) is not None:
-                    await client.delete(remote.url, headers={**_HELLO_HEADERS, "mcp-session-id": session})
+                hello = client.build_request("POST", remote.url, json=_HELLO, headers=_HELLO_HEADERS)
+            answer = await _sent(client, hello)
+            status, session = answer.status_code, answer.headers.get("mcp-session-id")
+            if session is not None:
+                await client.delete(answer.url, headers={**_HELLO_HEADERS, "mcp-session-id": session})
     except (httpx2.RequestError, httpx2.InvalidURL) as error:
         raise SignInError(unreached(remote.url, error).text) from None
     except (OAuthFlowError, OAuthRegistrationError, OAuthTokenError, ValidationError) as error:
@@ -144,6 +144,19 @@ async def _asked(remote: Remote, provider: OAuthClientProvider) -> None:
         raise SignInError(f"{host} redirects: write the URL that it redirects to into the configuration")
     if status in {401, 403}:
         raise SignInError(f"{host} does not accept the login that it has given ({status})")
+
+
+async def _sent(client: httpx2.AsyncClient, request: httpx2.Request) -> httpx2.Response:
+    """As the bridge sends: redirects on the same host are followed. Only the head of what comes is read."""
+    response = await client.send(request, stream=True)
+    await response.aclose()
+    for _ in range(MOST_REDIRECTS):
+        further = followed(response)
+        if further is None:
+            break
+        response = await client.send(further, stream=True)
+        await response.aclose()
+    return response
 
 
 def _why(error: Exception) -> str:
@@ -156,10 +169,18 @@ def _why(error: Exception) -> str:
     return said.partition(": {")[0].splitlines()[0][:300] if said else type(error).__name__
 
 
+class _Wishing(OAuthClientMetadata):
+    """Asks for the scopes that the user names; the SDK would take those that the server names."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name != "scope":
+            super().__setattr__(name, value)
+
+
 def _metadata(remote: Remote, port: int) -> OAuthClientMetadata:
-    return OAuthClientMetadata(
+    return (_Wishing if remote.scopes else OAuthClientMetadata)(
         client_name="carpool",
-        redirect_uris=[AnyUrl(f"http://127.0.0.1:{port}{_CALLBACK}")],
+        redirect_uris=[AnyUrl(f"http://127.0.0.1:{port}{PATH}")],
         grant_types=["authorization_code", "refresh_token"],
         response_types=["code"],
         token_endpoint_auth_method="none",  # noqa: S106 - a public client
@@ -175,8 +196,18 @@ def _registered(remote: Remote, port: int) -> OAuthClientInformationFull | None:
         client_id=remote.client_id,
         client_secret=remote.client_secret or None,
         token_endpoint_auth_method="client_secret_post" if remote.client_secret else "none",
-        redirect_uris=[AnyUrl(f"http://127.0.0.1:{port}{_CALLBACK}")],
+        redirect_uris=[AnyUrl(f"http://127.0.0.1:{port}{PATH}")],
     )
+
+
+def _settle_secret(provider: OAuthClientProvider) -> None:
+    """How a client that was registered by hand tells its secret, once the server's metadata are known."""
+    client, metadata = provider.context.client_info, provider.context.oauth_metadata
+    known = (metadata.token_endpoint_auth_methods_supported if metadata is not None else None) or []
+    if client is None or client.token_endpoint_auth_method != "client_secret_post":  # noqa: S105 - a method
+        return
+    if "client_secret_basic" in known and "client_secret_post" not in known:
+        client.token_endpoint_auth_method = "client_secret_basic"  # noqa: S105
 
 
 def _login(provider: OAuthClientProvider, tokens: OAuthToken, client: OAuthClientInformationFull) -> Login:
@@ -188,61 +219,9 @@ def _login(provider: OAuthClientProvider, tokens: OAuthToken, client: OAuthClien
     return Login(
         access_token=tokens.access_token,
         refresh_token=tokens.refresh_token or "",
-        expires_at=unix_s() + tokens.expires_in if tokens.expires_in is not None else 0.0,
+        renew_at=renew_at(tokens.expires_in, unix_s()),
         scope=tokens.scope or "",
         token_endpoint=endpoint or f"{base}/token",
         resource=context.get_resource_url() if wants_resource else "",
         client=msgspec.json.decode(client.model_dump_json(exclude_none=True), type=dict[str, object]),
     )
-
-
-class _Callback:
-    """The one request of the browser that counts; others (an icon) are answered and passed over."""
-
-    def __init__(self, listener: trio.SocketListener) -> None:
-        self._listener = listener
-
-    async def result(self) -> AuthorizationCodeResult:
-        """Raises `OAuthFlowError` where the user, or the server, has said no."""
-        while True:
-            stream = await self._listener.accept()
-            async with stream:
-                query = None
-                with trio.move_on_after(_HEAD_S):
-                    query = await _query_of(stream)
-                if query is None:
-                    continue
-                code, error = query.get("code"), query.get("error")
-                done = "You are logged in. Go back to the terminal." if code else "There is no login."
-                page = f"<!doctype html><title>carpool</title><p>{done}</p>".encode()
-                with trio.move_on_after(_HEAD_S):
-                    await stream.send_all(
-                        b"HTTP/1.1 200 OK\r\ncontent-type: text/html; charset=utf-8\r\nconnection: close\r\n"
-                        b"content-length: %d\r\n\r\n%b" % (len(page), page)
-                    )
-            if code is None:
-                raise OAuthFlowError(_denied(error))
-            return AuthorizationCodeResult(code=code, state=query.get("state"), iss=query.get("iss"))
-
-
-def _denied(error: str | None) -> str:
-    said = error if error is not None and error.replace("_", "").isalnum() else "no code came back"
-    return f"the authorization server said {said[:60]}"
-
-
-async def _query_of(stream: trio.SocketStream) -> dict[str, str] | None:
-    """The parameters of a request for the callback; None for any other."""
-    head = b""
-    while b"\r\n" not in head and len(head) < _HEAD_BYTES:
-        part = await stream.receive_some(4096)
-        if not part:
-            return None
-        head += part
-    words = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
-    if len(words) != 3 or words[0] != "GET":
-        return None
-    parts = urlsplit(words[1])
-    if parts.path != _CALLBACK:
-        await stream.send_all(b"HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
-        return None
-    return {key: values[0] for key, values in parse_qs(parts.query).items()}

@@ -110,7 +110,10 @@ def not_authorized(host: str) -> Trouble:
 def more_scopes(host: str, server: str, scopes: str) -> Trouble:
     """It answered 403, `insufficient_scope`."""
     named = f" ({scopes})" if scopes else ""
-    return Trouble(f"{host} wants more rights than the login has{named}: run `carpool login {server}` again")
+    return Trouble(
+        f"{host} wants more rights than the login has{named}: write all that it is to have into "
+        f"`oauth.scopes` of this server, then run `carpool login {server}` again"
+    )
 
 
 def greeted_otherwise(host: str, *, page: bool) -> Trouble:

@@ -152,6 +152,8 @@ def root(request: Request) -> str:
 
 
 async def resource(request: Request) -> Response:
+    if "resource_status" in facts:
+        return Response(status_code=facts["resource_status"])
     return JSONResponse(
         {
             "resource": f"{root(request)}/{request.path_params['path']}",
@@ -163,6 +165,8 @@ async def resource(request: Request) -> Response:
 
 async def metadata(request: Request) -> Response:
     base = root(request)
+    if facts.get("metadata", request.url.path) != request.url.path:
+        return Response(status_code=404)
     return JSONResponse(
         {
             "issuer": base,
@@ -172,7 +176,7 @@ async def metadata(request: Request) -> Response:
             "response_types_supported": ["code"],
             "grant_types_supported": ["authorization_code", "refresh_token"],
             "code_challenge_methods_supported": ["S256"],
-            "token_endpoint_auth_methods_supported": ["none"],
+            "token_endpoint_auth_methods_supported": facts.get("methods", ["none"]),
             "authorization_response_iss_parameter_supported": True,
         }
     )
@@ -193,6 +197,8 @@ async def authorize(request: Request) -> Response:
     back = urlencode({"code": code, "state": asked["state"], "iss": root(request)})
     if asked.get("state") and facts.get("deny"):
         back = urlencode({"error": "access_denied", "state": asked["state"]})
+    if facts.get("state"):
+        back = urlencode({"code": code, "state": facts["state"], "iss": root(request)})
     return RedirectResponse(f"{asked['redirect_uri']}?{back}", status_code=302)
 
 
@@ -214,6 +220,10 @@ def grant() -> Response:
 
 async def token(request: Request) -> Response:
     form = {key: values[0] for key, values in parse_qs((await request.body()).decode()).items()}
+    facts["form"] = form
+    facts["basic"] = request.headers.get("authorization")
+    if "token_status" in facts:
+        return JSONResponse(facts.get("token_says", {"error": "x"}), status_code=facts["token_status"])
     if form["grant_type"] == "refresh_token":
         if form["refresh_token"] not in refresh:
             return JSONResponse({"error": "invalid_grant"}, status_code=400)
@@ -253,6 +263,8 @@ async def change(request: Request) -> Response:
     if said.get("forget") == "refresh":
         refresh.clear()
     facts.update(said.get("set", {}))
+    for name in said.get("unset", []):
+        facts.pop(name, None)
     return JSONResponse({})
 
 
@@ -286,6 +298,7 @@ app = Starlette(
     routes=[
         Route("/.well-known/oauth-protected-resource/{path:path}", resource),
         Route("/.well-known/oauth-authorization-server", metadata),
+        Route("/.well-known/openid-configuration", metadata),
         Route("/.well-known/mcp/server-card.json", card),
         Route("/register", register, methods=["POST"]),
         Route("/authorize", authorize),

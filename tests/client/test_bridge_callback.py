@@ -1,0 +1,79 @@
+"""The browser's way back from a login."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from mcp.client.auth import OAuthFlowError
+from mcp.shared.auth import AuthorizationCodeResult
+
+from carpool.bridge.callback import Callback
+from tests.behaviours import behaviour
+
+LIMIT_S = 8.0
+"""Less than a silent connection is waited for."""
+
+
+class Browser:
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.found: list[AuthorizationCodeResult] = []
+        self.refused = ""
+        self.done = trio.Event()
+
+    async def connect(self) -> trio.SocketStream:
+        return await trio.open_tcp_stream("127.0.0.1", self.port)
+
+    async def get(self, path: str) -> bytes:
+        stream = await self.connect()
+        await stream.send_all(f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+        said = b""
+        async with stream:
+            while part := await stream.receive_some(4096):
+                said += part
+        return said
+
+
+@asynccontextmanager
+async def waiting() -> AsyncIterator[Browser]:
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    browser = Browser(listener.socket.getsockname()[1])
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as nursery:
+
+            async def wait() -> None:
+                try:
+                    browser.found.append(await Callback(listener).result())
+                except OAuthFlowError as error:
+                    browser.refused = str(error)
+                browser.done.set()
+
+            nursery.start_soon(wait)
+            yield browser
+
+
+@behaviour("remote:login")
+async def test_only_the_callback_counts_and_silent_or_broken_connections_hold_it_up_no_time() -> None:
+    async with waiting() as browser:
+        silent = await browser.connect()
+        broken = await browser.connect()
+        broken.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        await broken.send_all(b"GET")
+        await broken.aclose()  # a reset
+        assert b"404" in await browser.get("/favicon.ico")
+        assert b"You are logged in" in await browser.get("/callback?code=c&state=s")
+        await browser.done.wait()
+        await silent.aclose()
+    assert browser.found == [AuthorizationCodeResult(code="c", state="s", iss=None)]
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [("error=access_denied&state=s", "access_denied"), ("state=s", "no code"), ("error=<b>", "no code")],
+)
+async def test_a_refusal_is_told_as_far_as_it_is_a_word(query: str, says: str) -> None:
+    async with waiting() as browser:
+        assert b"There is no login" in await browser.get(f"/callback?{query}")
+        await browser.done.wait()
+    assert browser.refused.startswith(f"the authorization server said {says}")

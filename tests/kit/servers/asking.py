@@ -10,6 +10,7 @@ what it said), `both` (samples, then elicits, once `party` calls have come to `r
 
 import json
 import os
+import sys
 
 import anyio
 import pydantic
@@ -205,4 +206,14 @@ else:
 
 
 if __name__ == "__main__":
-    server.run("stdio")
+    if len(sys.argv) == 1:
+        server.run("stdio")
+    else:  # asking.py http|sse PORT
+        import uvicorn
+
+        uvicorn.run(
+            server.sse_app() if sys.argv[1] == "sse" else server.streamable_http_app(),
+            host="127.0.0.1",
+            port=int(sys.argv[2]),
+            log_level="error",
+        )

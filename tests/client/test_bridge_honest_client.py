@@ -251,6 +251,30 @@ async def test_listening_begins_again_however_often_it_fails_with_growing_pauses
     assert pauses == [1, 2, 4, 8, 16, 30, 0, 1]
 
 
+@behaviour("remote:listening")
+async def test_a_listen_that_breaks_or_fails_has_ended_and_the_next_waits_its_turn(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    outcomes: list[Any] = [502, httpx2.ReadError("broken"), b"", b"data: acknowledged\n\n", b""]
+    at: list[float] = []
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        at.append(trio.current_time())
+        if isinstance(outcome := outcomes.pop(0), Exception):
+            raise outcome
+        if isinstance(outcome, int):
+            return httpx2.Response(outcome)
+        return httpx2.Response(200, headers=EVENTS, content=in_parts(outcome))
+
+    async with net(answer) as one:
+        for _ in range(2):
+            said = json.loads(await (await one.post("subscriptions/listen", id_="l")).aread())
+            assert said == {"jsonrpc": "2.0", "id": "l", "result": {"resultType": "complete"}}
+        for _ in range(3):
+            await (await one.post("subscriptions/listen")).aread()
+    assert [round(then - before) for before, then in itertools.pairwise(at)] == [1, 2, 4, 0]
+
+
 async def test_listening_that_is_not_offered_is_left_alone() -> None:
     async with net(giving(httpx2.Response(405))) as one:
         assert (await one.get()).status_code == 405

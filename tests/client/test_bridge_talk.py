@@ -120,6 +120,16 @@ def test_a_host_that_speaks_no_mcp_is_named_and_its_url_doubted(
     )
 
 
+@behaviour("remote:listening")
+def test_a_listen_whose_stream_breaks_has_ended_and_was_not_refused(talk: Talk) -> None:
+    talk.out(message(id=1, method="subscriptions/listen", params={}))
+    broken = {"code": -32000, "message": "SSE stream ended without a response"}
+    assert back(talk, id=1, error=broken)["result"] == {"resultType": "complete"}
+    talk.out(message(id=2, method="subscriptions/listen", params={}))
+    refused = {"code": -32601, "message": "Method not found"}
+    assert back(talk, id=2, error=refused)["error"] == refused
+
+
 def test_a_servers_own_error_passes(talk: Talk) -> None:
     talk.out(message(id=1, method="tools/call", params={"name": "x"}))
     error = {"code": -32000, "message": "Sorry", "data": {"kept": True}}

@@ -546,6 +546,19 @@ def test_a_server_that_ends_every_listen_is_not_asked_for_ever() -> None:
     assert request["method"] == "subscriptions/listen"
 
 
+def test_a_server_that_ends_listens_now_and_then_is_listened_to_again_when_it_answers() -> None:
+    """Over HTTP a proxy may cut each stream after a minute."""
+    talk = Talk()
+    request = talk.fit(tools={"listChanged": True})[0]
+    for _ in range(3):
+        _, out = talk.say(ack(request), line(id=request["id"], result={}))
+        (request,) = [each for each in out if each["method"] == "subscriptions/listen"]
+    talk.say(ack(request), line(id=request["id"], result={}))
+    asked = talk.call()
+    _, (request,) = talk.say(line(id=asked["id"], result={"resultType": "complete", "content": []}))
+    assert request["method"] == "subscriptions/listen"
+
+
 def test_a_refused_listen_is_told_and_not_repeated() -> None:
     talk = Talk()
     request = talk.fit(tools={"listChanged": True})[0]

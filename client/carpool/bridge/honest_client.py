@@ -120,6 +120,9 @@ class HonestClient(httpx2.AsyncClient):
     # --- one request --------------------------------------------------------------------------------------
 
     async def _posted(self, request: httpx2.Request, asked: tuple[RawJson, str] | None) -> httpx2.Response:
+        listens = asked is not None and asked[1] == words.LISTEN
+        if listens:
+            await self._listening.turn()
         try:
             return await self._judged(await self._sent(request), asked)
         except _RefusedError as refused:
@@ -134,6 +137,8 @@ class HonestClient(httpx2.AsyncClient):
             trouble = words.unreachable(self._host, type(error).__name__)
         except httpx2.RequestError:
             trouble = words.broken(self._host)
+        if listens:
+            self._listening.missed()
         return await self._instead(request, asked, trouble)
 
     async def _got(self, request: httpx2.Request) -> httpx2.Response:
@@ -211,7 +216,10 @@ class HonestClient(httpx2.AsyncClient):
         """
         status, kind = response.status_code, response.headers.get("content-type", "").partition(";")[0]
         if status < 300 and kind.strip().lower() == _EVENTS:
-            keep_alive(response)
+            if asked is not None and asked[1] == words.LISTEN:
+                self._listening.opened(response)
+            else:
+                keep_alive(response)
             return response
         try:
             body = await bounded(response, MAX_BODY_BYTES)

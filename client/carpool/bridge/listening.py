@@ -1,4 +1,7 @@
-"""The stream on which a server says what belongs to no call (MCP 2025-11-25, "Listening for Messages").
+"""The stream on which a server says what belongs to no call.
+
+A GET (MCP 2025-11-25, basic/transports "Listening for Messages"), or the POST of a listen (MCP 2026-07-28,
+basic/utilities/subscriptions).
 
 Owns how long it is waited before it is opened again, for as long as the conversation lasts: the SDK gives up
 after two attempts, and what a server says then would never be heard. What is not offered at all (405) is
@@ -51,14 +54,22 @@ class Listening:
         none to be had.
         """
         if response is not None and response.status_code == 200:
-            since = trio.current_time()
-            keep_alive(response)
-            response.stream = Ending(response.stream, lambda heard: self._ended(since, heard=heard))
+            self.opened(response)
             return response
         if response is not None and response.status_code in _NOT_OFFERED:
             return response
-        self._misses += 1
+        self.missed()
         return httpx2.Response(200, headers={"content-type": "text/event-stream"}, request=request)
+
+    def opened(self, response: httpx2.Response) -> None:
+        """Its stream is one to listen to."""
+        since = trio.current_time()
+        keep_alive(response)
+        response.stream = Ending(response.stream, lambda heard: self._ended(since, heard=heard))
+
+    def missed(self) -> None:
+        """An attempt came to nothing."""
+        self._misses += 1
 
     def _ended(self, since: float, *, heard: bool) -> None:
         lasted = trio.current_time() - since >= _LASTING_S

@@ -18,6 +18,7 @@ from carpool_protocol.faults import fault, for_method
 from carpool_protocol.ids import RawJson
 
 GREETINGS: Final = frozenset({"initialize", "server/discover"})
+LISTEN: Final = "subscriptions/listen"
 UNFIT: Final = 5300
 """The code of a greeting that failed: outside of what servers may say, so that no era is read from it."""
 NO_EXTRA: Final = "servers over a URL need more than is installed: run `pip install 'carpool[remote]'`"
@@ -59,7 +60,12 @@ def request_in(body: bytes) -> tuple[RawJson, str] | None:
 
 
 def answer_line(request: RawJson, method: str, trouble: Trouble, server: str) -> bytes:
-    """The answer to a request that came to nothing, as a JSON-RPC message without its line end."""
+    """The answer to a request that came to nothing, as a JSON-RPC message without its line end.
+
+    A listen that came to nothing has ended: an error would say that the server refuses to be listened to.
+    """
+    if method == LISTEN:
+        return b'{"jsonrpc":"2.0","id":%b,"result":{"resultType":"complete"}}' % request
     if method in GREETINGS:
         text = trouble.text or KINDS[trouble.slug].what
         member, body = b"error", msgspec.json.encode({"code": UNFIT, "message": text})

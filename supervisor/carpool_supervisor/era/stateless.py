@@ -190,10 +190,12 @@ class Stateless:
             self._own_answered(message)
         elif self._rounds.is_stale(*found):
             self._misspoke("answered a request twice")
-        elif isinstance(message, Result):
-            self._call_answered(found[0], message.result)
         else:
-            self._call_erred(found[0], message.error)
+            self._listening.nudged()
+            if isinstance(message, Result):
+                self._call_answered(found[0], message.result)
+            else:
+                self._call_erred(found[0], message.error)
 
     def _call_answered(self, wire: WireId, result: RawJson) -> None:
         about = self._relayed.over(wire)

@@ -177,6 +177,7 @@ def test_a_return_type_without_a_schema_costs_the_output_schema_only() -> None:
             "mine cannot be imported: OSError: no (mine.py:2)",
         ),
         ("raise SystemExit\n", "mine cannot be imported: SystemExit (mine.py:1)"),
+        ("raise KeyboardInterrupt\n", "mine cannot be imported: KeyboardInterrupt (mine.py:1)"),
     ],
 )
 def test_a_module_that_cannot_be_imported_is_told_with_its_line(
@@ -189,6 +190,31 @@ def test_a_module_that_cannot_be_imported_is_told_with_its_line(
         load("mine")
     assert str(caught.value).startswith(said)
     assert "\n" not in str(caught.value)
+
+
+@behaviour("python:failures")
+@pytest.mark.parametrize(
+    ("file", "name", "owner"),
+    [
+        ("json.py", "json", "Python"),
+        ("time.py", "time", "Python"),  # built in: found before any file
+        ("json/__init__.py", "json.mine", "Python"),
+        ("anyio.py", "anyio", "the MCP SDK or something that it needs"),
+    ],
+)
+def test_a_module_is_never_taken_for_another_one_that_is_loaded_by_that_name(
+    file: str, name: str, owner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("def f() -> int: return 1\n")
+    with pytest.raises(CannotLoadError) as caught:
+        load(name)
+    top = name.partition(".")[0]
+    assert str(caught.value) == (
+        f"{path} cannot be a server: {top} is the name of a module of {owner} as well; rename it"
+    )
 
 
 def child(*words: str, before: str = "", cwd: Path) -> tuple[int, str, str]:

@@ -157,10 +157,15 @@ def test_a_module_whose_functions_all_fail_names_the_first_and_why() -> None:
     assert text.endswith(" (and 1 more)")
 
 
-def test_a_return_type_without_a_schema_costs_the_output_schema_only() -> None:
-    tools, said = offered(
-        "from collections.abc import Iterable\nclass Odd: ...\ndef f(n: int) -> Iterable[Odd] | None: ...\n"
-    )
+@pytest.mark.parametrize(
+    ("before", "returned"),
+    [
+        ("from collections.abc import Iterable\nclass Odd: ...", "Iterable[Odd] | None"),
+        ("class Odd:\n    kept: 'OnlyForCheckers'", "Odd"),  # as pandas.DataFrame
+    ],
+)
+def test_a_return_type_without_a_schema_costs_the_output_schema_only(before: str, returned: str) -> None:
+    tools, said = offered(f"{before}\ndef f(n: int) -> {returned}: ...\n")
     assert (said, tools["f"].output_schema) == ([], None)
     assert tools["f"].parameters["required"] == ["n"]
 

@@ -15,7 +15,7 @@ from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.context_injection import find_context_parameter
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, func_metadata
-from pydantic import ConfigDict, PydanticSchemaGenerationError
+from pydantic import ConfigDict
 
 from carpool.pymodule.calling import guarded, said
 from carpool.pymodule.choose import Function, without_types
@@ -62,7 +62,7 @@ def tool_of(name: str, function: Function, *, tags: tuple[str, ...] = ()) -> Too
         plain = returns_bytes(returned) or _generates(function)
         try:
             tool = _tool(name, function, None if not plain else False)
-        except PydanticSchemaGenerationError:  # of the parameters, then it is raised again
+        except Exception:  # noqa: BLE001 - of the return type, else it is raised again
             tool = _tool(name, function, False)
     except Exception as error:  # noqa: BLE001 - whatever pydantic thinks of somebody's annotations
         raise CannotOfferError(f"{type(error).__name__}: {error}".partition("\n")[0]) from None

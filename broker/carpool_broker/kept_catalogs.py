@@ -50,6 +50,8 @@ MIN_SECRET_CHARS: Final = 8
 _HEAD: Final = b"carpool catalog 1\n"
 _SEAL_BYTES: Final = 32
 _NAME: Final = re.compile(r"[0-9a-f]{16}\.catalog")
+_PART: Final = re.compile(r"[0-9a-f]{16}\.catalog\.part-([0-9]+)")
+"""As `private_files.replace` names a file that is not whole yet; at the end who writes it."""
 
 
 class Kept(Struct, frozen=True, array_like=True):
@@ -132,9 +134,10 @@ class KeptCatalogs:
         if not self._secret or secrets is None:
             return
         kept = Kept(catalog, wallclock())
-        data = sealed(kept, self._secret)
+        # All is told again with each change: what is too large by far is not written out to see that.
+        data = sealed(kept, self._secret) if definition_bytes(catalog) <= MAX_FILE_BYTES else b""
         why = ""
-        if len(data) > MAX_FILE_BYTES:
+        if not data or len(data) > MAX_FILE_BYTES:
             why = f"are larger than {MAX_FILE_BYTES} bytes"
         elif holds(data, secrets):
             why = "hold a value of its environment or of a variable"
@@ -179,6 +182,12 @@ class KeptCatalogs:
 
     def _path(self, key: PoolKey) -> str:
         return os.path.join(self._directory, f"{key.rpartition(':')[2]}.catalog")
+
+
+def definition_bytes(catalog: Catalog) -> int:
+    """What its entries take in a file, without anything around them."""
+    families = (catalog.tools, catalog.prompts, catalog.resources, catalog.templates)
+    return sum(len(offer.definition) for family in families for offer in family)
 
 
 def sealed(kept: Kept, secret: bytes) -> bytes:
@@ -238,13 +247,17 @@ def write_all(directory: str, files: dict[str, bytes]) -> str:
 
 
 def sweep(directory: str) -> str:
-    """Remove the oldest files above the bounds. Never says anything: it is tried again."""
+    """Remove the oldest files above the bounds, and what dead brokers have not finished. Never says anything:
+    it is tried again.
+    """
     found: list[tuple[int, int, str]] = []
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
+            stat = entry.stat(follow_symlinks=False)
             if _NAME.fullmatch(entry.name):
-                stat = entry.stat(follow_symlinks=False)
                 found.append((stat.st_mtime_ns, stat.st_size, entry.path))
+            elif (part := _PART.fullmatch(entry.name)) and not _lives(int(part[1])):
+                os.unlink(entry.path)
     found.sort(reverse=True)
     total = 0
     for number, (_, size, path) in enumerate(found):
@@ -253,3 +266,14 @@ def sweep(directory: str) -> str:
             with contextlib.suppress(OSError):
                 os.unlink(path)
     return ""
+
+
+def _lives(pid: int) -> bool:
+    """Whether there is such a process. In doubt there is."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        pass
+    return True

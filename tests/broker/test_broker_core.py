@@ -320,16 +320,24 @@ def test_an_early_call_waits_for_the_catalog_that_may_hold_its_name() -> None:
     assert isinstance(call, Call)
 
 
-def test_a_name_that_nobody_can_have_is_an_error_at_once_and_one_that_does_not_come_in_time() -> None:
+def test_a_name_that_nobody_can_have_is_an_error_at_once() -> None:
     rig = Rig()
     rig.ready()
     (reply,) = rig.call("a__nothing")
     assert (reply.is_error, code(reply)) == (True, "unknown_tool")
+
+
+def test_a_name_of_a_server_that_has_not_told_in_time_may_be_tried_again() -> None:
     rig = Rig()
     rig.come()
+    rig.catalog("b:1", "y")
     rig.call("a__x")
     (reply,) = rig.wait(10.0)
-    assert code(reply) == "unknown_tool"
+    assert (code(reply), reply.is_error) == ("unavailable", False)
+    fault = msgspec.json.decode(reply.body)["_meta"]["carpool/error"]
+    assert (fault["server"], fault["delivered"], fault["retry_after_s"]) == ("a", "no", 1.0)
+    (reply,) = rig.call("c__x", "2")
+    assert code(reply) == "unknown_tool", "no server of this name is still to tell"
 
 
 def test_a_cancelled_list_or_early_call_is_never_answered() -> None:

@@ -3,8 +3,10 @@
 import json
 import logging
 import os
+import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
@@ -13,6 +15,7 @@ from carpool_broker.kept_catalogs import (
     MAX_FILES,
     Kept,
     KeptCatalogs,
+    definition_bytes,
     holds,
     sealed,
     sweep,
@@ -20,7 +23,7 @@ from carpool_broker.kept_catalogs import (
     write_all,
 )
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson
-from carpool_protocol.messages import Catalog, ToolOffer
+from carpool_protocol.messages import Catalog, ResourceOffer, ToolOffer
 from tests.kit.waits import until
 
 SECRET = b"s" * 32
@@ -165,6 +168,24 @@ def test_the_oldest_files_go_first_and_what_is_not_ours_stays(tmp_path: Path) ->
     assert len(left) == MAX_FILES
     assert left[0] == f"{3:016x}.catalog"
     assert (tmp_path / "note.txt").exists()
+
+
+def test_what_a_dead_broker_has_not_finished_goes(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    dead, alive = (tmp_path / f"{17:016x}.catalog.part-{pid}" for pid in (ended.pid, os.getpid()))
+    for part in (dead, alive):
+        part.write_bytes(b"x")
+    sweep(str(tmp_path))
+    assert list(tmp_path.iterdir()) == [alive]
+
+
+def test_entries_are_counted_before_anything_is_written_and_never_for_more_than_they_take() -> None:
+    told = catalog(*(f"tool{number}" for number in range(300)), description="x" * 40)
+    resource = ResourceOffer("shop:/bread", RawJson(b'{"uri":"shop:/bread"}'))
+    told = msgspec.structs.replace(told, prompts=told.tools, resources=[resource], templates=[resource])
+    data = sealed(Kept(told, T), SECRET)
+    assert 0.8 * len(data) < definition_bytes(told) < len(data)
 
 
 def test_a_disk_that_takes_nothing_is_said_and_no_more(tmp_path: Path) -> None:

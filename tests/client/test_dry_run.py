@@ -1,10 +1,11 @@
 """Arguments against a schema: what is wrong is told by place and rule, and never by value."""
 
+import signal
 from typing import Any
 
 import pytest
 
-from carpool.dry_run import BadSchemaError, problems
+from carpool.dry_run import MAX_PROBLEMS, BadSchemaError, Problem, problems
 from tests.behaviours import behaviour
 
 SCHEMA: dict[str, Any] = {
@@ -58,6 +59,42 @@ def test_what_is_missing_is_named() -> None:
 def test_another_dialect_is_heeded() -> None:
     old = {"$schema": "http://json-schema.org/draft-07/schema#", "items": [{"type": "integer"}]}
     assert said(["x"], old) == [("[0]", "type")]
+
+
+def test_what_must_not_be_there_is_told_as_that() -> None:
+    (problem,) = problems({"properties": {"a": {"properties": {"b": False}}}}, {"a": {"b": "hush-hush"}})
+    assert problem == Problem("a", "false", "something in it must not be there")
+
+
+def test_of_very_many_problems_the_first_are_told_in_their_order() -> None:
+    found = said(["x"] * 100_000, {"items": {"type": "integer"}})
+    assert found == [(f"[{at}]", "type") for at in range(MAX_PROBLEMS)]
+
+
+@behaviour("call:dry-run")
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": {"pattern": "^(a+)+$"}}},
+        {
+            "$defs": {f"d{at}": {"anyOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(60)}
+            | {"d60": False},
+            "properties": {"a": {"$ref": "#/$defs/d0"}},
+        },
+    ],
+    ids=["pattern", "forms"],
+)
+def test_a_schema_that_takes_for_ever_is_given_up(schema: object) -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(BadSchemaError, match=r"takes more than 0\.2 s"):
+        problems(schema, {"a": "a" * 60 + "!"}, check_s=0.2)
+    assert signal.getsignal(signal.SIGALRM) == before
+
+
+@pytest.mark.parametrize("pattern", [r"^\p{L}+$", "^(?<word>a)$"])
+def test_a_pattern_of_javascript_is_named(pattern: str) -> None:
+    with pytest.raises(BadSchemaError, match=r"^properties\.a\.pattern: Python cannot read this pattern: "):
+        problems({"properties": {"a": {"pattern": pattern}}}, {"a": "b"})
 
 
 @pytest.mark.parametrize(

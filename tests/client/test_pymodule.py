@@ -1,18 +1,10 @@
 """Functions of a module as tools: which ones, with which schemas; results and mistakes."""
 
-import base64
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
-import anyio
 import pytest
-from mcp.server.mcpserver import Context, MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import CallToolResult
 
 from carpool.pymodule.__main__ import main
 from carpool.pymodule.choose import public_functions, without_types
@@ -20,42 +12,9 @@ from carpool.pymodule.load import CannotLoadError, load
 from carpool.pymodule.offer import tool_of
 from carpool.pymodule.serve import NotStrictError, tools_of
 from tests.behaviours import behaviour
+from tests.client.modules import called, forget, module_of, offered, texts
 
-
-def module_of(source: str) -> ModuleType:
-    module = ModuleType("mine")
-    sys.modules["mine"] = module  # pydantic looks annotations up there
-    exec(compile(source, "/somewhere/mine.py", "exec"), vars(module))
-    return module
-
-
-@pytest.fixture(autouse=True)
-def forget() -> Iterator[None]:
-    before, path = set(sys.modules), list(sys.path)
-    yield
-    for name in set(sys.modules) - before:
-        if name.startswith("mine"):
-            del sys.modules[name]
-    sys.path[:] = path
-
-
-def offered(source: str, *, strict: bool = False) -> tuple[dict[str, Any], list[str]]:
-    """The tools as they are listed, by name, and what was said of functions."""
-    said: list[str] = []
-    tools = tools_of(module_of(source), strict=strict, say=said.append)
-    return {each.name: each for each in tools}, said
-
-
-def called(source: str, name: str = "f", **arguments: Any) -> CallToolResult:
-    tools, _ = offered(source)
-    server: MCPServer[None] = MCPServer("x")
-
-    async def run() -> CallToolResult:
-        found = await tools[name].run(arguments, Context(mcp_server=server), convert_result=True)
-        assert isinstance(found, CallToolResult)
-        return found
-
-    return anyio.run(run)
+__all__ = ["forget"]
 
 
 def names(source: str) -> list[str]:
@@ -198,37 +157,17 @@ def test_a_module_whose_functions_all_fail_names_the_first_and_why() -> None:
     assert text.endswith(" (and 1 more)")
 
 
-def texts(result: CallToolResult) -> list[str]:
-    return [str(getattr(each, "text", each)) for each in result.content]
-
-
-def test_bytes_are_an_image_where_they_begin_like_one_and_a_blob_elsewhere() -> None:
-    png = base64.b64decode("iVBORw0KGgo=")
-    (image,) = called(f"def f() -> bytes: return {png!r}\n").content
-    assert (image.type, getattr(image, "mime_type", "")) == ("image", "image/png")
-    (blob,) = called("def f() -> bytes | None: return b'\\xff\\x00'\n").content
-    assert blob.type == "resource"
-    assert base64.b64decode(blob.resource.blob) == b"\xff\x00"  # type: ignore[union-attr]
-
-
-def test_an_argument_by_position_is_given_by_name_as_all_are() -> None:
-    source = "def f(a: int, /, b: int = 2, *, c: int = 3) -> list[int]: return [a, b, c]\n"
-    assert called(source, a=1, c=5).structured_content == {"result": [1, 2, 5]}
-
-
-@behaviour("python:failures")
-@pytest.mark.parametrize("kind", ["", "async "])
-def test_an_exception_is_the_tools_own_error_and_its_traceback_is_for_the_log(
-    kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(ToolError, match="Error executing tool f: ValueError: not so"):
-        called(f"{kind}def f() -> int:\n    raise ValueError('not so')\n")
-    assert 'mine.py", line 2' in capsys.readouterr().err
-
-
-def test_a_function_that_wants_to_exit_ends_its_call_only() -> None:
-    with pytest.raises(ToolError, match="SystemExit: 3"):
-        called("import sys\ndef f() -> None: sys.exit(3)\n")
+@pytest.mark.parametrize(
+    ("before", "returned"),
+    [
+        ("from collections.abc import Iterable\nclass Odd: ...", "Iterable[Odd] | None"),
+        ("class Odd:\n    kept: 'OnlyForCheckers'", "Odd"),  # as pandas.DataFrame
+    ],
+)
+def test_a_return_type_without_a_schema_costs_the_output_schema_only(before: str, returned: str) -> None:
+    tools, said = offered(f"{before}\ndef f(n: int) -> {returned}: ...\n")
+    assert (said, tools["f"].output_schema) == ([], None)
+    assert tools["f"].parameters["required"] == ["n"]
 
 
 @behaviour("python:failures")
@@ -243,6 +182,7 @@ def test_a_function_that_wants_to_exit_ends_its_call_only() -> None:
             "mine cannot be imported: OSError: no (mine.py:2)",
         ),
         ("raise SystemExit\n", "mine cannot be imported: SystemExit (mine.py:1)"),
+        ("raise KeyboardInterrupt\n", "mine cannot be imported: KeyboardInterrupt (mine.py:1)"),
     ],
 )
 def test_a_module_that_cannot_be_imported_is_told_with_its_line(
@@ -255,6 +195,31 @@ def test_a_module_that_cannot_be_imported_is_told_with_its_line(
         load("mine")
     assert str(caught.value).startswith(said)
     assert "\n" not in str(caught.value)
+
+
+@behaviour("python:failures")
+@pytest.mark.parametrize(
+    ("file", "name", "owner"),
+    [
+        ("json.py", "json", "Python"),
+        ("time.py", "time", "Python"),  # built in: found before any file
+        ("json/__init__.py", "json.mine", "Python"),
+        ("anyio.py", "anyio", "the MCP SDK or something that it needs"),
+    ],
+)
+def test_a_module_is_never_taken_for_another_one_that_is_loaded_by_that_name(
+    file: str, name: str, owner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("def f() -> int: return 1\n")
+    with pytest.raises(CannotLoadError) as caught:
+        load(name)
+    top = name.partition(".")[0]
+    assert str(caught.value) == (
+        f"{path} cannot be a server: {top} is the name of a module of {owner} as well; rename it"
+    )
 
 
 def child(*words: str, before: str = "", cwd: Path) -> tuple[int, str, str]:

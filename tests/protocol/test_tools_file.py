@@ -47,6 +47,15 @@ def test_a_tool_without_a_schema_takes_any_object() -> None:
     assert read([{"name": "log"}]) == [{"name": "log", "inputSchema": {"type": "object"}}]
 
 
+def test_what_agents_could_not_read_is_filled_in_or_left_out() -> None:
+    bare = {"name": "log", "title": None, "inputSchema": {"properties": {"n": {"type": "integer"}}}}
+    assert read([bare]) == [
+        {"name": "log", "inputSchema": {"type": "object", "properties": {"n": {"type": "integer"}}}}
+    ]
+    nothing = {"name": "log", "description": None, "inputSchema": None, "outputSchema": None}
+    assert read([nothing]) == [{"name": "log", "inputSchema": {"type": "object"}}]
+
+
 def test_of_what_carpool_tools_prints_the_tools_of_this_server_count() -> None:
     printed = [
         {"name": f"{server}__log", "server": server, "tool": "log", "definition": LOG}
@@ -62,11 +71,18 @@ def test_comments_are_allowed() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "tools.json:1: the file is empty"),
+        ("", "tools.json:1: the file is empty; write at least []"),
         ('{"tools": 3}', "must be a list of tools"),
         ('[\n"log"]', "tools.json:2: [0]: must be a tool"),
         ('{"tools": [\n{"name": "a"},\n{"name": ""}]}', "tools.json:3: tools[1]: has no name"),
         ('[{"name": "a", "inputSchema": []}]', "its inputSchema must be an object"),
+        ('[{"name": "a", "inputSchema": {"type": "string"}}]', 'must have "type": "object"'),
+        ('[{"name": "a", "input_schema": {}}]', "its input_schema means nothing to MCP; call it inputSchema"),
+        ('[{"name": "a", "parameters": {}}]', "its parameters means nothing to MCP; call it inputSchema"),
+        (
+            '[\n{"server": "time", "definition": {"name": "a"}}]',
+            "tools.json:1: lists tools of other servers only",
+        ),
         ('[{"name": "a", "description": 3}]', "its description must be text"),
         ('[{"name": "a"},\n{"name": "a"}]', "tools.json:2: [1]: this tool is listed twice"),
         ("[null]", "must be a tool"),

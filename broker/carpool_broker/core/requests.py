@@ -47,7 +47,8 @@ _FAMILIES: Final[dict[str, Feature]] = {
 }
 
 
-UNTOLD: Final = "Its tools are pinned, and it has not told yet what they are now."
+UNTOLD: Final = "It has not told yet what it offers: it may still be starting."
+UNVERIFIED: Final = "Its tools are pinned, and it has not told yet what they are now."
 
 
 class Requests:
@@ -160,7 +161,7 @@ class Requests:
             owed.server, owed.target, owed.key = found.server, found.subject, found.key
             if not found.verified:
                 self._resolved(owed)
-                self._ledger.fail(owed, "unavailable", UNTOLD, retry_after_s=1.0)
+                self._ledger.fail(owed, "unavailable", UNVERIFIED, retry_after_s=1.0)
                 return
             if asked.method != READ or not self._is_current(owed, view, now):
                 self._enter(owed, view, now)
@@ -251,6 +252,11 @@ class Requests:
         ):
             owed.server, fault, why = off
             self._ledger.fail(owed, fault, why)
+            return
+        if found.fault in {"unknown_tool", "unknown_prompt"} and found.suspects:
+            servers = [entry.server for entry in view.scope.servers if entry.key in found.suspects]
+            owed.server = max(servers, key=len)  # the name that says the most
+            self._ledger.fail(owed, "unavailable", UNTOLD, retry_after_s=1.0)
             return
         if asked.by is not None and not asked.own and _FAMILIES[asked.method] not in view.capabilities():
             self._ledger.fail(owed, "unknown_method")  # what is not announced is not served

@@ -1,15 +1,18 @@
 """The import of somebody's module, and what is said when it fails.
 
 Owns the search path (the directory the server runs in comes first) and the sentence. A traceback, where one
-helps, goes to stderr before it.
+helps, goes to stderr before it. Invariant: where the directory has the module, no other one of that name is
+taken for it that Python or the SDK has loaded before.
 
 Knows nothing of: the SDK, what a module is for.
 """
 
 import importlib
+import importlib.util
 import os
 import sys
 import traceback
+from importlib.machinery import PathFinder
 from types import ModuleType
 
 
@@ -21,6 +24,8 @@ def load(name: str) -> ModuleType:
     """Import it. Raises `CannotLoadError`."""
     directory = os.getcwd()
     sys.path.insert(0, directory)
+    if taken := _taken(name, directory):
+        raise CannotLoadError(taken)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -35,9 +40,29 @@ def load(name: str) -> ModuleType:
             f"{_place(name, error)} imports {error.name}, which {sys.executable} does not have: install it "
             "there, or let `interpreter` name a Python that has it"
         ) from None
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever somebody's module does
+    except BaseException as error:  # noqa: BLE001 - whatever somebody's module does
         traceback.print_exception(error)
         raise CannotLoadError(_broken(name, error)) from None
+
+
+def _taken(name: str, directory: str) -> str:
+    """What to say where the directory has such a module and the import would give another one, of Python or
+    of what the SDK needs; empty: it is as it should be.
+    """
+    top = name.partition(".")[0]
+    here = PathFinder.find_spec(top, [directory])
+    if (
+        here is None or here.origin is None
+    ):  # a directory that is no package gives way, as everywhere in Python
+        return ""
+    try:
+        found = importlib.util.find_spec(top)
+    except (ImportError, ValueError):  # loaded, and says nothing of itself
+        found = None
+    if found is not None and found.origin == here.origin:
+        return ""
+    owner = "Python" if top in sys.stdlib_module_names else "the MCP SDK or something that it needs"
+    return f"{here.origin} cannot be a server: {top} is the name of a module of {owner} as well; rename it"
 
 
 def _broken(name: str, error: BaseException) -> str:

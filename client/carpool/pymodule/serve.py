@@ -14,9 +14,9 @@ from typing import TextIO
 import anyio
 from mcp.server import MCPServer
 from mcp.server.mcpserver.tools import Tool
-from mcp.server.stdio import stdio_server
 
 from carpool.pymodule.choose import public_functions, untyped_text, without_types
+from carpool.pymodule.messages import messages
 from carpool.pymodule.offer import CannotOfferError, read_tags, tool_of
 
 
@@ -64,9 +64,9 @@ def serve(module: ModuleType, tools: list[Tool], source: TextIO, sink: TextIO) -
     )
 
     async def run() -> None:
-        # MCPServer's own way to stdio takes the descriptors, which are taken already.
+        # MCPServer's own way to stdio takes the descriptors, which are taken already, and drops lines.
         lowlevel = server._lowlevel_server  # noqa: SLF001
-        async with stdio_server(anyio.wrap_file(source), anyio.wrap_file(sink)) as (incoming, outgoing):
+        async with messages(anyio.wrap_file(source), anyio.wrap_file(sink)) as (incoming, outgoing):
             await lowlevel.run(incoming, outgoing, lowlevel.create_initialization_options())
 
     anyio.run(run)

@@ -67,9 +67,9 @@ class _Stop(Exception):  # noqa: N818  # control flow inside this file: the rest
         self.problem = problem
 
 
-def parse(text: str, file: str) -> Parsed:
-    """Read one value. `file` is the name shown in problems."""
-    reader = _Reader(text, file)
+def parse(text: str, file: str, *, least: str = '{ "mcpServers": {} }') -> Parsed:
+    """Read one value. `file` is the name shown in problems, `least` what to write into one that is empty."""
+    reader = _Reader(text, file, least)
     try:
         return Parsed(reader.document(), reader.lines, reader.problems, reader.spans, complete=True)
     except _Stop as stop:
@@ -79,9 +79,10 @@ def parse(text: str, file: str) -> Parsed:
 class _Reader:
     """One pass over one text: a position, and what was found so far."""
 
-    def __init__(self, text: str, file: str) -> None:
+    def __init__(self, text: str, file: str, least: str) -> None:
         self.text = text
         self.file = file
+        self.least = least
         self.at = 1 if text.startswith("\ufeff") else 0  # editors on Windows write a byte order mark
         self.lines: dict[KeyPath, int] = {}
         self.problems: list[ConfigProblem] = []
@@ -98,7 +99,7 @@ class _Reader:
     def document(self) -> JsonValue:
         self.skip(())
         if self.at == len(self.text):
-            self.stop((), 'the file is empty; write at least { "mcpServers": {} }')
+            self.stop((), f"the file is empty; write at least {self.least}")
         self.lines[()] = self.line(self.at)
         start = self.at
         value = self.read(())

@@ -2,7 +2,11 @@
 
 Owns what such a file may hold: `{"tools": [TOOL, …]}` as `tools/list` answers it, a bare list of these, or
 what `carpool tools --json` prints, of which the tools of this very server count. A tool is an object with a
-`name`; one without `inputSchema` takes any object. Comments are allowed, as in every file that people write.
+`name`; one without `inputSchema` takes any object, and `null` stands for nothing. Comments are allowed, as in
+every file that people write.
+
+Invariant: agents on every SDK can read what is let through. Some drop a whole list, of all servers, for one
+tool whose `inputSchema` is not what MCP wants (`"type": "object"`; schema of 2025-11-25, Tool).
 
 Knows nothing of: who reads the file from disk, when the list counts.
 """
@@ -20,11 +24,13 @@ from carpool_protocol.messages import ToolOffer
 MAX_TOOLS: Final = 10_000
 MAX_NAME_CHARS: Final = 256
 MAX_PROBLEMS: Final = 5
+_OTHERS_SCHEMA: Final = frozenset({"input_schema", "parameters"})
+"""What model APIs call it."""
 
 
 def read_tools(text: str, file: str, server: ServerName) -> tuple[ToolOffer, ...] | list[ConfigProblem]:
     """The tools of `server` in the order of the file, or what is wrong with it."""
-    parsed = parse(text, file)
+    parsed = parse(text, file, least="[]")
     problems = list(parsed.problems)
     if not parsed.complete:
         return problems
@@ -35,10 +41,7 @@ def read_tools(text: str, file: str, server: ServerName) -> tuple[ToolOffer, ...
             at = at[:-1]
         problems.append(ConfigProblem(file, parsed.lines[at], render_path(path), why))
 
-    under: KeyPath = ()
-    found: JsonValue = parsed.value
-    if isinstance(found, dict):
-        under, found = ("tools",), found.get("tools")
+    under, found = _entries(parsed.value)
     if not isinstance(found, list):
         problem((), 'must be a list of tools, or an object like { "tools": [ … ] }')
         return problems
@@ -57,9 +60,20 @@ def read_tools(text: str, file: str, server: ServerName) -> tuple[ToolOffer, ...
             name = str(tool["name"])
             if name in offers:
                 problem((*under, at), "this tool is listed twice; keep one")
-            whole: dict[str, Any] = {**tool, "inputSchema": tool.get("inputSchema", {"type": "object"})}
-            offers[name] = ToolOffer(name, RawJson(msgspec.json.encode(whole)))
+            offers[name] = ToolOffer(name, RawJson(msgspec.json.encode(_whole(tool))))
+    if found and not offers and not problems:
+        problem(under, f"lists tools of other servers only, and none of {server}")
     return problems[:MAX_PROBLEMS] or tuple(offers.values())
+
+
+def _entries(whole: JsonValue) -> tuple[KeyPath, JsonValue]:
+    return (("tools",), whole.get("tools")) if isinstance(whole, dict) else ((), whole)
+
+
+def _whole(tool: dict[str, JsonValue]) -> dict[str, Any]:
+    said = {key: value for key, value in tool.items() if value is not None}
+    schema: Any = said.get("inputSchema", {})
+    return {**said, "inputSchema": schema if "type" in schema else {"type": "object", **schema}}
 
 
 def _exported(value: JsonValue, server: ServerName) -> JsonValue:
@@ -76,8 +90,14 @@ def _wrong(tool: JsonValue) -> str:
     name = tool.get("name")
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable():
         return f"has no name: a text of 1 to {MAX_NAME_CHARS} printable characters"
-    if not isinstance(tool.get("inputSchema", {}), dict):
+    for key in _OTHERS_SCHEMA & tool.keys():
+        if "inputSchema" not in tool:
+            return f"its {key} means nothing to MCP; call it inputSchema"
+    schema = tool.get("inputSchema")
+    if schema is not None and not isinstance(schema, dict):
         return "its inputSchema must be an object"
-    if not isinstance(tool.get("description", ""), str):
+    if schema and schema.get("type", "object") != "object":
+        return 'its inputSchema must have "type": "object": arguments are always named'
+    if not isinstance(tool.get("description") or "", str):
         return "its description must be text"
     return ""

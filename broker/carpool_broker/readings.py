@@ -1,23 +1,27 @@
 """What a source comes to, in the form in which the core is told it.
 
 Owns the step from a resolution to its event: the settings that go with it, the catalogs that are on disk for
-its pools, why a server of it is off.
+its pools, why a server of it is off; and that what one change does to several sources is one event.
 
 Knows nothing of: sessions, where a configuration comes from, when it is read again.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import takewhile
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from carpool_broker.core.approval import Approved, PinId
-from carpool_broker.core.events import SourceId, SourceRead
+from carpool_broker.core.events import OwnEvent, SourceId, SourceRead, SourcesRead
 from carpool_broker.core.scope import Off, Scope
 from carpool_broker.core.scopes import Resolution
 from carpool_broker.kept_catalogs import Kept
 from carpool_protocol.config.model import Config
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.messages import Catalog
+
+E = TypeVar("E", bound=OwnEvent)
 
 Find = Callable[[PoolKey], Kept | None]
 """What a pool told an earlier carpool."""
@@ -57,6 +61,14 @@ def reading(
         pins={entry.pin: pins(entry.pin) for entry in found.entries if entry.pin},
         disabled={name: Off(why, config.servers[name].tools_prefix) for name, why in whys.items()},
     )
+
+
+def at_once(followed: Iterable[E]) -> list[E | SourcesRead]:
+    """What follows of one change, in order: the readings that it begins with as one event."""
+    rest = list(followed)
+    found = list(takewhile(lambda event: isinstance(event, SourceRead), rest))
+    readings = tuple(event for event in found if isinstance(event, SourceRead))
+    return [SourcesRead(readings), *rest[len(found) :]] if len(found) > 1 else [*rest]
 
 
 def _kept_of(keys: list[PoolKey], find: Find) -> dict[PoolKey, Catalog]:

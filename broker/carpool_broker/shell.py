@@ -29,6 +29,7 @@ from carpool_broker.hooking import Hooking
 from carpool_broker.hosting import Hosting
 from carpool_broker.kept_catalogs import KeptCatalogs
 from carpool_broker.pin_board import PinBoard
+from carpool_broker.readings import at_once
 from carpool_broker.saying import Saying
 from carpool_broker.whereabouts import place_of
 from carpool_protocol import paths
@@ -133,7 +134,7 @@ class BrokerShell:
             control_sessions=self._hosting.operators,
             reload=self._reload,
             told_at=self._kept.told_at,
-            follow=self._pump.feed_all,
+            follow=lambda followed: self._pump.feed_all(at_once(followed)),
             audit=self._audit,
             pins=self._pins,
             story=self._pump.story,
@@ -360,8 +361,7 @@ class BrokerShell:
             events.LimitsRead(self._configuration.bounds(), config.list_wait_s, audits=config.audit.on)
         )
         self._read_hooks()
-        for reading in readings:
-            self._pump.feed(reading)
+        self._pump.feed_all(at_once(readings))
         self._hosting.moving.look(list(self.core.sessions))
         return problem.splitlines()
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from carpool_broker.core import events as ev
-from carpool_broker.core.effects import LetGo, Reply, TellServed, TellStateful
+from carpool_broker.core.effects import LetGo, Reply, SayListChanged, TellServed, TellStateful
 from carpool_broker.core.events import SourceId
 from carpool_broker.core.recovery import GRACE_S, UNREAD
 from carpool_broker.returning import Returning
@@ -315,6 +315,28 @@ def test_call_numbers_of_two_brokers_never_meet() -> None:
 
 def notes(effects: list[Any]) -> list[list[SessionId]]:
     return [[note.session for note in each.live] for each in only(effects, Sessions)]
+
+
+@behaviour("death:broker-pause")
+@pytest.mark.parametrize("known", [True, False])
+def test_who_comes_back_with_a_list_hears_that_it_has_changed_also_when_it_is_told_only_later(
+    known: bool,
+) -> None:
+    """What became of the list between two brokers nobody has told it, and its answer here it does not see."""
+    rig = Rig()
+    if known:
+        rig.link()
+    rig.come(keeps=True)
+    listed = rig.feed(ev.AgentListed(ONE, RawJson(b'"l"'), None))
+    told = rig.feed(ev.AgentResumed(ONE, EPOCH, (), ()))
+    if not known:
+        assert only([*listed, *told], Reply) == []
+        rig.feed(ev.SupervisorCame(1_000_000, EPOCH))
+        rig.feed(Recorded([], []))
+        told = [*rig.catalog(A, "x"), *rig.catalog(B, "y")]
+    assert only([*listed, *told], Reply)
+    assert only(told, SayListChanged) == [SayListChanged(ONE)]
+    assert only(rig.catalog(B, "z"), SayListChanged) == [], "it has not listed again"
 
 
 def test_a_first_broker_waits_for_nobody() -> None:

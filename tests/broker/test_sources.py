@@ -138,6 +138,18 @@ def test_stop_first_is_in_force_at_once_and_starts_after_the_old_pool_however_of
     assert rig.wanted() == {"a:1": "a:2"}
 
 
+def test_stop_first_does_not_wait_for_a_pool_that_another_source_wants_still_until_that_one_gives_it_up() -> (
+    None
+):
+    rig = Rig(reading("a:1"), reading("a:1", source=TWO))
+    rig.pool("a:1", "serving")
+    rig.sources.read(reading("a:2", stop_first=True))
+    assert rig.wanted() == {"a:1": "", "a:2": ""}
+    assert rig.replaced() == {"a:1": "", "a:2": "a:1"}, "what was leased there is told as lost"
+    rig.sources.drop(TWO)
+    assert rig.wanted() == {"a:2": "a:1"}
+
+
 def test_pools_of_two_sources_are_wanted_once_and_until_the_last_of_them_goes() -> None:
     rig = Rig(reading("a:1", cap=4), reading("a:1", "b:1", source=TWO, cap=9))
     assert rig.wanted() == {"a:1": "", "b:1": ""}

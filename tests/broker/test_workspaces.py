@@ -21,13 +21,16 @@ from carpool_broker.core.events import (
 )
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.scope import Scope
+from carpool_broker.readings import at_once
 from carpool_protocol.attach import Attach, RunCommand
 from carpool_protocol.attach_version import ATTACH_VERSION
 from carpool_protocol.config.load import ConfigFile, load_layer
 from carpool_protocol.config.project import find_workspace
 from carpool_protocol.config.trust import give_trust, take_trust
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, ServerName, SessionId
+from carpool_protocol.messages import Wanted
 from tests.behaviours import behaviour
+from tests.broker.supervisors import supervisor_comes
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 A, B = ServerName("a"), ServerName("b")
@@ -353,3 +356,26 @@ def test_a_project_takes_no_rights_over_with_a_name_unless_the_user_was_told(tmp
     house.come(ONE, "p")
     house.look()
     assert (seen("s4", "named"), seen("s5", "tagged")) == (["a", "b"], ["a"])
+
+
+def test_a_change_of_a_server_that_several_sources_have_is_told_the_supervisor_once_as_a_whole(
+    tmp_path: Path,
+) -> None:
+    """In between the old pool would count as another workspace's, and nobody would wait for it to end."""
+    user = {"a": {"command": "mine", "args": ["1"], "replace": "stop_first"}}
+    house = House(tmp_path, {**user, "b": {"command": "${cwd}"}})
+    core = BrokerCore(Registry(mark="m"), Bounds(), 10.0)
+    core.handle(house.configuration.resolve(DAEMON), 0.0)
+    for session, directory in ((ONE, "p"), (TWO, "q")):
+        (tmp_path / directory).mkdir()
+        source, followed = house.configuration.enter(session, house.attach(directory), {})
+        for event in followed:
+            core.handle(event, 0.0)
+        core.handle(AgentCame(session=session, source=source, agent="", pid=1, carrier="shim"), 0.0)
+    supervisor_comes(lambda event: core.handle(event, 0.0))
+    user["a"]["args"] = ["2"]
+    house.file.write_text(json.dumps({"mcpServers": {**user, "b": {"command": "${cwd}"}}}))
+    told = [core.handle(event, 1.0) for event in at_once(house.configuration.reload())]
+    [wanted] = [each for effects in told for each in effects if isinstance(each, Wanted)]
+    (a,) = [spec for spec in wanted.pools if spec.server == A]
+    assert (a.argv, bool(a.start_after)) == (["mine", "2"], True)

@@ -49,6 +49,8 @@ class Plant(Struct, frozen=True, forbid_unknown_fields=True):
     new: str
     seed: int
     """A storm that finds it, and passes without it."""
+    storm: str = "plain"
+    """Of which kind that is (`world_storms`)."""
 
 
 class Found(Struct, frozen=True):
@@ -131,8 +133,9 @@ def _try_seeds(name: str, seeds: Sequence[int], *, within_s: float = math.inf) -
     """The first seed that finds it in so much time, else the one that takes the least; None: none does."""
     graft = _Graft(load(name).file, source_of(name))
     sys.meta_path.insert(0, graft)
-    from tests.kit.world_weather import storm
+    from tests.kit.world_storms import STORMS
 
+    storm = STORMS[load(name).storm]
     assert graft.used, f"{name}: the module was imported before the bug was in it"
     best: Found | None = None
     for seed in seeds:

@@ -1,10 +1,11 @@
 """Storms of the simulated world for as long as wanted: new seeds, or one again.
 
     python -m tests.kit.soak SECONDS [FIRST]  seeds that nobody has tried, or from this one on
-    python -m tests.kit.soak --seed N [...]   these again
+    python -m tests.kit.soak --seed KIND:N [...]   these again
 
-Prints each seed that breaks a promise or does not end with the command that repeats it, at the end how much
-was simulated. Exit code 1 if any did. Owns that only; knows nothing of: what a storm is.
+Each seed is a storm of every kind (`world_storms`). Prints each that breaks a promise or does not end with
+the command that repeats it, at the end how much was simulated. Exit code 1 if any did. Owns that only; knows
+nothing of: what a storm is.
 """
 
 import secrets
@@ -15,34 +16,37 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
 
-from tests.kit.world_weather import storm
+from tests.kit.world_storms import STORMS
 
 AGAIN = "python -m tests.kit.soak --seed"
 STORM_S = 120
 """A storm takes a second or two; one that takes so long does not end."""
 
 
-def new_seeds(for_s: float, first: int | None = None) -> Iterator[int]:
-    """One after the other from somewhere, until the time is over. Odd ones have disasters, even ones none."""
+def new_seeds(for_s: float, first: int | None = None) -> Iterator[tuple[str, int]]:
+    """All kinds of one after the other from somewhere, until the time is over. Odd ones have disasters, even
+    ones none.
+    """
     until = time.monotonic() + for_s
     seed = secrets.randbelow(10**9) if first is None else first
     while time.monotonic() < until:
-        yield seed
+        for kind in STORMS:
+            yield kind, seed
         seed += 1
 
 
-def soak(seeds: Iterable[int]) -> list[int]:
-    """Run these storms; the seeds of those that broke a promise."""
-    began, storms, calls, broken = time.process_time(), 0, 0, list[int]()
-    for seed in seeds:
+def soak(seeds: Iterable[tuple[str, int]]) -> list[str]:
+    """Run these storms; which of them broke a promise."""
+    began, storms, calls, broken = time.process_time(), 0, 0, list[str]()
+    for kind, seed in seeds:
         storms += 1
         signal.alarm(STORM_S)
         try:
-            calls += storm(seed).book.asked
+            calls += STORMS[kind](seed).book.asked
         except Exception as wrong:  # noqa: BLE001 - whatever it is, the next seed is tried
-            broken.append(seed)
+            broken.append(f"{kind}:{seed}")
             traceback.print_exception(wrong, limit=-3, file=sys.stdout)
-            print(f"seed {seed}: {AGAIN} {seed}", flush=True)
+            print(f"seed {seed}: {AGAIN} {kind}:{seed}", flush=True)
         finally:
             signal.alarm(0)
     took_s = time.process_time() - began
@@ -59,7 +63,8 @@ def main(words: Sequence[str]) -> int:
     """See the module."""
     signal.signal(signal.SIGALRM, _too_long)
     if words[:1] == ["--seed"]:
-        return bool(soak(map(int, words[1:])))
+        split = (word.rpartition(":") for word in words[1:])
+        return bool(soak((kind or "plain", int(seed)) for kind, _, seed in split))
     return bool(soak(new_seeds(float(words[0]), *map(int, words[1:2]))))
 
 

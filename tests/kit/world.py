@@ -133,6 +133,8 @@ class World:
         self.spent: list[Token] = []
         """Of sessions that are gone."""
         self.calm = False
+        self.sources: Sequence[SourceId] = SOURCES
+        """Where agents come from."""
         self.events = 0
         self.journal = journal
         self._traits: dict[PoolKey, Traits] = {}
@@ -146,10 +148,14 @@ class World:
         self.evidence: dict[PoolKey, dict[EvidenceKind, Evidence]] = {}
         self.wire = Wire(self)
         self.deaths = Deaths(self)
-        self.broker = BrokerSide(self)
+        self.broker = self.new_broker()
         self.supervisor = SupervisorSide(self)
         self.read_config()
         self.wire.join()
+
+    def new_broker(self, before: BrokerSide | None = None) -> BrokerSide:
+        """The first one, or the one after `before`."""
+        return BrokerSide(self, before)
 
     # --- time -------------------------------------------------------------------------------------------
 
@@ -186,6 +192,8 @@ class World:
         self.events += 1
         core.check_touched(event, effects)
         self.profiles.look(core, effects)
+        if isinstance(core, BrokerCore):
+            self.broker.lists.look(core, event, effects)
         if THOROUGH or self.events % FULL_CHECK_EVERY == 0:
             core.check()
 
@@ -196,16 +204,31 @@ class World:
         traits = self._traits[key]
         return traits.calm() if self.calm else traits
 
+    def see(self, key: PoolKey, traits: Traits) -> None:
+        """A pool is configured: it is of servers like this for as long as the world stands."""
+        self._traits.setdefault(key, traits)
+
+    def operable(self) -> list[PoolKey]:
+        """Pools that an operator may name."""
+        return [key for server in self.servers.values() for source in SOURCES for key in server.keys(source)]
+
+    def rest(self) -> None:
+        """Nothing has a limit of age any more: with one there is no rest."""
+        for server in self.servers.values():
+            server.policy = replace(server.policy, limit_age_s=0.0)
+        self.read_config()
+
     def read_config(self) -> None:
         """The broker reads the configuration (again), for every source."""
         for told in self.profiles.changed(BOUNDS, LIST_WAIT_S, calm=self.calm):
             self.broker.feed(told)
+        readings: list[bv.SourceRead] = []
         for source in SOURCES:
             servers = [server for server in self.servers.values() if server.configured]
             for server in servers:
                 self._wishes.setdefault(server.key(source), server.era)
                 for key in server.keys(source):
-                    self._traits.setdefault(key, server.traits)
+                    self.see(key, server.traits)
             wishes: dict[PoolKey, EraWish] = {
                 key: "auto" if wish == "newest" else wish for key, wish in self._wishes.items()
             }
@@ -223,7 +246,7 @@ class World:
                 )
                 for s in servers
             ]
-            self.broker.feed(
+            readings.append(
                 bv.SourceRead(
                     source=source,
                     scope=replace(self.profiles.scope(entries, source), search=source == SEARCHED),
@@ -244,6 +267,7 @@ class World:
                     },
                 )
             )
+        self.broker.feed(bv.SourcesRead(tuple(readings)))
 
     # --- agents and operators ---------------------------------------------------------------------------
 
@@ -301,15 +325,15 @@ class World:
             return
         delay_s = self.rng.uniform(0.01, 0.6) if roll > 0.15 else self.rng.uniform(4.5, 5.5)
         some = roll < 0.3
-        self._later_said(delay_s, party, lambda: party.retry(token, self.now, some=some))
+        self.say_later(delay_s, party, lambda: party.retry(token, self.now, some=some))
         if roll < 0.25:
             again_s = delay_s + self.rng.choice((0.0, 0.1, 6.0))
-            self._later_said(again_s, party, lambda: party.retry(token, self.now))
+            self.say_later(again_s, party, lambda: party.retry(token, self.now))
         thieves = [each for each in self.agents.values() if isinstance(each, Party)]
         if roll < 0.4 and thieves:
             thief = self.rng.choice(thieves)
             stolen = self.rng.choice(self.spent) if self.spent and self.rng.random() < 0.2 else token
-            self._later_said(delay_s / 2, thief, lambda: thief.misuse(stolen, self.now))
+            self.say_later(delay_s / 2, thief, lambda: thief.misuse(stolen, self.now))
 
     def leave(self, agent: Anybody) -> None:
         """The agent vanishes, if it is still there."""
@@ -352,13 +376,13 @@ class World:
         elif roll < 0.3:
             self._answer_later(agent, self.rng.choice(list(self.book.asks.shown)))
         if roll < 0.5:
-            self._later_said(0.0, agent, lambda: agent.progress(shown, self.book.asks.shown[shown]))
+            self.say_later(0.0, agent, lambda: agent.progress(shown, self.book.asks.shown[shown]))
 
     def _answer_later(self, agent: SimAgent, shown: AskId) -> None:
         ask = self.book.asks.shown[shown]
-        self._later_said(self.rng.uniform(0.01, 0.6), agent, lambda: agent.answer(shown, ask))
+        self.say_later(self.rng.uniform(0.01, 0.6), agent, lambda: agent.answer(shown, ask))
 
-    def _later_said(self, delay_s: float, agent: Anybody, say: Callable[[], bv.AnyEvent]) -> None:
+    def say_later(self, delay_s: float, agent: Anybody, say: Callable[[], bv.AnyEvent]) -> None:
         """Nobody is heard by a broker that is stopped: who would speak then speaks when it goes on."""
 
         def speak() -> None:

@@ -19,6 +19,7 @@ from carpool_broker.core.declared import Capabilities
 from carpool_protocol.ids import ABSENT, AskId, RawJson, SessionId
 from carpool_protocol.messages import Call
 from tests.kit.world_asks import AskBook, SimAsk, Violation, result_of
+from tests.kit.world_lists import Rows, rows_of
 from tests.kit.world_pauses import Pauses
 from tests.kit.world_traits import number_of
 
@@ -157,6 +158,8 @@ class SimAgent:
         self.doubles: dict[RawJson, int] = {}
         self.tokens: dict[RawJson, RawJson] = {}
         self.tools: list[str] = []
+        self.has_read: Rows | None = None
+        """The list as it was read; None: there is none, or it was said to be old."""
         self.searches = False
         """It is shown tools of carpool's own, and calls the others through one of those."""
         self.greeted = False
@@ -285,7 +288,8 @@ class SimAgent:
                     )
                 return "progress"
             case bf.SayListChanged():
-                self.list_is_old = self.list_is_old or effect.family == "tools"
+                if effect.family == "tools":
+                    self.list_is_old, self.has_read = True, None
                 return "list_changed"
             case bf.SendAsk() | bf.WithdrawAsk() | bf.SayElicited():
                 return self._heard_of_ask(effect)
@@ -315,6 +319,8 @@ class SimAgent:
         word = self.book.outcome(ask, effect.body, now, is_error=effect.is_error)
         if ask.kind == "list" and not effect.is_error:
             listed = [tool["name"] for tool in msgspec.json.decode(effect.body).get("tools", ())]
+            if bytes(effect.body).startswith(b'{"tools":['):
+                self.has_read = rows_of(effect.body)
             self.searches = self.searches or "find_tools" in listed
             self.tools = [] if self.searches else listed
             self.list_is_old = self.list_is_old or self.searches  # it looks what it can find

@@ -14,7 +14,7 @@ from tests.kit.world_agents import SimAgent
 from tests.kit.world_carriers import Fate
 from tests.kit.world_parties import Anybody, Open, Party
 from tests.kit.world_party_carriers import AnyCarrier
-from tests.kit.world_sides import BOUNDS, BrokerSide
+from tests.kit.world_sides import BOUNDS
 
 if TYPE_CHECKING:
     from tests.kit.world import World
@@ -64,7 +64,7 @@ class Deaths:
         before = self.world.broker
 
         def again() -> None:
-            self.world.broker = BrokerSide(self.world, before)
+            self.world.broker = self.world.new_broker(before)
             self.world.read_config()
             self.world.wire.join()
 

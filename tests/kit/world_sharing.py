@@ -9,7 +9,7 @@ Knows nothing of: cores' insides but the mode of a pool, agents, the link.
 """
 
 from carpool_protocol.ids import CallId, InstanceId, PoolKey, ServerName, SessionId, WireId
-from carpool_protocol.messages import Call, Failed, Mode
+from carpool_protocol.messages import Bereft, Call, Failed, Mode
 from tests.kit.world_asks import Violation
 from tests.kit.world_servers import SimInstance
 
@@ -115,6 +115,12 @@ class SharingBook:
         `inherited`: only what was of earlier supervisors.
         """
         self._state = {at: each for at, each in self._state.items() if inherited and each[0] != NOBODY}
+
+    def bereft(self, message: Bereft) -> None:
+        """An agent goes on under another session: what it had under the one before is lost to it."""
+        for server in message.servers:
+            at = message.session, ServerName(server)
+            self._doubts[at] = self._doubts.get(at, 0) + 1
 
     def cut(self) -> None:
         """The link to a broker that lives on was cut."""

@@ -39,6 +39,7 @@ from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.kit.world_agents import Book, SimAgent
 from tests.kit.world_asks import Violation
 from tests.kit.world_carriers import Line
+from tests.kit.world_lists import ListBook
 from tests.kit.world_parties import Anybody, Party, Token
 from tests.kit.world_party_carriers import AnyCarrier
 from tests.kit.world_servers import SimInstance
@@ -276,6 +277,7 @@ class BrokerSide(Side):
         self.core = BrokerCore(
             Registry(mark="m"), BOUNDS, LIST_WAIT_S, secret=self.secret, life=life, audits=True
         )
+        self.lists = ListBook()
         self.audited: set[CallId] = set()
         """Calls that have ended here."""
         self.peer = Peer(hello(BROKER, world), "main", world.now, window_bytes=WINDOW_BYTES)

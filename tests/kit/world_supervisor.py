@@ -15,6 +15,7 @@ from carpool_protocol.journal import Journal
 from carpool_protocol.machine import Ticked
 from carpool_protocol.messages import (
     AnyMessage,
+    Bereft,
     Call,
     CancelCall,
     Failed,
@@ -189,7 +190,7 @@ class SupervisorSide(Side):
             self.feed(sv.SpawnFailed(effect.instance, "its configuration is gone", 0.5))
             return
         after = spec.start_after
-        if any(other.key == after for other in world.living()):
+        if after not in self._specs and any(other.key == after for other in world.living()):
             raise Violation(f"{effect.key} starts although {after} still runs")
         if len(world.living()) > world.max_processes + 1:
             raise Violation(f"{len(world.living())} processes run")
@@ -226,6 +227,8 @@ class SupervisorSide(Side):
             self.feed(message)
         if isinstance(message, Sessions):
             self.was_told = True
+        if isinstance(message, Bereft):
+            self.sharing.bereft(message)
         if isinstance(message, SessionGone):
             self._holds_nothing(message.session)
 

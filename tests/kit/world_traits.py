@@ -89,6 +89,8 @@ class Traits(Struct, frozen=True, kw_only=True):
     """How long its lists and resources are current (stateless era)."""
     public: bool = False
     logs: float = 0.0
+    marked: bool = False
+    """Its tools say of which launch they are."""
     updates: float = 0.0
     """Says that its resource has changed, with each call."""
 
@@ -133,7 +135,10 @@ def catalog(key: PoolKey, traits: Traits, tools: int | None = None, era: Era = "
     """What such a server offers; `tools`: so many tools, else as many as it begins with."""
     count = traits.tools if tools is None else tools
     count += traits.choosy and key.endswith(":asking")
-    offers = [ToolOffer(f"t{i}", RawJson(b'{"name":"t%d","inputSchema":{}}' % i)) for i in range(count)]
+    mark = b',"title":"%b"' % key.encode() if traits.marked else b""
+    offers = [
+        ToolOffer(f"t{i}", RawJson(b'{"name":"t%d","inputSchema":{}%b}' % (i, mark))) for i in range(count)
+    ]
     uri = uri_of(key)
     resource = ResourceOffer(uri, RawJson(b'{"name":"r","uri":"%b"}' % uri.encode()))
     is_stateless = era == "stateless"

@@ -115,6 +115,8 @@ class Storm:
         self.rng = world.rng
         self.persons = persons
         self.until = world.now + duration_s
+        self.names = len(world.servers)
+        """So many servers may have been heard of."""
         for _ in range(agents):
             self._arrive()
         self._repeat(3.0, self._arrive)
@@ -145,7 +147,7 @@ class Storm:
     def _arrive(self) -> None:
         if not self.world.broker.alive or self.world.broker.stopped:
             return
-        source, pace_s = self.rng.choice(SOURCES), self.rng.expovariate(1 / 0.1)
+        source, pace_s = self.rng.choice(self.world.sources), self.rng.expovariate(1 / 0.1)
         if self.rng.random() < 0.5:
             self._work(self.world.agent(source, careless=self.rng.random() < 0.3), pace_s)
         else:
@@ -190,7 +192,9 @@ class Storm:
     def _act_stateless(self, party: Party) -> None:
         world, dice = self.world, self.rng.random()
         feed = world.broker.feed
-        uris = tuple(f"sim://{name}/r" for name in world.servers if self.rng.random() < 0.5)
+        uris = tuple(
+            f"sim://{name}/r" for name in (f"s{i}" for i in range(self.names)) if self.rng.random() < 0.5
+        )
         if dice < 0.1:
             feed(party.list_tools(world.now))
         elif dice < 0.13:
@@ -210,7 +214,7 @@ class Storm:
                 self._call(party)
 
     def _call(self, agent: Anybody) -> None:
-        name = f"s{self.rng.randrange(len(self.world.servers) + 1)}__t{self.rng.randrange(3)}"
+        name = f"s{self.rng.randrange(self.names + 1)}__t{self.rng.randrange(3)}"
         if agent.tools and self.rng.random() < 0.8:
             name = self.rng.choice(agent.tools)
         size = self.rng.choice((0, 0, 0, 50, 700))

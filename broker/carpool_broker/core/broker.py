@@ -50,6 +50,7 @@ from carpool_broker.core.events import (
     SessionMoved,
     SourceDropped,
     SourceRead,
+    SourcesRead,
     SupervisorCame,
     SupervisorWent,
 )
@@ -263,7 +264,9 @@ class BrokerCore:
             case PoolChanged():
                 self.following.pool_changed(event, now)
             case SourceRead():
-                self.following.source_read(event, now)
+                self.following.read((event,), now)
+            case SourcesRead():
+                self.following.read(event.readings, now)
             case SourceDropped():
                 self.following.source_dropped(event)
             case PinsApproved():

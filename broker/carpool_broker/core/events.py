@@ -105,6 +105,7 @@ __all__ = [
     "SourceDropped",
     "SourceId",
     "SourceRead",
+    "SourcesRead",
     "SupervisorCame",
     "SupervisorWent",
     "Verdict",
@@ -144,6 +145,12 @@ class SourceRead(Event, frozen=True, kw_only=True):
     """Servers of this source that are switched off."""
     pins: dict[PinId, Approved | None] = field(default_factory=dict)
     """What is approved of its pinned servers, as far as it is on disk; None: nothing ever was."""
+
+
+class SourcesRead(Event, frozen=True):
+    """Several were, because of one change: nothing is as some of them say and others do not yet."""
+
+    readings: tuple[SourceRead, ...]
 
 
 class SourceDropped(Event, frozen=True):
@@ -226,6 +233,7 @@ class DrainMeant(Event, frozen=True):
 
 OwnEvent = (
     SourceRead
+    | SourcesRead
     | SourceDropped
     | LimitsRead
     | HooksRead

@@ -6,7 +6,7 @@ hear which lists are others, the supervisor is told what is wanted now, and what
 Knows nothing of: what a source or a catalog holds, what waits, how a change is told.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from carpool_broker.core import bereft
@@ -82,13 +82,15 @@ class Following:
         self.told(self._registry.hide(event.key) if hidden else self._registry.show(event.key))
         self._moved(now, event.key)
 
-    def source_read(self, event: SourceRead, now: float) -> None:
-        """A configuration was read."""
-        self._registry.pins.read(event.pins)
-        self.told(self._sources.read(event))
+    def read(self, readings: Sequence[SourceRead], now: float) -> None:
+        """Configurations were read. The supervisor hears once what is wanted after all of them."""
+        for reading in readings:
+            self._registry.pins.read(reading.pins)
+            self.told(self._sources.read(reading))
         self.follow()
+        sources = {reading.source for reading in readings}
         for each in self._sessions.values():
-            if each.source == event.source:
+            if each.source in sources:
                 self._roots.look(each)
         self._moved(now)
 

@@ -5,13 +5,13 @@ Owns first pages that wait for catalogs which are on their way (rule 18): bounde
 stateless era says about its freshness is `hints`'.
 
 Invariant (`check`): what waits has a deadline and belongs to a session that is there.
-Knows nothing of: what a page holds (`view`), who is told that a list changed.
+Knows nothing of: what a page holds (`view`), who is told when a list changes.
 """
 
 from collections.abc import Callable
 from typing import Final
 
-from carpool_broker.core.effects import AnyEffect, Describe, Note, Reply, ReplyStateless
+from carpool_broker.core.effects import AnyEffect, Describe, Note, Reply, ReplyStateless, SayListChanged
 from carpool_broker.core.events import AgentDiscovered, AgentListed, Notice
 from carpool_broker.core.hints import Hints
 from carpool_broker.core.listing import FAMILIES, BadCursor, Family
@@ -71,6 +71,19 @@ class Lists:
                 return
             self._answer(session, event, now)
 
+    def resumed(self, session: Session) -> None:
+        """This session has come from an earlier broker. What its agent had listed there was listed again, and
+        the agent has not seen that. Nobody has told it what became of these lists between the two: it hears
+        that they have changed.
+        """
+        session.unseen.update(id_ for id_, each in session.lists.items() if isinstance(each, AgentListed))
+        self._say_old(session)
+
+    def _say_old(self, session: Session) -> None:
+        for notice in sorted(session.listed):
+            self._out(SayListChanged(session.id, notice))
+        session.listed.clear()
+
     def discovered(self, session: Session, event: AgentDiscovered, now: float) -> None:
         """What there is; it waits as a list does, but not as long."""
         if self._is_free(session, event):
@@ -111,6 +124,9 @@ class Lists:
             self._say_left_out(session, event)
             self._hints.renew(self._outlook.view(session), now)
             self._out(Reply(session.id, event.id, is_error=False, body=page.body))
+            if event.id in session.unseen:
+                session.unseen.discard(event.id)
+                self._say_old(session)
 
     def _answer_stateless(self, session: Session, event: AgentListed, now: float) -> None:
         view, method = self._outlook.view(session), METHODS[event.family]
@@ -160,6 +176,7 @@ class Lists:
 
     def cancelled(self, session: Session, request: RawJson) -> bool:
         """Whether this id was one that waits; it does no more."""
+        session.unseen.discard(request)
         if session.lists.pop(request, None) is None:
             return False
         self.waits.disarm((session.id, request))
@@ -197,6 +214,7 @@ class Lists:
         waiting = {(s.id, request) for s in self._sessions.values() for request in s.lists}
         assert len(self.waits) == len(waiting)
         assert all(who in self.waits for who in waiting)
+        assert all(session.unseen <= session.lists.keys() for session in self._sessions.values())
 
 
 def announced(view: View) -> tuple[Feature, ...]:

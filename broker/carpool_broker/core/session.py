@@ -123,8 +123,8 @@ class Session:
         "agent", "anonymous", "argument_bytes", "asking", "bereft", "called", "calls", "capabilities",
         "carrier", "control", "fleeting", "greeted", "id", "keeps", "late", "left_out", "listed", "listens",
         "lists", "marked", "max_open_calls", "owed", "pid", "principal", "profile", "quota", "rooting",
-        "scope", "sent", "shared", "source", "stateful", "stateless", "unread_bytes", "used", "version",
-        "waiting", "waiting_bytes", "wanders",
+        "scope", "sent", "shared", "source", "stateful", "stateless", "unread_bytes", "unseen", "used",
+        "version", "waiting", "waiting_bytes", "wanders",
     )  # fmt: skip
 
     def __init__(self, session: SessionId, source: SourceId, agent: str, pid: int, carrier: str) -> None:
@@ -181,6 +181,8 @@ class Session:
         """List requests (the first page of a family) that wait for catalogs, and `server/discover`."""
         self.listens: dict[RawJson, Listen] = {}
         self.listed: set[Notice] = set()
+        self.unseen: set[RawJson] = set()
+        """Lists that wait and that its agent has read at an earlier broker: it does not see these answers."""
         """It holds these lists and was not told since that they are old."""
         self.calls = 0
         self.used: set[ServerName] = set()

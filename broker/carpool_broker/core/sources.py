@@ -6,7 +6,7 @@ agents, and one for each other class of agents from the first of these on: those
 read again, a server whose launch changed keeps its old pool until the new one has greeted (design section
 10), so no agent meets a broken window; a new one that fails leaves the old one in force and says so. It is
 the same when a launch becomes one pool or two. With `stop_first` the new pool is in force at once and starts
-after the old one is gone.
+after the old one is gone, unless that is in force elsewhere still.
 
 Invariants (`check`): each scope in force is retained in the registry exactly once; all pools of scopes in
 force and of scopes to come are wanted, and no others.
@@ -267,9 +267,14 @@ class Sources:
             for key, spec in source.specs.items():
                 if key not in specs or spec.replaces:  # a source that came later knows of no pool before
                     specs[key] = spec
+        # What others want still, in another workspace, does not end: nothing can start after it.
+        pools = [
+            replace(spec, start_after=PoolKey("")) if spec.start_after in specs else spec
+            for spec in specs.values()
+        ]
         goals = [source.goal for source in self.sources.values()]
         return Wanted(
-            sorted(specs.values(), key=lambda spec: spec.key),
+            sorted(pools, key=lambda spec: spec.key),
             max((goal.max_processes for goal in goals), default=64),
             max((goal.max_greeting for goal in goals), default=3),
         )

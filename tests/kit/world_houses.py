@@ -1,0 +1,503 @@
+"""A simulated world with real configuration: files of a user and of projects, sessions in workspaces.
+
+Owns the broker's side of that (the real `Configuration`, `Moving` and `Switching` before the core, which the
+plain world has not), what each agent's carrier brings, and the rules: a configuration comes to what
+`world_places` says; nothing runs that nobody trusts; a call goes only to what its session sees, or saw when
+it was made, and with no value but its own; a list names nothing else. A broken rule is a `Violation`.
+
+Pools get names that a seed decides: their keys are hashes of directories, which are others in each run.
+Knows nothing of: what changes when (`world_moves`).
+"""
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from carpool_broker.configuration import DAEMON, Configuration, Followed
+from carpool_broker.core import effects as bf
+from carpool_broker.core import events as bv
+from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.declared import Capabilities
+from carpool_broker.core.events import SourceId
+from carpool_broker.core.roots import PREFIX
+from carpool_broker.kept_catalogs import Kept
+from carpool_broker.moving import Moving
+from carpool_broker.readings import at_once
+from carpool_broker.switchboard import Switchboard
+from carpool_broker.switching import CannotSwitchError, Switching, SwitchParams
+from carpool_protocol.attach import Attach, Moved, ResumeSession
+from carpool_protocol.attach_version import NAMING_VERSION
+from carpool_protocol.config.load import ConfigFile
+from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId, whole_of
+from carpool_protocol.messages import Call, Catalog, PoolSpec, Wanted
+from carpool_protocol.peer import LinkEvent
+from carpool_supervisor.core.supervisor import SupervisorCore
+from tests.kit.world import World
+from tests.kit.world_agents import CAPABILITIES, SimAgent
+from tests.kit.world_asks import Violation
+from tests.kit.world_parties import Anybody, Party
+from tests.kit.world_places import ITS, OFFLINE, PROJECTS, VARIABLES, Launch, Person, Places, Spot
+from tests.kit.world_sides import BrokerSide
+from tests.kit.world_traits import catalog
+
+HERE = SourceId("free")
+PATIENCE_S = 2.0
+"""So long a carrier has to say variables."""
+LINGERS_S = 60.0
+"""A call may leave for where its session was when it was made, so long ago at most."""
+
+
+class Tenant:
+    """One agent as its carrier knows it."""
+
+    def __init__(
+        self, agent: Anybody, cwd: str, workspace: str, environ: dict[str, str], *, tells: bool
+    ) -> None:
+        self.agent = agent
+        self.cwd = cwd
+        self.workspace = workspace
+        self.environ = environ
+        self.tells = tells
+        self.asked = 0
+        self.moved: Moved | None = None
+        self.came = 0
+        self.roots: tuple[str, ...] = ()
+        """What its agent says when it is asked for them."""
+        self.sources: list[tuple[SourceId, float]] = []
+        """What it was resolved from, and since when."""
+
+    def attach(self, base: str) -> Attach:
+        """The attach line, to the first broker or to a later one."""
+        shared = isinstance(self.agent, Party) and len(self.agent.persons) > 1
+        resume = ResumeSession(session="", secret="", moved=self.moved) if self.came else None
+        return Attach(
+            version=NAMING_VERSION,
+            carrier="door" if shared else "shim",
+            cwd=f"{base}/{self.cwd}" if self.cwd else "",
+            workspace=self.workspace,
+            streams=shared,
+            resume=resume,
+        )
+
+
+class Names:
+    """Of pools and sources: what they are called here, the same in each run of a seed."""
+
+    def __init__(self) -> None:
+        self._keys: dict[PoolKey, PoolKey] = {}
+        self.real: dict[PoolKey, PoolKey] = {}
+        self._sources: dict[SourceId, SourceId] = {DAEMON: DAEMON}
+
+    def source(self, real: SourceId) -> SourceId:
+        """Of a source."""
+        return self._sources.setdefault(real, SourceId(f"source-{len(self._sources)}"))
+
+    def key(self, real: PoolKey, server: str) -> PoolKey:
+        """Of a pool that is the first of its launch."""
+        return self._named(real, f"{server}:{len(self._keys)}")
+
+    def other(self, real: PoolKey, plain: PoolKey, word: str) -> PoolKey:
+        """Of another pool of the same launch."""
+        return self._named(real, f"{plain}:{word}")
+
+    def _named(self, real: PoolKey, name: str) -> PoolKey:
+        if real not in self._keys:
+            self._keys[real] = PoolKey(name)
+            self.real[PoolKey(name)] = real
+        return self._keys[real]
+
+    def known(self, real: PoolKey) -> PoolKey | None:
+        """The name of a pool; None: it has none yet."""
+        return self._keys.get(real)
+
+
+class HousedWorld(World):
+    """See the module."""
+
+    broker: "HousedBroker"
+
+    def __init__(self, seed: int, *args: Any, **settings: Any) -> None:
+        self.dice = Random(f"house {seed}")
+        self.directory = Path(tempfile.mkdtemp(prefix="carpool-world-"))
+        self.people: dict[str, Person] = {}
+        self.places = Places(self.directory, self.dice, self.people)
+        self.names = Names()
+        self.launches: dict[PoolKey, PoolSpec] = {}
+        """By the name of a pool: what it was first wanted as."""
+        self.kept: dict[PoolKey, Catalog] = {}
+        """What pools have told, as it lies on disk."""
+        self.legal: dict[SourceId, dict[ServerName, set[PoolKey]]] = {}
+        """Where calls of sessions of a source may ever go."""
+        self.tenants: dict[int, Tenant] = {}
+        self.moves: dict[int, SessionId] = {}
+        """Requests to move that are open at this broker."""
+        self.moved = self.checked = 0
+        self.furnish()
+        super().__init__(seed, *args, **settings)
+
+    def furnish(self) -> None:
+        """Write the first files."""
+        self.places.write_user()
+
+    def demolish(self) -> None:
+        """Remove the files."""
+        shutil.rmtree(self.directory)
+
+    def new_broker(self, before: BrokerSide | None = None) -> "HousedBroker":
+        """See `World`."""
+        self.moves.clear()
+        return HousedBroker(self, before)
+
+    def read_config(self) -> None:
+        """What everybody shares, at the start of a broker."""
+        self.broker.follow([self.broker.configuration.resolve(DAEMON)])
+
+    def reload(self) -> None:
+        """The broker sees that files have changed."""
+        if self.broker.alive and not self.broker.stopped:
+            self.broker.reload()
+
+    # --- who is where -----------------------------------------------------------------------------------
+
+    def tenant_of(self, came: bv.AgentCame) -> Tenant:
+        """The agent of this session: one who comes first says with its source where it is, as
+        `cwd` or `cwd|workspace`.
+        """
+        agent = self.carriers[came.session].agent
+        tenant = self.tenants.get(id(agent))
+        if tenant is None:
+            cwd, _, workspace = came.source.partition("|")
+            shared = isinstance(agent, Party) and len(agent.persons) > 1
+            environ = {name: f"{self.dice.choice(('red', 'blue'))}-{name}" for name in VARIABLES}
+            environ = {name: value for name, value in environ.items() if self.dice.random() < 0.7}
+            tenant = self.tenants[id(agent)] = Tenant(
+                agent,
+                "" if shared else cwd,
+                workspace if workspace in self.places.named else "",
+                {} if shared else environ,
+                tells=not shared and self.dice.random() < 0.7,
+            )
+        return tenant
+
+    def of(self, session: SessionId) -> Tenant | None:
+        """The agent of a session that is here."""
+        agent = self.agents.get(whole_of(session))
+        return None if agent is None else self.tenants.get(id(agent))
+
+    def use_workspace(self, agent: Anybody, workspace: str) -> None:
+        """`carpool/use_workspace`: of a session that keeps its carrier."""
+        broker, session = self.broker, agent.session
+        if session not in self.agents or broker.moving.obstacle(session, workspace):
+            return
+        number = len(self.moves) + self.moved + 1
+        self.moved += 1
+        self.moves[number] = session
+
+        def then(_there: bool) -> None:
+            if self.moves.pop(number, None) != session:
+                raise Violation(f"{session} was told twice that it has moved")
+
+        broker.moving.go(session, Moved(workspace), then)
+
+    def agent(
+        self,
+        source: SourceId = HERE,
+        *,
+        careless: bool = False,
+        capabilities: Capabilities | None = None,
+    ) -> SimAgent:
+        """Half of them have roots."""
+        declared = capabilities or self.rng.choice(CAPABILITIES)
+        declared = replace(declared, roots=self.rng.random() < 0.5)
+        return super().agent(source, careless=careless, capabilities=declared)
+
+    # --- the rules --------------------------------------------------------------------------------------
+
+    def look(self, core: BrokerCore | SupervisorCore, event: Struct, effects: Sequence[Any]) -> None:
+        """Also: whether what leaves the broker may."""
+        super().look(core, event, effects)
+        if not isinstance(core, BrokerCore):
+            return
+        for effect in effects:
+            if isinstance(effect, Call):
+                self._judge_call(effect)
+            elif isinstance(effect, Wanted):
+                self._judge_wanted(effect)
+            elif isinstance(effect, bf.Reply | bf.ReplyStateless) and not effect.is_error:
+                self._judge_list(core, effect)
+
+    def _judge_wanted(self, wanted: Wanted) -> None:
+        readings = self.broker.readings()
+        for spec in wanted.pools:
+            command = spec.argv[0]
+            if command.startswith(ITS) and not self.places.may_run(command, readings):
+                raise Violation(f"{spec.key} is wanted, a project's that nobody trusts")
+
+    def _judge_call(self, call: Call) -> None:
+        tenant = self.of(call.session)
+        if tenant is None:
+            return
+        spec = self.launches[call.key]
+        lately = self.now - LINGERS_S
+        ended = [*(since for _, since in tenant.sources[1:]), self.now]
+        sources = [source for (source, _), end in zip(tenant.sources, ended, strict=True) if end >= lately]
+        if not any(call.key in self.legal_at(source, spec.server) for source in sources):
+            raise Violation(f"{call.session} calls {call.key}, which it does not see at {sources}")
+        self._judge_value(call.session, tenant, spec)
+        self.checked += 1
+
+    def legal_at(self, source: SourceId, server: ServerName) -> set[PoolKey]:
+        """Where calls of this server may go."""
+        return self.legal.setdefault(source, {}).setdefault(server, set())
+
+    def _judge_value(self, session: SessionId, tenant: Tenant, spec: PoolSpec) -> None:
+        value = spec.env.get("V", "")
+        if value and value not in {*tenant.environ.values(), *self.places.env_values}:
+            raise Violation(f"{session} is served by {spec.key}, which has a value of somebody else")
+
+    def _judge_list(self, core: BrokerCore, reply: bf.Reply | bf.ReplyStateless) -> None:
+        if b'"tools":[' not in bytes(reply.body)[:20]:
+            return
+        source = core.sessions[reply.session].source
+        for tool in msgspec.json.decode(reply.body)["tools"]:
+            server, _, rest = tool["name"].partition("__")
+            if not rest or tool.get("title") == OFFLINE:
+                continue
+            pools = {str(key) for key in self.legal_at(source, ServerName(server))}
+            if tool["title"] not in pools:
+                raise Violation(f"{reply.session} reads {tool['name']} of {tool['title']}, not of {pools}")
+
+
+class HousedBroker(BrokerSide):
+    """A broker that reads files."""
+
+    world: HousedWorld  # type: ignore[assignment]
+
+    def __init__(self, world: HousedWorld, before: BrokerSide | None = None) -> None:
+        super().__init__(world, before)  # type: ignore[arg-type]
+        places = world.places
+        if places.broken:  # no broker would begin with it
+            places.write_user()
+        self.configuration = Configuration(
+            ConfigFile(places.file, asked_for=True),
+            {"HOME": places.base},
+            places.store,
+            secret=b"the same in every life",
+            kept=self._kept,
+            board=Switchboard(f"{places.base}/switches.json", "world"),
+        )
+        self.moving = Moving(self.configuration, self.follow)
+        self.moving.carriers = self
+        self.switching = Switching(self.configuration, self.follow, self.reload)
+        self.read: dict[SourceId, bv.SourceRead] = {}
+        """The last of each source, with real keys."""
+
+    # --- configuration ----------------------------------------------------------------------------------
+
+    def reload(self) -> list[str]:
+        """As the shell does it."""
+        self.follow(self.configuration.reload())
+        self.moving.look(list(self.core.sessions))
+        self.configuration_is_right()
+        return self.configuration.problem.splitlines()
+
+    def turn(self, server: str, *, on: bool | None, session: str = "") -> None:
+        """`carpool enable` or `disable`."""
+        try:
+            self.switching.turn(SwitchParams(server, on, session), list(self.core.sessions))
+        except CannotSwitchError:
+            return
+        self.configuration_is_right()
+
+    def follow(self, followed: list[Followed]) -> None:
+        """What follows goes to the core."""
+        for event in at_once(followed):
+            if isinstance(event, bv.SourcesRead):
+                super().feed(bv.SourcesRead(tuple(map(self._told, event.readings))))
+            elif isinstance(event, bv.SourceRead):
+                super().feed(self._told(event))
+            elif isinstance(event, bv.SourceDropped):
+                del self.read[event.source]
+                super().feed(bv.SourceDropped(self.world.names.source(event.source)))
+            else:
+                source = self.world.names.source(event.source)
+                tenant = self.world.of(event.session)
+                if tenant is not None:
+                    tenant.sources.append((source, self.world.now))
+                super().feed(replace(event, source=source))
+
+    def _told(self, read: bv.SourceRead) -> bv.SourceRead:
+        """With names of this world instead of hashes, and with its policies."""
+        names, world = self.world.names, self.world
+        self.read[read.source] = read
+        source = names.source(read.source)
+        keys: dict[PoolKey, PoolKey] = {}
+        for spec in read.specs:
+            keys[spec.key] = names.key(spec.key, spec.server)
+            for others, word in ((read.twins, "asking"), (read.stateless, "newest")):
+                if spec.key in others:
+                    real = others[spec.key].key
+                    keys[real] = names.other(real, keys[spec.key], word)
+
+        def ours(spec: PoolSpec) -> PoolSpec:
+            person = world.people[spec.argv[0]]
+            ours = replace(spec, key=keys[spec.key], policy=person.policy)
+            before = world.launches.setdefault(ours.key, ours)
+            if (before.argv, before.env, before.cwd, before.roots) != (
+                ours.argv,
+                ours.env,
+                ours.cwd,
+                ours.roots,
+            ):
+                raise Violation(f"{ours.key} is another launch than before")
+            world.see(ours.key, person.traits)
+            world.legal_at(source, ours.server).add(ours.key)
+            return ours
+
+        entries = tuple(replace(entry, key=keys[entry.key]) for entry in read.scope.servers)
+        return replace(
+            read,
+            source=source,
+            scope=replace(read.scope, servers=entries),
+            specs=tuple(map(ours, read.specs)),
+            twins={keys[key]: ours(spec) for key, spec in read.twins.items()},
+            stateless={keys[key]: ours(spec) for key, spec in read.stateless.items()},
+            kept={keys[key]: replace(each, key=keys[key]) for key, each in read.kept.items()},
+            max_processes=world.max_processes,
+        )
+
+    def _kept(self, real: PoolKey) -> Kept | None:
+        key = self.world.names.known(real)
+        found = None if key is None else self.world.kept.get(key)
+        return None if found is None else Kept(replace(found, key=real), "earlier")
+
+    def readings(self) -> dict[str, str]:
+        """By project: the digest of what was last read of its file and could be."""
+        projects = self.configuration.layers.workspaces.projects
+        found = ((name, projects.get(self.world.places.file_of(name))) for name in PROJECTS)
+        return {name: each.digest for name, each in found if each is not None and each.config is not None}
+
+    def configuration_is_right(self) -> None:
+        """Each session's configuration comes to what stands in the files."""
+        world, switches = self.world, self.configuration.switches
+        switches.check()
+        self.moving.check()
+        readings = self.readings()
+        for session, agent in world.agents.items():
+            guest, tenant = self.configuration.guest(session), world.tenants.get(id(agent))
+            if guest is None or tenant is None:
+                continue
+            on = {**switches.everyone, **dict(switches.own(session))}
+            cwd = f"{world.places.base}/{tenant.cwd}" if tenant.cwd else ""
+            moved = tenant.workspace if guest.moved is None else guest.moved.workspace
+            expected = world.places.seen(Spot(cwd, moved, guest.roots), guest.environment, on, readings)  # type: ignore[arg-type]
+            found = {spec.server: _launch(spec) for spec in self.read[guest.source].specs}
+            plain = {ServerName(name): replace(each, variable="") for name, each in expected.items()}
+            if found != plain:
+                raise Violation(f"{session} at {cwd} ({moved}) is to see {plain}, and sees {found}")
+
+    # --- sessions ---------------------------------------------------------------------------------------
+
+    def feed(self, event: bv.AnyEvent) -> None:
+        """Also: sessions have their place in the configuration."""
+        if self.stopped or not self.alive:
+            super().feed(event)
+            return
+        if isinstance(event, bv.AgentCame):
+            event = self._enters(event)
+        elif isinstance(event, bv.AgentLeft):
+            self.moving.forget(event.session)
+        super().feed(event)
+        if isinstance(event, bv.AgentLeft) and self.configuration.guest(event.session) is not None:
+            self.follow(self.configuration.leave(event.session))
+        elif isinstance(event, bv.AgentGreeted) and event.capabilities.roots:
+            super().feed(bv.AgentReady(event.session))
+
+    def _enters(self, came: bv.AgentCame) -> bv.AgentCame:
+        tenant = self.world.tenant_of(came)
+        attach = tenant.attach(self.world.places.base)
+        tenant.came += 1
+        asked = self.configuration.wanted_variables(attach)
+        environment = {name: tenant.environ[name] for name in asked if name in tenant.environ}
+        source, followed = self.configuration.enter(
+            came.session, attach, {} if attach.streams else environment
+        )
+        ours = self.world.names.source(source)
+        tenant.sources = [(ours, self.world.now)]
+        self.follow(followed)
+        guest = self.configuration.guest(came.session)
+        return replace(came, source=ours, wanders=guest is not None and guest.wanders, keeps=True)
+
+    def ask_environment(self, session: SessionId, names: list[str]) -> int:
+        """See `moving.Carriers`: it says them soon, too late, or never."""
+        tenant, dice = self.world.of(session), self.world.rng
+        if tenant is None or not tenant.tells:
+            return 0
+        tenant.asked += 1
+        question = tenant.asked
+        values = {name: tenant.environ[name] for name in names if name in tenant.environ}
+
+        def hear(said: dict[str, str]) -> None:
+            if self.alive and self.configuration.guest(session) is not None:
+                self.moving.heard(session, question, said)
+                self.configuration_is_right()
+
+        delay_s = dice.uniform(0.01, 0.5) if dice.random() < 0.85 else PATIENCE_S + 1.0
+        self.world.later(delay_s, lambda: self.awake(lambda: hear(values)))
+        if delay_s > PATIENCE_S:
+            self.world.later(PATIENCE_S, lambda: self.awake(lambda: hear({})))
+        return question
+
+    def tell_moved(self, session: SessionId, moved: Moved) -> None:
+        """See `moving.Carriers`."""
+        tenant = self.world.of(session)
+        assert tenant is not None
+        tenant.moved = moved
+
+    # --- the rest ---------------------------------------------------------------------------------------
+
+    def _write(self, effect: bf.OwnEffect) -> None:
+        if isinstance(effect, bf.UseRoots):
+            self.moving.follow_roots(effect.session, effect.roots, changed=effect.changed)
+            self.configuration_is_right()
+        elif isinstance(effect, bf.SendAsk) and effect.ask.startswith(PREFIX):
+            self._ask_roots(effect.session, effect.ask)
+        else:
+            super()._write(effect)
+
+    def _ask_roots(self, session: SessionId, ask: AskId) -> None:
+        agent, tenant = self.world.agents[session], self.world.of(session)
+        assert tenant is not None
+        roots = tenant.roots if self.world.rng.random() < 0.9 else None
+        self.world.say_later(
+            self.world.rng.uniform(0.01, 0.4), agent, lambda: bv.AgentRooted(agent.session, ask, roots)
+        )
+
+    def heard(self, messages: list[LinkEvent]) -> None:
+        """Catalogs are kept on disk."""
+        for message in messages:
+            if isinstance(message, Catalog) and self.alive:
+                self._keep(message)
+        super().heard(messages)
+
+    def _keep(self, told: Catalog) -> None:
+        """As it was told, or as an earlier version of the server had told it."""
+        world = self.world
+        if world.rng.random() < 0.7:
+            world.kept[told.key] = told
+        else:
+            world.kept[told.key] = catalog(
+                told.key, world.traits(told.key), world.rng.randint(0, 3), told.era
+            )
+
+
+def _launch(spec: PoolSpec) -> Launch:
+    roots = None if spec.roots is None else tuple(spec.roots)
+    return Launch(spec.argv[0], "".join(spec.argv[1:]), "", spec.env.get("V", ""), spec.cwd, roots)

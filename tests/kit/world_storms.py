@@ -1,0 +1,26 @@
+"""All kinds of storms of the simulated world, by name.
+
+Owns the list. Knows nothing of: what goes on in any of them.
+"""
+
+from collections.abc import Callable, Mapping
+
+from tests.kit.world import World
+from tests.kit.world_hooks import HookedWorld, no_hook_waits
+from tests.kit.world_moves import storm_over_houses
+from tests.kit.world_weather import storm
+
+
+def _with_hooks(seed: int) -> World:
+    world = storm(seed, make=HookedWorld, profiles=seed % 3 == 0)
+    assert isinstance(world, HookedWorld)
+    no_hook_waits(world)
+    return world
+
+
+STORMS: Mapping[str, Callable[[int], World]] = {
+    "plain": storm,
+    "profiles": lambda seed: storm(seed, profiles=True),
+    "hooks": _with_hooks,
+    "houses": storm_over_houses,
+}

@@ -67,7 +67,14 @@ def test_nothing_in_a_project_adds_to_the_question_or_hides_from_it(house: House
         "a": {"command": "ma\u200bke", "args": ["\u05d0\u05d1", "a\u3164b"], "cwd": "x\n\na is fine\u2066"},
         "b": {
             "command": "make",
-            "env": {"TOKEN": "1", "PATH": "./bin", "node_options": "-r ./x", "MY_PATH": ""},
+            "env": {
+                "TOKEN": "1",
+                "PATH": "./bin",
+                "node_options": "-r ./x",
+                "MY_PATH": "",
+                "GITHUB_TOKEN": "",
+                "NODE_ENV": "",
+            },
         },
     }
     place = house.base / "work" / ".carpool"

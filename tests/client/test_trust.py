@@ -180,6 +180,23 @@ def test_trust_is_taken_back(house: House) -> None:
     done = house.run("trust", "--revoke", "--json", str(file.parent))
     assert json.loads(done.stdout) == {"file": str(file), "trust": "untrusted", "was": True}
     assert trusted(house) == []
+    assert house.run("trust", "--revoke", str(file.parent)).stdout == f"{file} was not trusted\n"
+
+
+def test_trust_is_taken_back_also_of_a_file_that_is_gone_or_that_another_one_shadows(house: House) -> None:
+    file = project(house)
+    house.run("trust", "--yes", str(file.parent))
+    nearer = file.parent / ".carpool" / "mcp.json"
+    nearer.parent.mkdir()
+    nearer.write_text("{}")
+    assert house.run("trust", "--revoke", str(file.parent)).stdout == f"{nearer} is trusted no longer\n"
+    assert trusted(house) == []
+    nearer.unlink()
+    house.run("trust", "--yes", str(file.parent))
+    file.unlink()
+    assert trusted(house) == [str(file)]
+    assert house.run("trust", "--revoke", str(file.parent)).stdout == f"{file.parent} is trusted no longer\n"
+    assert trusted(house) == []
 
 
 @behaviour("profiles:strangers")

@@ -20,7 +20,7 @@ from carpool_protocol import paths
 from carpool_protocol.config.load import ConfigFile, find_config_file, home_of, load_config, load_layer
 from carpool_protocol.config.merge import merge, taken_over
 from carpool_protocol.config.named import roots_of
-from carpool_protocol.config.project import PROJECT_FILES, find_workspace, named_at
+from carpool_protocol.config.project import PROJECT_FILES, Workspace, find_workspace, named_at
 from carpool_protocol.config.trust import (
     give_trust,
     mend,
@@ -60,12 +60,16 @@ def trust(directory: str | None, *, yes: bool, revoke: bool, listing: bool, as_j
     roots = {} if user is None else roots_of(user, home)
     name = named_at(at, roots)
     workspace = find_workspace(at, home, roots.get(name, ""))
+    if revoke:
+        # All of the directory: what is gone, or shadowed by another, is trusted still for when it is back.
+        root = workspace.root if workspace.file else at
+        files = [Workspace(root, os.path.join(root, name)) for name in PROJECT_FILES]
+        was = any(_store(lambda: [take_trust(store, each) for each in files]))
+        facts = {"file": workspace.file or root, "trust": "untrusted", "was": was}
+        _say(facts, as_json, "is trusted no longer" if was else "was not trusted")
+        return
     if not workspace.file:
         fail(f"no project file from {workspace.root} upwards ({', '.join(PROJECT_FILES)})", EXIT_USAGE)
-    if revoke:
-        was = _store(lambda: take_trust(store, workspace))
-        _say({"file": workspace.file, "trust": "untrusted", "was": was}, as_json, "is trusted no longer")
-        return
     layer = load_layer(ConfigFile(workspace.file, asked_for=True), home, project=True)
     config = layer.loaded.config
     if config is None:

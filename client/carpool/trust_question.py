@@ -24,8 +24,10 @@ Facts = dict[str, Any]
 _HERE = "${workspace}"
 """Where a project's servers run unless its file says otherwise."""
 _DECIDING = re.compile(
-    r"PATH|HOME|(LD|DYLD|PYTHON|NODE|NPM|UV|PIP|PERL|RUBY|JAVA|JDK|GIT|XDG)_?[A-Z0-9_]*|_JAVA_OPTIONS"
-    r"|BASH_ENV|ENV|SHELL|(HTTPS?|ALL)_PROXY|SSL_CERT_(FILE|DIR)",
+    r"PATH|HOME|SHELL|ENV|BASH_ENV|(LD|DYLD|XDG)_\w+|PYTHON[A-Z]+|PERL5\w+|RUBY(LIB|OPT)|(_|JDK_)?JAVA_(TOOL_)?OPTIONS"
+    r"|NODE_(OPTIONS|PATH|EXTRA_CA_CERTS|TLS_REJECT_UNAUTHORIZED)|(NPM_CONFIG|UV|PIP)_\w+"
+    r"|GIT_(SSH|CONFIG|EXEC_PATH|ASKPASS|PROXY_COMMAND|TEMPLATE_DIR|EDITOR|PAGER|EXTERNAL_DIFF)\w*"
+    r"|(HTTPS?|ALL)_PROXY|SSL_CERT_(FILE|DIR)",
     re.IGNORECASE,
 )
 """Variables by which a program that is named is another one, or is made to run or fetch something else. Their

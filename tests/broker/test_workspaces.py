@@ -181,6 +181,28 @@ def test_servers_of_two_workspaces_share_a_pool_exactly_when_they_launch_alike(t
     assert one[B] != two[B]
 
 
+def test_a_project_has_no_say_in_the_sharing_and_the_limits_of_what_others_use(tmp_path: Path) -> None:
+    """Not even where it launches the very same."""
+    same = {"command": "x", "cwd": "~"}
+    own = {"command": "x", "sharing": "session"}
+    workspaces = {"w": {"mcpServers": {"a": {**own, "timeout_s": 5}}}}
+    house = House(tmp_path, {"a": own}, workspaces=workspaces)
+    for name, more in (("p", {}), ("q", {}), ("r", {"sharing": "session"}), ("s", {"timeout_s": 9})):
+        house.trust(house.project(name, {"a": {**same, **more}, "b": {**same, **more}}))
+
+    def keys(session: str, directory: str, workspace: str = "") -> dict[str, str]:
+        read = house.come(SessionId(session), directory, workspace)
+        return {spec.server: spec.key for spec in read.specs}
+
+    of_all, named = keys("s1", "elsewhere"), keys("s2", "elsewhere", "w")
+    p, q, r, s = (keys(f"s-{name}", name) for name in "pqrs")
+    assert named["a"] != of_all["a"]
+    assert p == q, "what is alike is shared"
+    assert r["a"] == of_all["a"]
+    assert len({of_all["a"], named["a"], p["a"], s["a"]}) == 4
+    assert len({p["b"], r["b"], s["b"]}) == 3
+
+
 def test_sessions_of_one_project_are_one_source_wherever_in_it_they_are(tmp_path: Path) -> None:
     house = House(tmp_path, {"a": {"command": "x"}})
     house.trust(house.project("p", {"b": {"command": "x"}}))

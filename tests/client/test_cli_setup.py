@@ -342,6 +342,10 @@ def test_which_names_were_said_to_be_taken_over_is_kept_by_setup_and_by_its_undo
     assert house.run("trust", "--yes", str(project)).stdout == f"{there} is trusted already\n"
     assert run(house, project, "--undo").returncode == 0
     assert json.loads(store.read_text()) == before
+    assert run(house, project, "--yes", "--trust").returncode == 0
+    assert house.run("trust", "--revoke", str(project)).returncode == 0
+    assert run(house, project, "--undo").returncode == 0
+    assert json.loads(store.read_text())["trusted"] == {}, "what was taken back stays so"
 
 
 @behaviour("trust:asked")

@@ -67,7 +67,14 @@ def test_nothing_in_a_project_adds_to_the_question_or_hides_from_it(house: House
         "a": {"command": "ma\u200bke", "args": ["\u05d0\u05d1", "a\u3164b"], "cwd": "x\n\na is fine\u2066"},
         "b": {
             "command": "make",
-            "env": {"TOKEN": "1", "PATH": "./bin", "node_options": "-r ./x", "MY_PATH": ""},
+            "env": {
+                "TOKEN": "1",
+                "PATH": "./bin",
+                "node_options": "-r ./x",
+                "MY_PATH": "",
+                "GITHUB_TOKEN": "",
+                "NODE_ENV": "",
+            },
         },
     }
     place = house.base / "work" / ".carpool"
@@ -172,6 +179,23 @@ def test_trust_is_taken_back(house: House) -> None:
     house.run("trust", "--yes", str(file.parent))
     done = house.run("trust", "--revoke", "--json", str(file.parent))
     assert json.loads(done.stdout) == {"file": str(file), "trust": "untrusted", "was": True}
+    assert trusted(house) == []
+    assert house.run("trust", "--revoke", str(file.parent)).stdout == f"{file} was not trusted\n"
+
+
+def test_trust_is_taken_back_also_of_a_file_that_is_gone_or_that_another_one_shadows(house: House) -> None:
+    file = project(house)
+    house.run("trust", "--yes", str(file.parent))
+    nearer = file.parent / ".carpool" / "mcp.json"
+    nearer.parent.mkdir()
+    nearer.write_text("{}")
+    assert house.run("trust", "--revoke", str(file.parent)).stdout == f"{nearer} is trusted no longer\n"
+    assert trusted(house) == []
+    nearer.unlink()
+    house.run("trust", "--yes", str(file.parent))
+    file.unlink()
+    assert trusted(house) == [str(file)]
+    assert house.run("trust", "--revoke", str(file.parent)).stdout == f"{file.parent} is trusted no longer\n"
     assert trusted(house) == []
 
 

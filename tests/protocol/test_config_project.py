@@ -190,13 +190,23 @@ def test_a_project_file_that_anybody_may_write_is_not_read(tmp_path: Path) -> No
 
 def test_a_project_is_trusted_however_its_directory_is_reached(tmp_path: Path) -> None:
     store = str(tmp_path / "trust.json")
-    touch(tmp_path / "p" / ".mcp.json", '{"mcpServers": {}}')
-    (tmp_path / "link").symlink_to(tmp_path / "p")
-    first, other = (find_workspace(str(tmp_path / each), str(tmp_path)) for each in ("p", "link"))
-    digests = {
-        load_layer(ConfigFile(each.file, asked_for=True), "/h", project=True).digest
-        for each in (first, other)
+    home = tmp_path / "h"
+    said = {
+        "env_file": "~/env",
+        "include": ["x.json"],
+        "mcpServers": {"a": {"command": "x", "tools_file": "../t"}},
     }
+    for name, text in ((".carpool/mcp.json", json.dumps(said)), (".carpool/x.json", "{}"), ("t", "[]")):
+        touch(tmp_path / "p" / name, text)
+    touch(home / "env", "A=1")
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "link").symlink_to(tmp_path / "p")
+    first, other = (find_workspace(str(tmp_path / each), str(home)) for each in ("p", "deep/link"))
+    layers = [
+        load_layer(ConfigFile(each.file, asked_for=True), str(home), project=True) for each in (first, other)
+    ]
+    assert [len(each.files) for each in layers] == [4, 4]
+    digests = {each.digest for each in layers}
     (digest,) = digests
     give_trust(store, first, digest)
     assert trust_of(read_trust(store), other, digest) == "trusted"

@@ -2,8 +2,9 @@
 
 Owns the expansion of one server for one session, and the pool key: two launches that are equal after
 expansion (argv, environment, directory) share a pool, two that differ in anything do not. Invariants: the
-policy is no part of the key, so a changed limit replaces no process, but for what variables decide of it: no
-session's environment has a say in the pool of another; no text made here holds a value of an environment.
+policy is no part of the key, so a changed limit replaces no process, but for what variables decide of it and
+what a workspace or a project has otherwise than everybody: no session's environment and no project has a say
+in the pool of another; no text made here holds a value of an environment.
 
 Pure. Knows nothing of: files, other servers, what agents see of one, where environments come from.
 """
@@ -104,7 +105,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     era: EraWish = "handshake"
     origin: str = "config"
     decided: tuple[tuple[str, object], ...] = ()
-    """What variables decide of the policy: its fields, and their values where they are not the defaults."""
+    """What is its own of the policy: fields that variables decide, or in which it differs from everybody's
+    server, and their values."""
 
     def spec(self, secret: bytes, *, asking: bool = False) -> PoolSpec:
         """The pool of agents that can be asked, or the plain one."""
@@ -163,9 +165,10 @@ def settled(server: ServerConfig, scope: Surroundings) -> ServerConfig | CannotR
 
 def decided(written: ServerConfig, server: ServerConfig) -> tuple[tuple[str, object], ...]:
     """See `Launch`. `server`: what `settled` has made of `written`, where that holds the defaults."""
-    if written.policy == server.policy:
+    beneath = written.policy if written.beneath is None else written.beneath
+    if beneath == server.policy:
         return ()
-    before, now = structs.asdict(written.policy), structs.asdict(server.policy)
+    before, now = structs.asdict(beneath), structs.asdict(server.policy)
     return tuple((field, value) for field, value in now.items() if value != before[field])
 
 

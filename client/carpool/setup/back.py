@@ -19,7 +19,7 @@ from carpool.setup.record import Entry, Record, Run
 from carpool.setup.undo import Verdict, verdict
 from carpool_protocol.config.environment import read_env_file
 from carpool_protocol.config.project import Workspace
-from carpool_protocol.config.trust import give_trust, take_trust
+from carpool_protocol.config.trust import give_trust, key_of, read_trust, take_trust
 
 _ORDER = ("client", "project", "own", "secrets")
 """Programs first: carpool has its servers until no program needs them there."""
@@ -115,9 +115,11 @@ def _do(runs: list[Run], steps: list[_Step]) -> None:
 
 
 def _trust_as_before(file: str, before: Record) -> None:
-    """Trust was given to bytes that are gone."""
+    """Trust was given to bytes that are gone. What somebody has taken back since stays so."""
     store = ours.trust_store()
     workspace = Workspace(os.path.dirname(os.path.dirname(file)), file)
+    if key_of(workspace) not in read_trust(store):
+        return
     if before.trust:
         give_trust(store, workspace, before.trust, before.listed)
     else:

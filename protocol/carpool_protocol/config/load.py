@@ -155,7 +155,8 @@ class _Layer:
             self.texts[path] = found
         self.files.append(path)
         data = found.encode() if isinstance(found, str) else b""
-        name = os.path.relpath(path, os.path.dirname(self.files[0]))  # however the directory is reached
+        # Below the first one's directory by what is below it, however that is reached; else as it is.
+        name = path.removeprefix(os.path.join(os.path.dirname(self.files[0]), ""))
         self.digest.update(f"{os.fsencode(name).hex()} {len(data)} {isinstance(found, str)}\n".encode())
         self.digest.update(data)
         self.left_bytes -= len(data)

@@ -14,15 +14,24 @@ from msgspec.structs import replace
 from carpool_protocol.config.model import Config, NamedWorkspace, ServerConfig
 from carpool_protocol.config.problems import ConfigProblem, render_path
 from carpool_protocol.ids import ServerName
+from carpool_protocol.messages import Policy
 
 
 def merge(user: Config, project: Config | NamedWorkspace) -> Config:
     """Both together, in the user's order, then the other's."""
-    servers = {**user.servers, **project.servers}
+    over = {name: replace(it, beneath=_beneath(user, name)) for name, it in project.servers.items()}
+    servers = {**user.servers, **over}
     for name in project.unusable:
         servers.pop(name, None)
     unusable = {name: why for name, why in user.unusable.items() if name not in project.servers}
     return replace(user, servers=servers, unusable={**unusable, **project.unusable})
+
+
+def _beneath(user: Config, name: ServerName) -> Policy:
+    below = user.servers.get(name)
+    if below is None:
+        return Policy()
+    return below.policy if below.beneath is None else below.beneath
 
 
 def taken_over(user: Config, project: Config) -> frozenset[ServerName]:

@@ -117,6 +117,9 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     offline: tuple[ToolOffer, ...] | None = None
     """What stands in it; `None` without one, and until `load` has read it."""
     policy: Policy
+    beneath: Policy | None = None
+    """That of everybody's server of this name, or the defaults where there is none; `None`: it lies over no
+    other configuration. See `merge`."""
     late: dict[KeyPath, str]
     """Numbers and switches that are written as `${VAR}`, by path below the server; `late.fill` reads them.
     Until then they are at their defaults."""

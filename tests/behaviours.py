@@ -114,6 +114,9 @@ _SEARCH: Final = {
     "search:list": Behaviour(
         "issue 7", "A profile may show three tools that find, describe and call tools in place of all."
     ),
+    "search:long-lists": Behaviour(
+        "design 1", "A search in a list of thousands is prepared in pieces, and nobody else waits for it."
+    ),
     "search:find": Behaviour("issue 7", "Tools are found by what they do, and what fits best comes first."),
     "search:call": Behaviour("issue 7", "To call a tool through call_tool is to call it, in every respect."),
     "search:rights": Behaviour(

@@ -1,8 +1,9 @@
 """Finding tools by what they do: BM25 over names, descriptions, parameters and tags.
 
 Owns what is indexed of a tool and with which weight, how a query is read, and the order of what is found.
-The index is SQLite's full-text one, in memory (docs/decisions/0023): it is made when somebody asks, and the
-last few are kept, each for the very tuple of tools that it was made of.
+The index is SQLite's full-text one, in memory (docs/decisions/0023): it is made when somebody asks, in pieces
+where that is wanted (`searching`), and the last few are kept, each for the very tuple of tools that it was
+made of.
 
 Invariant: whatever is returned is one of the tools that were given.
 
@@ -28,6 +29,8 @@ what it does, and BM25 holds the length of all of it against the tool (measured:
 """
 KEPT: Final = 4
 """Indices: profiles that search have one each."""
+PIECE: Final = 64
+"""So many tools are indexed at once where others wait meanwhile: 2 to 5 ms."""
 
 COLUMNS: Final = {
     "name": 6.0,
@@ -155,6 +158,12 @@ class Finder:
             ]
         return Found(found[:limit], len(found))
 
+    def prepare(self, tools: tuple[ViewTool, ...], tags: Mapping[ServerName, Sequence[str]]) -> bool:
+        """Whether these can be searched; else one piece more of their index is made. Raises
+        `CannotSearchError`.
+        """
+        return self._index(tools, tags).grow(PIECE)
+
     def _index(self, tools: tuple[ViewTool, ...], tags: Mapping[ServerName, Sequence[str]]) -> "_Index":
         for place, index in enumerate(self._indices):
             if index.tools is tools and index.tags == tags:
@@ -186,7 +195,7 @@ class _Index:
         tags: Mapping[ServerName, Sequence[str]],
         seen: Mapping[RawJson, _Said],
     ) -> None:
-        """`seen`: `seen` of other indices."""
+        """Nothing is in it yet. `seen`: `seen` of other indices."""
         try:
             import sqlite3  # only whoever searches pays for it: 6 ms and 1.6 MB
         except ImportError as error:
@@ -202,23 +211,40 @@ class _Index:
             raise CannotSearchError from error
         self.seen: dict[RawJson, _Said] = {}
         """What is indexed of each definition."""
-        labels = {
+        self._seen_before = seen
+        self._labels = {
             server: (_indexed(server), _indexed(" ".join(self.tags.get(server, ()))))
             for server in {tool.server for tool in tools}
         }
+        self._done = 0
+        """So many tools are in it. All are in one transaction: SQLite merges what several leave behind."""
+        self._rows.execute("BEGIN")
+
+    def grow(self, count: int) -> bool:
+        """Take in so many tools more. Whether all are in."""
+        if self._done == len(self.tools):
+            return True
         rows = []
-        for number, tool in enumerate(tools, 1):  # the texts in the order of `COLUMNS`
+        for number, tool in enumerate(self.tools[self._done : self._done + count], self._done + 1):
             self._names.setdefault(tool.qualified.lower(), number)
             self._names.setdefault(tool.tool.lower(), number)
-            said = seen.get(tool.definition) or _said(tool.definition)
+            said = self._seen_before.get(tool.definition) or _said(tool.definition)
             self.seen[tool.definition] = said
-            rows.append((number, _indexed(tool.tool), labels[tool.server][0], *said, labels[tool.server][1]))
-        self._rows.execute("BEGIN")
+            server, tags = self._labels[tool.server]
+            rows.append((number, _indexed(tool.tool), server, *said, tags))  # in the order of `COLUMNS`
         self._rows.executemany(_INSERT, rows)
+        self._done += len(rows)
+        if self._done < len(self.tools):
+            return False
         self._rows.execute("COMMIT")
+        self._seen_before = {}
+        return True
 
     def search(self, wanted: Sequence[str], whole: str) -> list[ViewTool]:
-        """All that match any of these words, the best first; whoever has the query for a name comes first."""
+        """All that match any of these words, the best first; whoever has the query for a name comes first.
+        What is not in the index yet is taken in before.
+        """
+        self.grow(len(self.tools))
         telling = [word for word in wanted if word not in _STOP] or wanted
         terms = dict.fromkeys(telling[:MAX_QUERY_WORDS])
         for word in list(terms):

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from carpool_broker.core.events import HookRule
 from carpool_protocol.capability import capability
-from carpool_protocol.config.expand import Missing, expand
+from carpool_protocol.config.expand import Missing, expand, from_home
 from carpool_protocol.config.model import HookConfig
 from carpool_protocol.remote import secrets_of
 
@@ -67,10 +67,9 @@ def spec_of(hook: HookConfig, file: str, variables: Mapping[str, str], home: str
             return ""
         return found
 
-    words = () if hook.command is None else (hook.command, *hook.args)
-    argv = tuple(map(filled, words))
-    if argv and argv[0].startswith("~/"):
-        argv = (os.path.join(home, argv[0][2:]), *argv[1:])
+    argv: tuple[str, ...] = ()
+    if hook.command is not None:
+        argv = (from_home(filled(hook.command), home), *map(filled, hook.args))
     env = {name: filled(value) for name, value in hook.env.items()}
     folder = os.path.dirname(file)
     python = None if hook.python is None else filled(hook.python)

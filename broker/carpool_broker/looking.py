@@ -14,8 +14,7 @@ from msgspec import Struct
 from carpool_broker import own_view
 from carpool_broker.control_error import ControlError
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.routing import HELD, kept_back
-from carpool_broker.core.view import Denied, Held, View, ViewTool
+from carpool_broker.core.view import View, ViewTool
 from carpool_broker.inquiries import Inquiries
 from carpool_protocol.ids import PoolKey, SessionId
 from carpool_protocol.messages import Discover
@@ -57,16 +56,12 @@ class Looking:
         found = view.resolve(params.name)
         if isinstance(found, ViewTool):
             return {"tools": [own_view.described(view, found, own[found.key])]}
-        if isinstance(found, Held):
-            raise ControlError("quarantined", HELD[found.why], found.server)
-        if isinstance(found, Denied):
-            raise ControlError("not_permitted", kept_back(found.profile), found.server)
+        refused = own_view.refusal(self._core.outlook, self._core.sessions[session], params.name, found)
+        if refused is not None:
+            raise ControlError(*refused)
         if isinstance(found, Ambiguous):
             names = ", ".join(found.candidates)
             raise ControlError("unknown_tool", f"More than one server has it; say which: {names}.")
-        if (off := self._core.outlook.off(self._core.sessions[session], params.name)) is not None:
-            server, slug, why = off
-            raise ControlError(slug, why, server)
         suggestions = getattr(found, "suggestions", ())
         raise ControlError("unknown_tool", f"Did you mean {', '.join(suggestions)}?" if suggestions else "")
 

@@ -58,22 +58,28 @@ def is_unknown(view: View, name: str) -> bool:
 def meaning(outlook: Outlook, session: Session, view: View, name: str) -> dict[str, Any] | Refusal:
     """What `name` means: `{server, tool, name}`, else `{candidates, ambiguous}` (else they look alike)."""
     found = view.resolve(name)
-    match found:
-        case ViewTool():
-            return {"server": found.server, "tool": found.tool, "name": found.qualified}
-        case OwnTool():
-            return {"server": OURS, "tool": found.kind, "name": found.qualified}
-        case Denied():
-            return Refusal("not_permitted", kept_back(found.profile), found.server)
-        case Held():
-            return Refusal("quarantined", HELD[found.why], found.server)
-        case Ambiguous():
-            return {"candidates": list(found.candidates), "ambiguous": True}
-        case Unknown():
-            if (off := outlook.off(session, name)) is not None:
-                server, slug, why = off
-                return Refusal(slug, why, server)
-            return {"candidates": list(found.suggestions), "ambiguous": False}
+    if isinstance(found, ViewTool):
+        return {"server": found.server, "tool": found.tool, "name": found.qualified}
+    if isinstance(found, OwnTool):
+        return {"server": OURS, "tool": found.kind, "name": found.qualified}
+    if isinstance(found, Ambiguous):
+        return {"candidates": list(found.candidates), "ambiguous": True}
+    refused = refusal(outlook, session, name, found)
+    if refused is not None:
+        return refused
+    return {"candidates": list(found.suggestions) if isinstance(found, Unknown) else [], "ambiguous": False}
+
+
+def refusal(outlook: Outlook, session: Session, name: str, found: object) -> Refusal | None:
+    """Why the session may not have what `name` was found to mean; None: nothing keeps it back."""
+    if isinstance(found, Denied):
+        return Refusal("not_permitted", kept_back(found.profile), found.server)
+    if isinstance(found, Held):
+        return Refusal("quarantined", HELD[found.why], found.server)
+    if isinstance(found, Unknown) and (off := outlook.off(session, name)) is not None:
+        server, slug, why = off
+        return Refusal(slug, why, server)
+    return None
 
 
 def described(view: View, tool: ViewTool, own: Mapping[str, RawJson]) -> dict[str, Any]:

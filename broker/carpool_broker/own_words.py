@@ -13,7 +13,8 @@ from carpool_broker.core.listing import BadCursor
 from carpool_broker.core.own_tools import MAX_FOUND, USUALLY_FOUND
 from carpool_broker.core.routing import NoTarget, find
 from carpool_broker.core.view import OwnTool, View, ViewTool
-from carpool_broker.finding import CannotSearchError, Finder, described
+from carpool_broker.finding import MAX_QUERY_CHARS, CannotSearchError, Finder, described, words
+from carpool_broker.searching import tags_of
 from carpool_protocol.content import at, elements, text_of, value_of
 from carpool_protocol.downgrade import tool_edit
 from carpool_protocol.faults import TOOLS_CALL, as_tool_result, fault
@@ -76,13 +77,24 @@ def own_answer(view: View, kind: str, rest: RawJson, finder: Finder, version: st
         return _text(_NO_INDEX, failed=True)
 
 
+def is_search(kind: str, rest: RawJson) -> bool:
+    """Whether the answer needs an index of the tools: a query without words lists them."""
+    try:
+        return kind == "find_tools" and bool(
+            words(_read_query(_read_params(rest).arguments).query[:MAX_QUERY_CHARS])
+        )
+    except _UNREADABLE:
+        return False
+
+
 # --- tools -----------------------------------------------------------------------------------------------
 
 
 def _found(view: View, asked: _Query, finder: Finder) -> RawJson:
     limit = min(max(USUALLY_FOUND if asked.limit is None else asked.limit, 1), MAX_FOUND)
-    tags = {entry.server: entry.tags for entry in view.scope.servers if entry.tags}
-    found = finder.find(view.tools, tags, asked.query, limit, server=asked.server or "", tag=asked.tag or "")
+    found = finder.find(
+        view.tools, tags_of(view), asked.query, limit, server=asked.server or "", tag=asked.tag or ""
+    )
     lines = [_line(tool) for tool in found.tools]
     if found.total > len(lines):
         lines.append(f"({found.total - len(lines)} more match less well.)")

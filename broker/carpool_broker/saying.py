@@ -16,7 +16,8 @@ from carpool_broker.core.outward import outward
 from carpool_broker.core.view import View
 from carpool_broker.era import asking, handshake, stateless_words
 from carpool_broker.finding import Finder
-from carpool_broker.own_words import as_tool, own_answer
+from carpool_broker.own_words import as_tool, is_search, own_answer
+from carpool_broker.searching import Searching
 from carpool_protocol.downgrade import NEWEST, STATELESS, downgrade_result
 from carpool_protocol.faults import TOOLS_CALL
 from carpool_protocol.ids import ABSENT, AskId, CallId, RawJson, SessionId
@@ -53,6 +54,7 @@ class Saying:
         self._write = write
         self._feed = feed
         self._finder = Finder()
+        self.searching = Searching(self._finder, self._say_own)
         self.ways: Mapping[type, Callable[..., None]] = {
             effects.Reply: lambda e: write(e.session, handshake.reply(e), e.id, answers=True, call=e.call),
             effects.Greet: lambda e: write(e.session, handshake.greeting(e, release), e.id, answers=True),
@@ -94,6 +96,12 @@ class Saying:
         self._write(effect.session, line, effect.id, answers=True, call=effect.call)
 
     def _answer_own(self, effect: effects.AnswerOwn) -> None:
+        if effect.session in self._core.sessions and is_search(effect.kind, effect.rest):
+            self.searching.wanted(effect, self._core.view_of(effect.session))
+        else:
+            self._say_own(effect)
+
+    def _say_own(self, effect: effects.AnswerOwn) -> None:
         if effect.session not in self._core.sessions:
             return
         view = self._core.view_of(effect.session)

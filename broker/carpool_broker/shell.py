@@ -155,6 +155,7 @@ class BrokerShell:
         """Messages sent since the link was flushed."""
         self._stopped = trio.Event()
         saying = Saying(self.core, self._release, self._door.write, self._pump.feed)
+        self._searching = saying.searching
         self._perform_one: dict[type, Callable[..., None]] = {
             **saying.ways,
             effects.UseRoots: lambda e: self._hosting.moving.follow_roots(
@@ -186,6 +187,7 @@ class BrokerShell:
             nursery.start_soon(self._door.watch)
             nursery.start_soon(self._watch_configuration)
             nursery.start_soon(self._kept.run)
+            nursery.start_soon(self._searching.run, self._settle)
             await nursery.start(self._link.run, self._deliver, self._settle)
             self._door.open(self._settle)
             problem = self._configuration.problem
@@ -200,6 +202,7 @@ class BrokerShell:
             self._say_warnings()
             log.info("broker serves (pid %d, %d servers configured)", os.getpid(), servers)
             await self._stopped.wait()
+            self._searching.finish()
             # Whoever loses us because the launcher has died is not told to stay away.
             word = self._stop_word()
             again = word in {AGAIN, AGAIN_NOW}

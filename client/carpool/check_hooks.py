@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from importlib.machinery import PathFinder
 
-from carpool_protocol.config.expand import Missing, expand
+from carpool_protocol.config.expand import Missing, expand, from_home
 from carpool_protocol.config.hooks import HOOKS
 from carpool_protocol.config.load import home_of
 from carpool_protocol.config.model import Config, HookConfig
@@ -46,9 +46,7 @@ def _objection(config: Config, hook: HookConfig, variables: Mapping[str, str]) -
             return "command", missing.render()
     search = env.get("PATH", variables.get("PATH", os.defpath))
     if hook.command is not None:
-        command = str(expand(hook.command, variables, {}))
-        if command.startswith("~/"):
-            command = os.path.join(home_of(variables), command[2:])
+        command = from_home(str(expand(hook.command, variables, {})), home_of(variables))
         return None if shutil.which(command, path=search) else ("command", f"there is no command {command!a}")
     module = (hook.python or "").partition(":")[0]
     own = [each for each in env.get("PYTHONPATH", "").split(os.pathsep) if each]

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 
 from carpool.pymodule.choose import untyped_text
+from carpool_protocol.config.expand import from_home
 from carpool_protocol.config.model import Config, ServerConfig
 from carpool_protocol.config.module_name import module_name_problem
 from carpool_protocol.config.problems import ConfigProblem, render_path
@@ -31,7 +32,7 @@ def module_warnings(config: Config, expand: Expand, home: str, workspace: str) -
         if name is None or cwd is None:
             continue
         base = workspace if server.project else home
-        whole = os.path.join(base, home + cwd[1:] if cwd == "~" or cwd.startswith("~/") else cwd)
+        whole = os.path.join(base, from_home(cwd, home))
         strict = f"; with `strict` that keeps {server.name} from starting" if server.strict else ""
         found += [f"{server.name}: {text}{strict}" for text in _looked_at(whole, name, strict=bool(strict))]
     return found

@@ -105,11 +105,13 @@ def reload(as_json: bool) -> None:
 
 
 def _refuse_broken(config: str) -> None:
-    """One that runs may serve with its last good configuration; the next one would not start at all."""
+    """One that runs serves with its last good configuration, and so would the next one: whoever restarts
+    carpool is told before anybody has to wait.
+    """
     loaded = load_layer(find_config_file(os.environ, config or None), home_of(os.environ)).loaded
     if loaded.config is None:
         said = "\n".join(each.render() for each in loaded.problems)
-        fail(f"nothing is restarted, because carpool would not start again:\n{said}", EXIT_USAGE)
+        fail(f"nothing is restarted while the configuration is broken:\n{said}", EXIT_USAGE)
 
 
 def end_daemon(place: Place, timeout_s: float, number: signal.Signals = signal.SIGTERM) -> bool:

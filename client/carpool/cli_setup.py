@@ -11,7 +11,6 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
@@ -187,7 +186,7 @@ def _new_mode(change: Change, mode: int) -> int:
 
 def _nothing(plan: Plan, stays: Sequence[Left], found: bool, *, as_json: bool) -> None:
     if as_json:
-        print_json({**show.facts(plan, done=False), "left": _left(stays), "failures": [], "next": []})
+        print_json({**show.facts(plan, stays, done=False), "failures": [], "next": []})
         return
     if stays:
         click.echo(show.left(tuple(stays)))
@@ -201,17 +200,12 @@ def _nothing(plan: Plan, stays: Sequence[Left], found: bool, *, as_json: bool) -
         click.echo("`carpool add` adds a server, and `carpool setup --client NAME` gives a program the entry")
 
 
-def _left(stays: Sequence[Left]) -> list[dict[str, str]]:
-    return [{"file": each.path, "name": each.name, "why": each.why} for each in stays]
-
-
 def _tell(
     plan: Plan, stays: Sequence[Left], failures: list[str], *, as_json: bool, done: bool, untrusted: str = ""
 ) -> None:
     said = next_steps(plan, untrusted) if done else ["carpool setup"]
     if as_json:
-        found: dict[str, Any] = {**show.facts(plan, done=done), "left": _left(stays)}
-        print_json({**found, "failures": failures, "next": said})
+        print_json({**show.facts(plan, stays, done=done), "failures": failures, "next": said})
         return
     for each in failures:
         click.echo(f"carpool: {display.printable(each)}", err=True)

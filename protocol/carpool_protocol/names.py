@@ -14,6 +14,7 @@ import difflib
 import hashlib
 import heapq
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
@@ -67,6 +68,20 @@ def safe_server_name(name: str) -> str:
     plain = re.sub(r"_{2,}", "_", _ILLEGAL_CHARS.sub("-", name)).strip("_-")
     plain = plain[:MAX_SERVER_NAME_CHARS].strip("_-")
     return plain if plain and check_server_name(plain) is None else "server"
+
+
+def safe_server_names(names: Iterable[str]) -> dict[str, str]:
+    """The same for all servers of one file, each with a name of its own. Where several fall on one, those
+    that are not written so all get a hash of what is written: their order says nothing.
+    """
+    found = {name: name if check_server_name(name) is None else safe_server_name(name) for name in names}
+    count = Counter(found.values())
+    room = MAX_SERVER_NAME_CHARS - _HASH_CHARS - 1
+    for name, safe in found.items():
+        if safe != name and count[safe] > 1:
+            digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_CHARS]
+            found[name] = f"{safe[:room].rstrip('_-')}-{digest}"
+    return found
 
 
 def check_separator(separator: str) -> str | None:

@@ -13,7 +13,7 @@ from carpool_broker.core.registry import Registry
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_broker.core.view import View
 from carpool_broker.finding import KEPT, MAX_QUERY_CHARS, Described, Finder, described, words
-from carpool_broker.own_words import as_tool, own_answer
+from carpool_broker.own_words import as_tool, is_search, own_answer
 from carpool_protocol.downgrade import NEWEST
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
 from carpool_protocol.messages import Catalog, ToolOffer
@@ -168,6 +168,11 @@ def view(*offers: dict[str, Any]) -> View:
     return registry.retain(Scope((ScopeEntry(server=ServerName("a"), key=PoolKey("a")),), search=True))
 
 
+def many(count: int) -> View:
+    """A view of so many tools."""
+    return view(*({"name": f"tool_{number}", "description": "Does something."} for number in range(count)))
+
+
 def text(found: View, kind: str, arguments: object) -> str:
     rest = RawJson(json.dumps({"arguments": arguments}).encode())
     result = json.loads(own_answer(found, kind, rest, Finder(), NEWEST))
@@ -183,6 +188,19 @@ def test_what_is_found_is_told_in_a_line_with_required_parameters_first() -> Non
     assert line.endswith("…")
     assert text(found, "find_tools", {}).startswith("a__x(")
     assert "There are: a." in text(found, "find_tools", {"query": "zebra"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "query", "needs"),
+    [
+        ("find_tools", "files", True),
+        ("find_tools", " ", False),
+        ("find_tools", 5, False),
+        ("describe_tool", "x", False),
+    ],
+)
+def test_only_a_search_for_words_needs_an_index(kind: str, query: object, needs: bool) -> None:
+    assert is_search(kind, RawJson(json.dumps({"arguments": {"query": query}}).encode())) is needs
 
 
 @pytest.mark.parametrize("arguments", [None, [], 5, {"query": 5}, {"query": None}, {"limit": "x"}, "\ud83d"])

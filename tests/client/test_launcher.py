@@ -279,7 +279,7 @@ def test_restart_all_replaces_everything_and_keeps_the_configuration(house: Hous
     assert house.text("lives-broker").count(f'"--config": "{file}"') == 2
 
 
-def test_restart_all_ends_nothing_that_could_not_start_again(house: House) -> None:
+def test_restart_all_ends_nothing_while_the_configuration_is_broken(house: House) -> None:
     file = house.base / "some.json"
     file.write_text("{}")
     house.run("up", "--detach", "--config", str(file))
@@ -288,7 +288,7 @@ def test_restart_all_ends_nothing_that_could_not_start_again(house: House) -> No
     done = house.run("restart", "--all")
     assert (done.returncode, house.launcher) == (2, first)
     assert done.stderr == (
-        "carpool: nothing is restarted, because carpool would not start again:\n"
+        "carpool: nothing is restarted while the configuration is broken:\n"
         f"{file}:1: this {{ is not closed: }} is missing\n"
     )
 

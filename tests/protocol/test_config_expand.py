@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from carpool_protocol import paths
 from carpool_protocol.config.environment import OWN_MARKS, is_volatile, of_caller, read_env_file, scrub
-from carpool_protocol.config.expand import BadTemplate, Missing, expand, read_template, references
+from carpool_protocol.config.expand import BadTemplate, Missing, expand, from_home, read_template, references
 
 VARIABLES = {"A": "1", "EMPTY": "", "NESTED": "${A}", "NUL": "a\0b", "BYTES": "a\udc80"}
 PLACES = {"workspace": "/w", "cwd": ""}
@@ -128,3 +128,11 @@ def test_mistakes_in_an_env_file_are_told_by_line_and_name_and_never_by_value() 
 def test_no_env_file_makes_the_reader_raise(text: str) -> None:
     values, _ = read_env_file(text, "e")
     assert all(isinstance(value, str) for value in values.values())
+
+
+@pytest.mark.parametrize(
+    ("path", "there"),
+    [("~", "/h"), ("~/a/b", "/h/a/b"), ("~user/a", "~user/a"), ("a/~/b", "a/~/b"), ("/a", "/a"), ("", "")],
+)
+def test_a_tilde_alone_is_the_home_directory(path: str, there: str) -> None:
+    assert from_home(path, "/h") == there

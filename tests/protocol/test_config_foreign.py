@@ -314,12 +314,19 @@ def test_a_server_whose_name_cannot_be_one_here_goes_by_the_nearest_one(theirs: 
     assert warning.text.endswith(f"Here it is called {ours}.")
 
 
-def test_no_server_takes_the_name_of_another_one_by_being_renamed() -> None:
-    servers = {name: {"command": name} for name in ("my server", "my-server", "my.server")}
-    loaded = load({"mcpServers": servers}, ".mcp.json")
-    assert loaded.config is not None
-    assert [each.command for each in loaded.config.servers.values()] == ["my-server"]
-    assert [each.text.endswith("is another server's.") for each in loaded.warnings] == [True, True]
+def test_servers_that_fall_on_one_name_all_run_and_none_takes_the_name_of_another() -> None:
+    names = ("my server", "my-server", "my.server")
+    seen = []
+    for each in (names, names[::-1]):
+        loaded = load({"mcpServers": {name: {"command": name} for name in each}}, ".mcp.json")
+        assert loaded.config is not None
+        seen.append({server.command: name for name, server in loaded.config.servers.items()})
+        assert len(loaded.warnings) == 2
+        assert all("my-server would be another server of this" in said.text for said in loaded.warnings)
+    assert seen[0] == seen[1], "in whatever order they stand"
+    assert seen[0]["my-server"] == "my-server"
+    assert len(set(seen[0].values())) == 3
+    assert all(name.startswith("my-server") for name in seen[0].values())
 
 
 def test_what_is_wrong_with_a_renamed_server_is_said_under_its_new_name() -> None:

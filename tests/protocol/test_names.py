@@ -22,6 +22,7 @@ from carpool_protocol.names import (
     may_be_of,
     qualify,
     qualify_all,
+    safe_server_names,
     spellings,
 )
 
@@ -317,3 +318,12 @@ def test_a_name_may_belong_to_a_server_whose_tools_are_not_known_yet() -> None:
     assert may_be_of("anything", "time", "__", "")
     assert not may_be_of("timer__now", "time", "__")
     assert not may_be_of("now", "time", "__")
+
+
+@given(st.lists(st.text(max_size=50) | st.text("aA_- .", max_size=50), unique=True, max_size=12))
+def test_whatever_another_program_calls_its_servers_each_has_a_name_of_its_own(names: list[str]) -> None:
+    found = safe_server_names(names)
+    assert all(check_server_name(each) is None for each in found.values())
+    assert len(set(found.values())) == len(names)
+    assert all(found[name] == name for name in names if check_server_name(name) is None)
+    assert safe_server_names(reversed(names)) == found

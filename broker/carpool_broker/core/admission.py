@@ -82,11 +82,8 @@ class Admission:
         if full or session.waiting_bytes + owed.size_bytes > self.bounds.max_waiting_bytes:
             self._books.fail(owed, "too_many_calls", retry_after_s=1.0)
             return
-        owed.stage = "waiting"
         session.waiting.append(owed)
-        session.waiting_bytes += owed.size_bytes
-        self.waits.arm(owed.call, now, self.bounds.wait_s)
-        self._stalled[session.id] = None
+        self._wait(owed, now)
 
     def most(self, session: Session) -> int:
         """How many calls it may have open."""
@@ -115,12 +112,16 @@ class Admission:
             self._books.send(owed, now)
             return
         elif not refused:
-            owed.stage = "waiting"
             session.waiting.appendleft(owed)
-            session.waiting_bytes += owed.size_bytes
-            self.waits.arm(owed.call, now, self.bounds.wait_s)
-            self._stalled[session.id] = None
+            self._wait(owed, now)
         self.pump(session, now)  # its place is free
+
+    def _wait(self, owed: Owed, now: float) -> None:
+        """It is in its session's line now."""
+        owed.stage = "waiting"
+        owed.session.waiting_bytes += owed.size_bytes
+        self.waits.arm(owed.call, now, self.bounds.wait_s)
+        self._stalled[owed.session.id] = None
 
     def pump(self, session: Session, now: float) -> None:
         """Send what waits in this session's line, as far as it may go."""

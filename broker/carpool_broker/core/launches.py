@@ -18,7 +18,7 @@ from urllib.parse import quote
 from msgspec import Struct, msgpack, structs
 
 from carpool_protocol.config.environment import is_volatile
-from carpool_protocol.config.expand import Missing, expand, is_usable
+from carpool_protocol.config.expand import Missing, expand, from_home, is_usable
 from carpool_protocol.config.late import fill
 from carpool_protocol.config.model import ServerConfig
 from carpool_protocol.config.module_name import module_name_problem
@@ -199,7 +199,7 @@ def launch_of(server: ServerConfig, scope: Surroundings) -> Launch | CannotRun:
     if server.python is not None:
         argv = _module_argv(server, filled, cwd, scope)
     else:
-        command = _from_home(filled.get(("command",), ""), scope.home)
+        command = from_home(filled.get(("command",), ""), scope.home)
         argv = [command, *(filled["args", at] for at in range(len(server.args)))]
     if not argv[0].strip():
         key = "command" if server.python is None else "interpreter"
@@ -248,7 +248,7 @@ def _module_argv(
     """
     interpreter = filled.get(("interpreter",), scope.interpreter)
     if "/" in interpreter:
-        interpreter = posixpath.join(cwd, _from_home(interpreter, scope.home))
+        interpreter = posixpath.join(cwd, from_home(interpreter, scope.home))
     strict = ["--strict"] if server.strict else []
     return [interpreter, "-P", "-m", "carpool.pymodule", *strict, filled["python",]]
 
@@ -267,16 +267,10 @@ def _roots(server: ServerConfig, scope: Surroundings) -> list[str] | Missing | N
     return [f"file://{quote(_directory(workspace, scope.home, scope.home))}"]
 
 
-def _from_home(path: str, home: str) -> str:
-    if path == "~":
-        return home
-    return posixpath.join(home, path[2:]) if path.startswith("~/") else path
-
-
 def _directory(path: str, base: str, home: str) -> str:
     """An absolute directory in one spelling, so that `/a/b/` and `/a/b` share. `base`: of a relative one.
 
     `..` stays: through a symbolic link it is not what it looks like.
     """
-    whole = posixpath.join(base or home, _from_home(path, home))
+    whole = posixpath.join(base or home, from_home(path, home))
     return whole if ".." in whole.split("/") else posixpath.normpath(whole)

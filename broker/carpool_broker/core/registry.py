@@ -132,8 +132,12 @@ class Registry:
 
     def known(self, key: PoolKey) -> Catalog | None:
         """The same, or else what it told an earlier carpool."""
-        shelf = self._shelves.get(key) or self._kept.get(key)
+        shelf = self._last(key)
         return None if shelf is None else shelf.catalog
+
+    def _last(self, key: PoolKey) -> Shelf | None:
+        """What the pool told last, be it an earlier carpool."""
+        return self._shelves.get(key) or self._kept.get(key)
 
     def own_tools(self, scope: Scope) -> Mapping[PoolKey, Mapping[str, RawJson]]:
         """Of every pool in a retained scope: the tools that are let through, by their own names and
@@ -176,7 +180,7 @@ class Registry:
         """What is held of this pinned server, in all its pools; of tools of one name the first."""
         found: dict[str, HeldTool] = {}
         for key in self.pinned().get(pin, ()):
-            shelf = self._shelves.get(key) or self._kept.get(key)
+            shelf = self._last(key)
             for each in self.pins.described(pin, shelf.offers["tools"] if shelf is not None else {}):
                 found.setdefault(each.tool, each)
         return [found[tool] for tool in sorted(found)]
@@ -185,7 +189,7 @@ class Registry:
         """See `Pins.approve`. Returns as `learn`."""
         keys = self.pinned().get(pin, [])
         changes: Changes = {}
-        shelves = (self._shelves.get(key) or self._kept.get(key) for key in keys)
+        shelves = map(self._last, keys)
         self.pins.approve(pin, [shelf.offers["tools"] for shelf in shelves if shelf is not None], wanted)
         for key in keys:
             for scope, families in self._look_again(key, frozenset({"tools"})).items():
@@ -251,7 +255,7 @@ class Registry:
         for entry in scope.servers:
             key = entry.key
             told = self._shelves.get(key)
-            shelf = told or self._kept.get(key)
+            shelf = self._last(key)
             if entry.pin and shelf is not None and (why := self.pins.held(entry.pin, shelf.offers["tools"])):
                 held[key] = why
             if entry.offline is not None and (told is None or key in self._hidden):

@@ -9,6 +9,7 @@ import posixpath
 
 from carpool.setup.model import Change, KeyPath, Own, Role
 from carpool_protocol.config.edit import put, value_at
+from carpool_protocol.config.expand import from_home
 from carpool_protocol.config.jsonc import JsonValue, parse
 from carpool_protocol.config.named import WORKSPACES
 from carpool_protocol.config.shape import SERVERS
@@ -91,4 +92,4 @@ def _free(name: str, taken: object) -> str:
 
 
 def _absolute(root: str, home: str) -> str:
-    return posixpath.normpath(posixpath.join(home, root[2:]) if root.startswith("~/") else root)
+    return posixpath.normpath(from_home(root, home))

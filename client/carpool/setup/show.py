@@ -9,7 +9,7 @@ Pure. Knows nothing of: terminals but that texts are made printable.
 import difflib
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from carpool import display
@@ -123,8 +123,8 @@ def left(stays: tuple[Left, ...]) -> str:
     return "\n".join(map(display.printable, lines))
 
 
-def facts(plan: Plan, *, done: bool) -> dict[str, Any]:
-    """The same for programs."""
+def facts(plan: Plan, stays: Iterable[Left], *, done: bool) -> dict[str, Any]:
+    """The same for programs. `stays`: all that stays, what is no part of the plan as well."""
     return {
         "changed": done and bool(plan.changes),
         "files": [
@@ -148,6 +148,6 @@ def facts(plan: Plan, *, done: bool) -> dict[str, Any]:
             }
             for each in plan.moved
         ],
-        "left": [{"file": each.path, "name": each.name, "why": each.why} for each in plan.left],
+        "left": [{"file": each.path, "name": each.name, "why": each.why} for each in stays],
         "secrets": list(plan.secrets),
     }

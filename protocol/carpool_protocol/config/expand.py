@@ -1,6 +1,6 @@
 """`${VAR}` in the texts of a configuration.
 
-Owns the grammar of templates and their expansion:
+Owns the grammar of templates and their expansion, and what `~` means in a path:
 
     ${VAR}            the variable; where it is not set, the server is misconfigured
     ${VAR:-default}   the same, or `default` (which holds no `}` and no `${`) where it is not set or empty
@@ -14,6 +14,7 @@ Pure: variables and places come in as arguments. Messages hold names of variable
 Knows nothing of: files, settings, where variables come from.
 """
 
+import posixpath
 import re
 from collections.abc import Mapping
 from typing import Final, Literal
@@ -121,6 +122,13 @@ def expand(text: str, variables: Mapping[str, str], places: Mapping[str, str]) -
             return Missing(part.name, "unusable")
         out.append(value)
     return "".join(out)
+
+
+def from_home(path: str, home: str) -> str:
+    """`~` and `~/…` are of the home directory, the only such words in a configuration."""
+    if path == "~":
+        return home
+    return posixpath.join(home, path[2:]) if path.startswith("~/") else path
 
 
 def is_usable(text: str) -> bool:

@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from carpool_protocol.config.environment import read_env_file
+from carpool_protocol.config.expand import from_home
 from carpool_protocol.config.included import find_included
 from carpool_protocol.config.model import Config, NamedWorkspace, ServerConfig
 from carpool_protocol.config.problems import ConfigProblem, render_path
@@ -48,7 +49,7 @@ def find_config_file(environ: Mapping[str, str], option: str | None = None) -> C
     """`option` (`--config`), else `$CARPOOL_CONFIG`, else `carpool.json` in the XDG config directory."""
     named = option or environ.get(CONFIG_VARIABLE)
     if named:
-        return ConfigFile(os.path.abspath(_at_home(named, home_of(environ))), asked_for=True)
+        return ConfigFile(os.path.abspath(from_home(named, home_of(environ))), asked_for=True)
     base = environ.get("XDG_CONFIG_HOME", "")
     if not os.path.isabs(base):  # the XDG specification: relative ones are to be ignored
         base = os.path.join(home_of(environ), ".config")
@@ -222,7 +223,7 @@ class _Layer:
         for name, server in of.servers.items():
             if server.tools_file is None or server.disabled:
                 continue
-            path = os.path.join(os.path.dirname(server.file), _at_home(server.tools_file, home))
+            path = os.path.join(os.path.dirname(server.file), from_home(server.tools_file, home))
             text = self.text(path)
             found: tuple[ToolOffer, ...] | list[ConfigProblem]
             if text is None:
@@ -273,16 +274,12 @@ def env_file_path(config: Config, home: str) -> str | None:
     """Where the `env_file` is: relative to the configuration file, `~/` is `home`. `None`: there is none."""
     if config.env_file is None:
         return None
-    return os.path.join(os.path.dirname(config.file), _at_home(config.env_file, home))
+    return os.path.join(os.path.dirname(config.file), from_home(config.env_file, home))
 
 
 def home_of(environ: Mapping[str, str]) -> str:
     """The home directory: `$HOME`, else the account's."""
     return environ.get("HOME") or os.path.expanduser("~")
-
-
-def _at_home(path: str, home: str) -> str:
-    return os.path.join(home, path[2:]) if path.startswith("~/") else path
 
 
 def _read(path: str) -> str | ConfigProblem | None:

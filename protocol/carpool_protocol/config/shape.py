@@ -79,7 +79,7 @@ def read_config(text: str, file: str, *, project: bool = False) -> Loaded:
     problems = sorted([*parsed.problems, *ours.problems, *reading.problems], key=lambda problem: problem.line)
     if problems:
         return Loaded(None, _bounded(problems, "problems"))
-    warnings = _bounded([*ours.warnings, *reading.warnings], "warnings")
+    warnings = _bounded(ours.warnings, "warnings")
     return Loaded(config, [], warnings, reading.written)
 
 
@@ -129,7 +129,6 @@ class _Reading:
         self.late: dict[KeyPath, str] = {}
         """Numbers and switches of the server being read that a variable decides, by path below it."""
         self.problems: list[ConfigProblem] = []
-        self.warnings: list[ConfigProblem] = []
         self.at: KeyPath = ()
         """The server being read."""
         self.below: dict[KeyPath, dict[KeyPath, int]] = {}
@@ -218,10 +217,7 @@ class _Reading:
             return read
         found = self.problems[before:]
         del self.problems[before:]
-        if check_server_name(name) is None:
-            self.unusable[name] = "; ".join(each.render() for each in found[:3])
-        else:  # what cannot be named cannot be called; nor is it repeated to agents
-            self.warnings += found[:1]
+        self.unusable[name] = "; ".join(each.render() for each in found[:3])
         return None
 
     def strict_server(

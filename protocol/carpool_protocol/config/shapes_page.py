@@ -23,7 +23,8 @@ it is from its path. Our own files (any path that is not in the second table) ma
 strict: a key that nobody knows is an error. In another program's file it gets one warning, our own keys
 ([settings.md](settings.md)) work beside the program's, and a server that cannot be read or run is
 `misconfigured` while the others run. One whose name carpool does not take goes by the nearest name that it
-does (`my.server` by `my-server`), with a warning.
+does (`my.server` by `my-server`), with a warning; where that is several servers' of the file, by that and a
+hash of its own name.
 """
 
 _AFTER = """\

@@ -25,7 +25,7 @@ from carpool_protocol.config.foreign import (
 from carpool_protocol.config.foreign_values import names_a_file, rewritten, texts, words
 from carpool_protocol.config.jsonc import JsonValue
 from carpool_protocol.config.problems import ConfigProblem, KeyPath, render_path, shorten
-from carpool_protocol.names import check_server_name, safe_server_name
+from carpool_protocol.names import check_server_name, safe_server_name, safe_server_names
 
 SERVERS: Final = "mcpServers"
 _UNLIMITED: Final = 1_000_000
@@ -107,10 +107,10 @@ class _Translation:
         servers: dict[str, JsonValue] = {}
         first: dict[str, KeyPath] = {}
         entries = list(self.entries(held, path))
-        taken = {name for name, _, _ in entries}
+        if self.program is not None:  # its own entry is how that program reaches us
+            entries = [each for each in entries if not is_own_entry(each[2])]
+        safe = safe_server_names(name for name, _, _ in entries)
         for name, at, entry in entries:
-            if self.program is not None and is_own_entry(entry):
-                continue  # it is how that program reaches us
             if name in first:
                 why = (
                     f"the name is used twice, also on line {self.before[first[name]]}; give one another name"
@@ -118,27 +118,23 @@ class _Translation:
                 self.problem(at, why)
                 continue
             first[name] = at
-            if (called := self.called(name, at, taken)) is not None:
-                self.spell((SERVERS, called), at)
-                read = _Entry(self, called, at, entry).run() if isinstance(entry, dict) else entry
-                servers[called] = read
+            called = self.called(name, at, safe[name])
+            self.spell((SERVERS, called), at)
+            servers[called] = _Entry(self, called, at, entry).run() if isinstance(entry, dict) else entry
         if isinstance(held, dict | list):
             self.out[SERVERS] = servers
         return Translated(self.out, self.lines, self.spelled, self.problems, self.warnings, self.unusable)
 
-    def called(self, name: str, at: KeyPath, taken: set[str]) -> str | None:
-        """What a server is called here; None: it cannot be. Other programs take names that ours may not have:
-        those go by the nearest one. A file of ours is told what is wrong with it. `taken`: names of others.
+    def called(self, name: str, at: KeyPath, safe: str) -> str:
+        """What a server is called here. Other programs take names that ours may not have: those go by the
+        nearest one, `safe`. A file of ours is told what is wrong with it.
         """
-        if self.program is None or (why := check_server_name(name)) is None:
+        if self.program is None or safe == name:
             return name
-        called = safe_server_name(name)
-        if called in taken:
-            self.warn(at, f"name {name}", f"{why} {called}, the nearest name, is another server's.")
-            return None
-        taken.add(called)
-        self.warn(at, f"name {name}", f"{why} Here it is called {called}.")
-        return called
+        nearest = safe_server_name(name)
+        more = "" if safe == nearest else f"; {nearest} would be another server of this file as well"
+        self.warn(at, f"name {name}", f"{check_server_name(name)} Here it is called {safe}{more}.")
+        return safe
 
     def beside(self, path: KeyPath, held: dict[str, JsonValue], holder: str) -> None:
         """Keys next to the servers: settings of the program, ours in a file of ours, or nobody's."""

@@ -142,6 +142,25 @@ def test_a_request_may_come_in_single_bytes_and_in_chunks() -> None:
     played(play)
 
 
+def test_headers_are_those_of_the_request_itself_whatever_the_one_before_had() -> None:
+    chunked = b"POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+    trailer, body = b"Origin: y\r\n", b"\r\n1\r\na\r\n0\r\n"
+    requests = [
+        chunked + body + trailer + b"\r\n",
+        chunked + trailer + body + b"\r\n",
+        chunked + trailer + body + b"\r\n",
+        chunked + body + b"\r\n",
+    ]
+
+    async def play(_: Taker, client: Client) -> None:
+        for request in requests:
+            await client.send(request)
+            assert await client.answer() == (200, b"1")
+
+    taker = played(play)
+    assert ["origin" in request.headers for request in taker.requests] == [False, True, True, False]
+
+
 def test_requests_sent_ahead_are_answered_in_order() -> None:
     async def play(taker: Taker, client: Client) -> None:
         await client.send(b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\n" + GET)

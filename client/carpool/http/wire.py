@@ -45,6 +45,8 @@ class Connection(asyncio.Protocol):
         self._headers: dict[str, str] = {}
         self._fields: list[tuple[bytes, bytes]] = []
         """Headers as they came."""
+        self._read: tuple[list[tuple[bytes, bytes]], dict[str, str]] = ([], {})
+        """Those of the request before, and what they were read as."""
         self._body: bytes | bytearray = b""
         self._size = 0
         self._moved = False
@@ -168,9 +170,13 @@ class Connection(asyncio.Protocol):
         self._fields.append((name, value))
 
     def _read_headers(self) -> None:
+        fields = self._fields
+        if fields == self._read[0]:  # of most clients all requests have the same
+            self._headers = self._read[1]
+            return
         headers = self._headers
         size = 0
-        for name, value in self._fields:
+        for name, value in fields:
             size += len(name) + len(value)
             key = name.decode("latin-1").lower()
             text = value.decode("latin-1").strip(" \t")
@@ -178,12 +184,15 @@ class Connection(asyncio.Protocol):
             headers[key] = text if known is None else f"{known}, {text}"
         if size > MAX_HEAD_BYTES:
             self._fail(431, f"there are more than {MAX_HEAD_BYTES} bytes of headers")
+            return
+        self._read = (fields, headers)
 
     def on_headers_complete(self) -> None:
         if len(self._fields) > MAX_HEADERS:
             self._fail(431, f"there are more than {MAX_HEADERS} headers")
         else:
             self._read_headers()
+            self._fields = []  # a trailer is none of those that were read
         if self._failed or self._parser.should_upgrade():
             return
         self._phase = "body"

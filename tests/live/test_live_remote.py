@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from carpool_protocol import paths
 from tests.behaviours import behaviour
 from tests.kit.far import Far, far
 from tests.kit.line_agent import LIMIT_S, fault_of, settled
@@ -24,8 +25,9 @@ def its() -> Iterator[Far]:
 
 
 def told(one: Daemon) -> Iterator[str]:
-    """Every file that carpool has written, and every command line that there is."""
-    yield from (text for path, text in texts_below(one.base) if path != one.config)
+    """Every file that carpool has written but its copy of the user's own, and every command line there is."""
+    own = {one.config, Path(paths.last_good_file(str(one.directory)))}
+    yield from (text for path, text in texts_below(one.base) if path not in own)
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             yield Path(f"/proc/{pid}/cmdline").read_text(errors="replace")

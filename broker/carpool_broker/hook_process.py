@@ -24,6 +24,7 @@ from carpool_broker.hook_specs import HookSpec
 from carpool_protocol.hook_lines import Begin, Start, Told, line_of, read_told
 from carpool_protocol.hooks import ARGUMENTS_CAP_BYTES, RESULT_CAP_BYTES
 from carpool_protocol.lines import LineBuffer
+from carpool_protocol.masking import Mask
 
 log = logging.getLogger("carpool.hooks")
 
@@ -52,6 +53,7 @@ class HookProcess:
 
     def __init__(self, spec: HookSpec, environment: Mapping[str, str], heard: Callable[[Told], None]) -> None:
         self._spec = spec
+        self._mask = Mask(spec.secrets, "…")
         self._environment = environment
         self._heard = heard
         self.open: set[int] = set()
@@ -214,7 +216,5 @@ class HookProcess:
                     log.warning("hook %s writes much to stderr; the rest is passed over", self._spec.name)
 
     def _masked(self, line: bytes) -> str:
-        text = line.decode(errors="replace")
-        for secret in sorted(self._spec.secrets, key=len, reverse=True):
-            text = text.replace(secret, "…")
+        text = self._mask.over(line.decode(errors="replace"))
         return "".join(each if each.isprintable() else " " for each in text)[:STDERR_CHARS]

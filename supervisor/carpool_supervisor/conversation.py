@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from carpool_protocol.ids import InstanceId, RawJson, WireId
 from carpool_protocol.lines import OverlongLine
+from carpool_protocol.masking import Mask
 from carpool_protocol.messages import Call
 from carpool_protocol.runtime.pump import PIECE
 from carpool_protocol.runtime.ready import ReadySet
@@ -20,7 +21,7 @@ from carpool_supervisor.era.adapter import Adapter
 from carpool_supervisor.era.detection import Detection
 from carpool_supervisor.intake import Intake
 from carpool_supervisor.spawn_request import Pipes
-from carpool_supervisor.stderr_log import StderrLog
+from carpool_supervisor.stderr_log import TAIL_LINE_CHARS, StderrLog
 
 REMEMBERED_LINES = 8192
 """Lines of which we know the wire id until they are written; far more than may be in flight."""
@@ -52,7 +53,7 @@ class Conversation:
         self._log = log
         self._feed = feed
         self._on_dirty = on_dirty
-        self._secrets = sorted({s for s in secrets if len(s) >= MIN_SECRET_CHARS}, key=len, reverse=True)
+        self._mask = Mask(secrets, "***", MIN_SECRET_CHARS)
         self._written: deque[WireId] = deque(maxlen=REMEMBERED_LINES)
         """The wire id of each line handed to the pipe, 0 for lines that are no calls."""
         self._dirty = False
@@ -142,10 +143,13 @@ class Conversation:
         self._log.drain(self.instance)
         count = self.io.unwritten_count()
         lines = list(self._written)[-count:] if count else []
-        words = "\n".join(self._log.tail_of(self.instance))
-        for secret in self._secrets:
-            words = words.replace(secret, "***")
+        said = self._log.tail_of(self.instance)
+        # A value may have line ends, and then is found in the whole only.
+        words = self._mask.over("\n".join(map(self._whole, said)))
         return tuple(wire for wire in lines if wire), words
+
+    def _whole(self, line: str) -> str:
+        return self._mask.over_cut(line) if len(line) >= TAIL_LINE_CHARS else line
 
     def close(self) -> None:
         """Let go of the pipes, and of what was said through them."""

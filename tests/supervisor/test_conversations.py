@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from carpool_protocol.ids import InstanceId, PoolKey, ServerName
 from carpool_protocol.messages import Era, EraWish, Policy, PoolSpec
@@ -17,6 +18,7 @@ from carpool_protocol.runtime.ready import ReadySet
 from carpool_supervisor.conversations import Conversations
 from carpool_supervisor.core import effects, events
 from carpool_supervisor.spawn_request import Pipes
+from carpool_supervisor.stderr_log import TAIL_LINE_CHARS
 from tests.supervisor.test_detection import both, old_server
 
 ME = InstanceId(1)
@@ -110,4 +112,16 @@ def test_a_conversation_that_is_over_leaves_nothing_to_the_collector(
         house.fed.clear()
         house.conversations.ways[effects.Forget](effects.Forget(ME))
         assert parts() == before
+    house.close()
+
+
+def test_the_last_words_hold_no_value_of_the_environment_whole_or_cut(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    key = "first-line-of-it\nsecond-line-of-it"
+    env = {"TOKEN": "hunter2-and-more", "KEY": key}
+    house.conversations.open(ME, structs.replace(spec("handshake"), env=env), "handshake", house.pipes)
+    long = "x" * (TAIL_LINE_CHARS - 7) + "hunter2-and-more"
+    os.write(house.stderr, f"{key}\n{key!r}\n{long}\n".encode())
+    _, words = house.conversations.exited(ME)
+    assert words.split("\n") == ["***", "'***\\n***'", long[:-16] + "***"]
     house.close()

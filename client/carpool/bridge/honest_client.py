@@ -64,10 +64,16 @@ class HonestClient(httpx2.AsyncClient):
     """The network as one server is reached over it."""
 
     def __init__(
-        self, remote: Remote, bearer: Bearer | None, beside: trio.Nursery, say: Say | None = None
+        self,
+        remote: Remote,
+        bearer: Bearer | None,
+        beside: trio.Nursery,
+        answers: Callable[[RawJson], None],
+        say: Say | None = None,
     ) -> None:
-        """`beside`: where what the SDK need not wait for is sent. `say`: where answers go that the transport
-        does not expect on the POST itself (HTTP+SSE).
+        """`beside`: where what the SDK need not wait for is sent. `answers`: is told of a request that
+        its next answer is ours. `say`: where answers go that the transport does not expect on the POST itself
+        (HTTP+SSE).
         """
         super().__init__(
             headers={"user-agent": "carpool", **remote.headers},
@@ -79,6 +85,7 @@ class HonestClient(httpx2.AsyncClient):
         self._bearer = bearer
         self._beside = beside
         self._host = host_of(remote.url)
+        self._answers = answers
         self._say = say
         self._listening = Listening()
         self._met = False
@@ -258,6 +265,7 @@ class HonestClient(httpx2.AsyncClient):
         if self._say is not None:
             await self._say(asked[0], line)
             return httpx2.Response(202, request=request)
+        self._answers(asked[0])
         return httpx2.Response(200, headers={"content-type": _JSON}, content=line, request=request)
 
 

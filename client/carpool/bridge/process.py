@@ -100,7 +100,7 @@ class _Bridge:
         self._host = host_of(remote.url)
         self._talk = Talk(remote.server, self._host)
         say = self._say if remote.transport == "sse" else None
-        client = HonestClient(remote, self._bearer(remote), beside, say)
+        client = HonestClient(remote, self._bearer(remote), beside, self._answers, say)
         with trio.CancelScope() as whole:
             try:
                 async with _transport(remote, client) as (read, write):
@@ -205,6 +205,10 @@ class _Bridge:
             else:
                 print("carpool bridge: dropped what is no JSON-RPC message", file=sys.stderr, flush=True)
         self._ended(broken(self._host))
+
+    def _answers(self, request: RawJson) -> None:
+        """An answer of our own comes by way of the transport."""
+        self._talk.answers(msgspec.json.decode(request))
 
     async def _say(self, request: RawJson, line: bytes) -> None:
         """An answer of our own, beside the transport."""

@@ -290,6 +290,66 @@ async def test_a_stream_of_a_call_that_cannot_be_resumed_is_told_to_the_sdk() ->
         assert (await one.get(**{"last-event-id": "e"})).status_code == 503
 
 
+@behaviour("remote:cancelled")
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_cancelled_request_that_is_never_answered_holds_its_connection_for_a_minute(
+    autojump_clock: trio.testing.MockClock, begun: bool
+) -> None:
+    closed_at: list[float] = []
+
+    async def never() -> AsyncIterator[bytes]:
+        yield b": there\n\n"
+        try:
+            await trio.sleep_forever()
+        finally:
+            closed_at.append(trio.current_time())
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        if b"cancelled" in request.content:
+            return httpx2.Response(202)
+        if begun:
+            return httpx2.Response(200, headers=EVENTS, content=never())
+        async for _ in never():
+            pass
+        raise AssertionError
+
+    said = []
+    async with net(answer) as one:
+
+        async def call() -> None:
+            response = await one.post(id_=7)
+            said.append(await response.aread())
+            await response.aclose()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call)
+            await trio.sleep(5)
+            params = {"requestId": 7}
+            message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
+            await one.client.send(one.client.build_request("POST", URL, json=message))
+        assert closed_at == [65.0]
+        assert b'"id":7,"error":{"code":-32800' in said[0]
+        assert one.ours == [b"7"], "and nobody else is told"
+
+
+@behaviour("remote:cancelled")
+async def test_a_cancelled_request_that_is_answered_all_the_same_is_left_alone(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        await trio.sleep(20)
+        return httpx2.Response(200, headers=EVENTS, content=in_parts(b"data: answer\n\n"))
+
+    async with net(answer) as one:
+        response = await one.post(id_=7)
+        message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
+        await one.client.send(one.client.build_request("POST", URL, json=message))
+        assert await response.aread() == b"data: answer\n\n"
+        await response.aclose()
+        await trio.sleep(100)
+        assert one.ours == []
+
+
 class Connection:
     """A socket that remembers what is set, and the stream of httpx over it."""
 

@@ -24,6 +24,7 @@ import trio
 
 from carpool.bridge import words
 from carpool.bridge.bearer import Bearer, LoginError
+from carpool.bridge.giving_up import Outstanding
 from carpool.bridge.listening import Ending, Listening, keep_alive
 from carpool.bridge.meaning import (
     answer_in,
@@ -88,6 +89,7 @@ class HonestClient(httpx2.AsyncClient):
         self._answers = answers
         self._say = say
         self._listening = Listening()
+        self._outstanding = Outstanding(answers)
         self._met = False
         """It has answered something."""
         self._lapsed = trio.Event()
@@ -121,8 +123,12 @@ class HonestClient(httpx2.AsyncClient):
         # A server may want to know that it is initialized before it hears anything else.
         if (asked is None or self._say is not None) and head[1] != "notifications/initialized":
             self._beside.start_soon(self._posted, request, asked)
+            if head[1] == "notifications/cancelled":
+                self._beside.start_soon(self._outstanding.cancelled, words.cancelled_in(request.content))
             return httpx2.Response(202, request=request)
-        return await self._posted(request, asked)
+        if asked is None or asked[1] == words.LISTEN:
+            return await self._posted(request, asked)
+        return await self._outstanding.through(asked[0], lambda: self._posted(request, asked))
 
     # --- one request --------------------------------------------------------------------------------------
 

@@ -201,7 +201,8 @@ class _Bridge:
     async def _back(self, read: Any) -> None:
         async for item in read:
             if isinstance(item, SessionMessage):
-                await self._line(self._talk.back(item.message))
+                if line := self._talk.back(item.message):
+                    await self._line(line)
             else:
                 print("carpool bridge: dropped what is no JSON-RPC message", file=sys.stderr, flush=True)
         self._ended(broken(self._host))

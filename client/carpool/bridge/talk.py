@@ -35,7 +35,7 @@ from mcp_types.jsonrpc import (
     RequestId,
 )
 
-from carpool.bridge.words import GREETINGS, Trouble, answer_line, broken, greeted_otherwise
+from carpool.bridge.words import GIVEN_UP, GREETINGS, Trouble, answer_line, broken, greeted_otherwise
 from carpool_protocol.answers import OF_SERVER
 from carpool_protocol.faults import ERROR_META_KEY
 from carpool_protocol.ids import RawJson
@@ -88,13 +88,15 @@ class Talk:
         return {MCP_PROTOCOL_VERSION_HEADER: self._version} if self._version else None
 
     def back(self, message: JSONRPCMessage) -> bytes:
-        """A message of the server comes: the line for the supervisor, without its end."""
+        """A message of the server comes: the line for the supervisor, without its end; or nothing for it."""
         if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
             method = self.open.pop(message.id, "")
             stateless = message.id in self._stateless
             self._stateless.discard(message.id)
             if message.id in self._ours:
                 self._ours.remove(message.id)
+                if isinstance(message, JSONRPCError) and message.error.code == GIVEN_UP:
+                    return b""
             else:
                 _disown(message)
             if isinstance(message, JSONRPCError):

@@ -16,13 +16,15 @@ import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 import anyio
 import msgspec
 import trio
-from mcp.client.sse import sse_client
+from mcp.client import sse
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import sse_within_origin
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from mcp_types.jsonrpc import jsonrpc_message_adapter
 from pydantic import ValidationError
@@ -227,12 +229,15 @@ class _Bridge:
 @asynccontextmanager
 async def _transport(remote: Remote, client: HonestClient) -> AsyncIterator[tuple[Any, Any]]:
     """The SDK's, over our client."""
-    if remote.transport == "sse":  # enters the client itself
+    if remote.transport == "sse":
+        # It ends with any event above 1 MiB, every agent's calls with it, and takes no other limit.
+        setattr(sse, "sse_within_origin", partial(sse_within_origin, max_event_size=MAX_LINE_BYTES))  # noqa: B010
 
         def made(headers: object = None, timeout: object = None, auth: object = None) -> HonestClient:
             return client
 
-        async with sse_client(remote.url, httpx_client_factory=made) as streams:
+        # Enters the client itself.
+        async with sse.sse_client(remote.url, httpx_client_factory=made) as streams:
             yield streams
         return
     whole = streamable_http_client(remote.url, http_client=client, max_sse_event_size=MAX_LINE_BYTES)

@@ -161,6 +161,12 @@ _REMOTE: Final = {
     "remote:proxy": Behaviour(
         "design 4", "A proxy of the environment that cannot be used, or refuses, is named as what is wrong."
     ),
+    "remote:cancelled": Behaviour(
+        "design 1", "A cancelled call that a server over a URL never answers holds no connection for ever."
+    ),
+    "remote:its-word": Behaviour(
+        "design 4", "What a bridge says became of a call reaches the agent, and no server can say it for it."
+    ),
     "remote:killed": Behaviour(
         "issue 6",
         "A server over a URL that is killed in a call costs that call; when it is back, it is greeted anew.",

@@ -76,17 +76,18 @@ _KINDS: Final = {
 }
 
 
-def repair_tool_result(result: RawJson) -> tuple[RawJson, str | None]:
+def repair_tool_result(result: RawJson, *, ours: bool = False) -> tuple[RawJson, str | None]:
     """A result agents can read, and what was wrong with the server's own (None: nothing, same object).
 
-    `ABSENT` where nothing of it can be passed on: then its call ends as `bad_answer`.
+    `ours`: a child of carpool's gave it, which may speak in carpool's name. `ABSENT` where nothing of it can
+    be passed on: then its call ends as `bad_answer`.
     """
     try:  # no more than this for nearly every result: msgspec goes over the rest faster than `find` does
         meta = _read_whole(result).meta
         suspect = meta is not _NOTHING and _read_meta(meta).mark is not _NOTHING
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         suspect = result.find(b"_meta") >= 0 or result.find(b"\\u00") >= 0
-    if suspect and (found := _disowned(result)):
+    if suspect and not ours and (found := _disowned(result)):
         return found, "the result said in carpool's name what became of the call"
     if result.startswith(_USUAL_BEGIN):
         return result, None
@@ -121,13 +122,17 @@ def says_failed(result: RawJson) -> bool:
     return result.find(_IS_ERROR) >= 0 and (_read(result, _read_form) or {}).get("isError") == b"true"
 
 
-def repair_error(error: RawJson, sender: Literal["server", "agent"] = "server") -> tuple[RawJson, str | None]:
+def repair_error(
+    error: RawJson, sender: Literal["server", "agent", "child"] = "server"
+) -> tuple[RawJson, str | None]:
     """An error object as JSON-RPC 2.0 section 5.1 wants it, and what was wrong (None: nothing, same object).
+
+    `sender`: a child is carpool's own, which may speak in carpool's name.
 
     What the sender did say is kept: its message (also as a bare string), its code, its data.
     """
     found = _read(error, _read_error)
-    no_message = _NO_MESSAGE % sender.encode()
+    no_message = _NO_MESSAGE % (b"agent" if sender == "agent" else b"server")
     if found is None:
         said = error if error[:1] == b'"' else no_message
         whole = b'{"code":%b,"message":%b}' % (_INTERNAL_ERROR, said)

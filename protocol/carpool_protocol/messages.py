@@ -195,6 +195,8 @@ class PoolSpec(Struct, frozen=True, kw_only=True, array_like=True):
     era: EraWish = "handshake"
     replaces_too: list[PoolKey] = []
     """More such pools: agents of several classes had one each, and have this one together."""
+    bridge: bool = False
+    """Its processes are carpool's own, in front of servers over a URL: what they say of delivery is true."""
 
 
 class Wanted(Message, frozen=True, tag=10):

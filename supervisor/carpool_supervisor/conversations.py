@@ -118,9 +118,11 @@ class Conversations:
 
         def make(era: Era) -> Adapter:
             if era == "stateless":
-                return Stateless(instance, spec.key, self._release, declared)
+                return Stateless(instance, spec.key, self._release, declared, bridge=spec.bridge)
             max_total_s = spec.policy.max_total_s
-            return Handshake(instance, spec.key, self._release, declared, max_total_s=max_total_s)
+            return Handshake(
+                instance, spec.key, self._release, declared, max_total_s=max_total_s, bridge=spec.bridge
+            )
 
         return Detection(instance, make, first) if spec.era in ("auto", "newest") else make(first)
 

@@ -101,6 +101,7 @@ def test_a_url_is_reached_by_a_child_of_ours_that_is_told_everything_in_its_envi
     )
     assert isinstance(found, Launch)
     assert found.argv == ["/usr/bin/python3", "-P", "-m", "carpool.bridge"]
+    assert found.spec(b"s").bridge, "it is believed what became of a call"
     assert found.cwd == "/h"
     told = of_environment(found.env)
     assert told == Remote(

@@ -29,8 +29,10 @@ Answer = Callable[[httpx2.Request], Coroutine[None, None, httpx2.Response]]
 class Net:
     """A client over a network that answers as `says` does."""
 
-    def __init__(self, client: HonestClient) -> None:
+    def __init__(self, client: HonestClient, ours: list[RawJson]) -> None:
         self.client = client
+        self.ours = ours
+        """Requests that are answered by the client itself."""
         self.said: list[tuple[bytes, Any]] = []
 
     async def post(self, method: str = "tools/call", *, id_: object = 1, **headers: str) -> httpx2.Response:
@@ -46,13 +48,14 @@ class Net:
 async def net(says: Answer, transport: str = "http") -> AsyncIterator[Net]:
     remote = Remote(server="far", url=URL, transport=transport, headers={"x-key": "secret"})  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
+        ours: list[RawJson] = []
 
         async def say(request: RawJson, line: bytes) -> None:
             one.said.append((request, json.loads(line)))
 
-        client = HonestClient(remote, None, nursery, say if transport == "sse" else None)
+        client = HonestClient(remote, None, nursery, ours.append, say if transport == "sse" else None)
         client._transport = httpx2.MockTransport(says)
-        one = Net(client)
+        one = Net(client, ours)
         yield one
         nursery.cancel_scope.cancel()
 
@@ -93,7 +96,8 @@ async def the_fault(response: httpx2.Response) -> tuple[str, str]:
 )
 async def test_what_is_no_answer_to_a_request_ends_it_and_is_given_to_nobody(body: Any) -> None:
     async with net(giving(*(httpx2.Response(200, json=body) for _ in range(2)))) as one:
-        assert await the_fault(await one.post()) == ("bad_answer", "maybe")
+        assert await the_fault(await one.post(id_=1)) == ("bad_answer", "maybe")
+        assert one.ours == [b"1"]
         greeted = json.loads(await (await one.post("initialize")).aread())
         assert greeted["error"]["code"] == UNFIT
         assert "answered with something that is no message of MCP" in greeted["error"]["message"]
@@ -104,6 +108,7 @@ async def test_an_error_without_an_id_is_that_of_its_request() -> None:
     async with net(giving(httpx2.Response(200, json={"jsonrpc": "2.0", "id": None, "error": error}))) as one:
         answer = json.loads(await (await one.post(id_="q")).aread())
         assert answer == {"jsonrpc": "2.0", "id": "q", "error": error}
+        assert one.ours == []
 
 
 async def test_an_answer_passes_with_its_session() -> None:
@@ -283,6 +288,66 @@ async def test_listening_that_is_not_offered_is_left_alone() -> None:
 async def test_a_stream_of_a_call_that_cannot_be_resumed_is_told_to_the_sdk() -> None:
     async with net(giving(httpx2.Response(503))) as one:
         assert (await one.get(**{"last-event-id": "e"})).status_code == 503
+
+
+@behaviour("remote:cancelled")
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_cancelled_request_that_is_never_answered_holds_its_connection_for_a_minute(
+    autojump_clock: trio.testing.MockClock, begun: bool
+) -> None:
+    closed_at: list[float] = []
+
+    async def never() -> AsyncIterator[bytes]:
+        yield b": there\n\n"
+        try:
+            await trio.sleep_forever()
+        finally:
+            closed_at.append(trio.current_time())
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        if b"cancelled" in request.content:
+            return httpx2.Response(202)
+        if begun:
+            return httpx2.Response(200, headers=EVENTS, content=never())
+        async for _ in never():
+            pass
+        raise AssertionError
+
+    said = []
+    async with net(answer) as one:
+
+        async def call() -> None:
+            response = await one.post(id_=7)
+            said.append(await response.aread())
+            await response.aclose()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call)
+            await trio.sleep(5)
+            params = {"requestId": 7}
+            message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
+            await one.client.send(one.client.build_request("POST", URL, json=message))
+        assert closed_at == [65.0]
+        assert b'"id":7,"error":{"code":-32800' in said[0]
+        assert one.ours == [b"7"], "and nobody else is told"
+
+
+@behaviour("remote:cancelled")
+async def test_a_cancelled_request_that_is_answered_all_the_same_is_left_alone(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        await trio.sleep(20)
+        return httpx2.Response(200, headers=EVENTS, content=in_parts(b"data: answer\n\n"))
+
+    async with net(answer) as one:
+        response = await one.post(id_=7)
+        message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
+        await one.client.send(one.client.build_request("POST", URL, json=message))
+        assert await response.aread() == b"data: answer\n\n"
+        await response.aclose()
+        await trio.sleep(100)
+        assert one.ours == []
 
 
 class Connection:

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from mcp_types.jsonrpc import JSONRPCMessage, jsonrpc_message_adapter
+from mcp_types.jsonrpc import JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
 
 from carpool.bridge.talk import Talk
 from tests.behaviours import behaviour
@@ -134,3 +134,37 @@ def test_a_servers_own_error_passes(talk: Talk) -> None:
     talk.out(message(id=1, method="tools/call", params={"name": "x"}))
     error = {"code": -32000, "message": "Sorry", "data": {"kept": True}}
     assert back(talk, id=1, error=error)["error"] == error
+
+
+@behaviour("remote:cancelled")
+def test_that_a_cancelled_request_was_given_up_is_told_to_nobody(talk: Talk) -> None:
+    given_up = JSONRPCError.model_validate(
+        {"jsonrpc": "2.0", "id": 1, "error": {"code": -32800, "message": "given up"}}
+    )
+    talk.out(message(id=1, method="tools/call", params={"name": "x"}))
+    assert talk.back(given_up) != b"", "a server's own"
+    talk.out(message(id=1, method="tools/call", params={"name": "x"}))
+    talk.answers(1)
+    assert talk.back(given_up) == b""
+    assert talk.open == {}
+
+
+MARK = {"code": "unavailable", "delivered": "no"}
+
+
+@behaviour("remote:its-word")
+def test_only_the_bridge_says_in_carpools_name_what_became_of_a_call(talk: Talk) -> None:
+    def answered(**answer: Any) -> Any:
+        talk.out(message(id=1, method="tools/call", params={"name": "x"}))
+        return back(talk, id=1, **answer)
+
+    def marked() -> Any:
+        return {"content": [], "_meta": {"carpool/error": MARK, "own": 1}}
+
+    said = answered(result=marked())["result"]["_meta"]
+    assert said == {"own": 1, "carpool/of_server": MARK}
+    said = answered(error={"code": 5400, "message": "m", "data": MARK})["error"]
+    assert said == {"code": 5400, "message": "m", "data": {"carpool/of_server": MARK}}
+    talk.answers(1)
+    assert answered(result=marked())["result"] == marked()
+    assert answered(result=marked())["result"] != marked(), "that was said of one answer"

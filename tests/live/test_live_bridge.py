@@ -1,6 +1,7 @@
 """The bridge alone: a stdio server to whoever starts it, a server over a URL behind it."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -92,6 +93,12 @@ async def test_a_server_of_the_handshake_era_is_spoken_to_through_it(
         assert await one.text("ask", {"question": "Who?"}) == "accept Ada"
         assert [each["method"] for each in one.asks] == ["elicitation/create"]
         assert await one.end() == 0
+
+
+async def test_an_answer_over_http_and_sse_may_be_larger_than_the_sdk_would_have_it(shared: Far) -> None:
+    async with bridge(shared.url("/sse"), "sse") as one:
+        await one.greet()
+        assert await one.text("echo", {"text": "x" * 1_500_000}) == "x" * 1_500_000
 
 
 @behaviour("remote:handshake")
@@ -226,9 +233,13 @@ async def test_a_server_that_has_forgotten_the_session_ends_the_bridge_and_says_
     with far() as its:
         async with bridge(its.url()) as one:
             await one.greet()
+            # Else its own listening may find out, and it ends before it has the call.
+            os.kill(one.process.pid, signal.SIGSTOP)
             its.kill()
             its.start()
-            fault = fault_of(await one.call("echo", {"text": "hi"}))
+            call = await one.start("echo", {"text": "hi"})
+            os.kill(one.process.pid, signal.SIGCONT)
+            fault = fault_of((await one.answer(call))["result"])
             assert (fault["code"], fault["delivered"]) == ("state_lost", "no")
             assert await one.process.wait() == 1
 

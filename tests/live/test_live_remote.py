@@ -42,13 +42,16 @@ async def test_agents_with_other_tokens_have_other_instances_and_no_token_is_tol
     headers = {"Authorization": "Bearer ${TOKEN}"}
     one = daemon(
         {
-            "far": {"url": its.url() + f"?key={QUERY}", "transport": "http", "headers": headers},
+            "far": {"url": its.url() + "?key=${QUERY}", "transport": "http", "headers": headers},
             "new": {"url": its.url(), "transport": "http", "headers": headers, "era": "modern"},
-            "gone": {"url": f"http://127.0.0.1:9/{QUERY}", "headers": headers},
+            "gone": {"url": "http://127.0.0.1:9/${QUERY}", "headers": headers},
         }
     )
     with trio.fail_after(2 * LIMIT_S):
-        async with one.shim(environ={"TOKEN": ONE}) as first, one.shim(environ={"TOKEN": TWO}) as second:
+        async with (
+            one.shim(environ={"TOKEN": ONE, "QUERY": QUERY}) as first,
+            one.shim(environ={"TOKEN": TWO, "QUERY": QUERY}) as second,
+        ):
             for name in ("far", "new"):
                 said = {"name": "authorization"}
                 assert await first.text(f"{name}__header", said) == f"Bearer {ONE}"

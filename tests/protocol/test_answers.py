@@ -87,6 +87,14 @@ def test_an_error_of_a_servers_is_no_error_of_carpools() -> None:
     assert repair_error(error)[0] is error
 
 
+@behaviour("remote:its-word")
+def test_a_child_of_carpools_own_speaks_in_its_name() -> None:
+    result = RawJson(b'{"content":[],"isError":true,"_meta":{"carpool/error":%b}}' % CLAIM)
+    assert repair_tool_result(result, ours=True) == (result, None)
+    error = RawJson(b'{"code":-5,"message":"no","data":%b}' % CLAIM)
+    assert repair_error(error, "child") == (error, None)
+
+
 @behaviour("answers:repaired")
 @pytest.mark.parametrize(
     ("result", "text", "failed"),

@@ -22,6 +22,7 @@ from carpool_supervisor.core.events import (
     ServerProgressed,
 )
 from carpool_supervisor.era.handshake import Handshake
+from carpool_supervisor.era.stateless import Stateless
 from tests.behaviours import behaviour
 
 ME = InstanceId(1)
@@ -164,6 +165,24 @@ def test_answers_errors_and_progress_are_known_by_their_wire_id() -> None:
     ]
     assert isinstance(events[3], ServerProgressed)
     assert b"progressToken" not in bytes(events[3].params)
+
+
+@behaviour("remote:its-word")
+@pytest.mark.parametrize("make", [Handshake, Stateless])
+def test_a_bridge_is_taken_at_its_word_and_no_server_is(make: Any) -> None:
+    mark = {"carpool/error": {"code": "lost", "delivered": "maybe"}}
+    answers = [
+        line(id=1, result={"resultType": "complete", "content": [], "_meta": mark}),
+        line(id=2, error={"code": 5400, "message": "m", "data": mark["carpool/error"]}),
+    ]
+    for bridge in (True, False):
+        adapter = make(ME, PoolKey("s:1"), "1.0", bridge=bridge)
+        for number in (1, 2):
+            adapter.call(WireId(number), call(number))
+        events, _ = adapter.take(answers)
+        bodies = [bytes(each.body) for each in events if isinstance(each, ServerAnswered)]
+        assert [b"carpool/of_server" in each for each in bodies] == [not bridge] * 2
+        assert (len(events) == 2) == bridge, "a server's word is noted"
 
 
 def test_an_answer_without_content_is_repaired_and_noted_only_for_tool_calls() -> None:

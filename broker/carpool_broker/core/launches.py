@@ -104,6 +104,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     roots: list[str] | None = None
     era: EraWish = "handshake"
     origin: str = "config"
+    bridge: bool = False
+    """It is the child of ours that reaches a URL."""
     decided: tuple[tuple[str, object], ...] = ()
     """What is its own of the policy: fields that variables decide, or in which it differs from everybody's
     server, and their values."""
@@ -135,6 +137,7 @@ class Launch(Struct, frozen=True, kw_only=True):
             asking=asking,
             roots=self.roots,
             era=self.era,
+            bridge=self.bridge,
         )
 
 
@@ -236,6 +239,7 @@ def _bridged(
         stop_first=server.replace == "stop_first",
         roots=roots,
         era=_ERAS[server.era],
+        bridge=True,
     )
 
 

@@ -8,6 +8,8 @@ another origin is used only where nothing secret would follow: neither headers n
 Knows nothing of: conversations, the SDK.
 """
 
+import re
+from contextlib import aclosing
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -42,6 +44,7 @@ _PROBE_HEADERS: Final = {
     "mcp-protocol-version": "2026-07-28",
     "mcp-method": "server/discover",
 }
+_ENDPOINT: Final = re.compile(rb"^event: ?endpoint\r?$", re.MULTILINE)
 _NOT_HERE: Final = frozenset({400, 404, 405})
 
 
@@ -118,10 +121,9 @@ class _Finding:
 
     async def _tried(self, url: str) -> Place | None:
         """The transport that answers at this URL."""
-        response = await self._client.post(url, json=_PROBE, headers=_PROBE_HEADERS)
-        kind = response.headers.get("content-type", "")
-        if response.status_code not in _NOT_HERE or _speaks_json_rpc(kind, response.content):
-            return "http", url
+        async with self._client.stream("POST", url, json=_PROBE, headers=_PROBE_HEADERS) as response:
+            if response.status_code not in _NOT_HERE or await _speaks_json_rpc(response):
+                return "http", url
         async with self._client.stream("GET", url, headers={"accept": "text/event-stream"}) as stream:
             kind = stream.headers.get("content-type", "")
             if stream.status_code == 200 and kind.startswith("text/event-stream") and await _endpoint(stream):
@@ -132,13 +134,22 @@ class _Finding:
 async def _endpoint(stream: httpx2.Response) -> bool:
     """The stream begins as that of HTTP+SSE does (MCP 2024-11-05, basic/transports)."""
     with trio.move_on_after(_EVENT_S):
-        async for event in httpx2.EventSource(stream):
-            return event.event == "endpoint"
+        seen = b""
+        async with aclosing(stream.aiter_bytes()) as parts:
+            async for part in parts:
+                seen += part
+                if _ENDPOINT.search(seen) is not None or len(seen) > _MAX_DOCUMENT_BYTES:
+                    break
+        return _ENDPOINT.search(seen) is not None
     return False
 
 
-def _speaks_json_rpc(kind: str, body: bytes) -> bool:
-    return kind.startswith("application/json") and b'"jsonrpc"' in body
+async def _speaks_json_rpc(response: httpx2.Response) -> bool:
+    if not response.headers.get("content-type", "").startswith("application/json"):
+        return False
+    with trio.move_on_after(_EVENT_S):
+        return b'"jsonrpc"' in (await bounded(response, _MAX_DOCUMENT_BYTES) or b"")
+    return False
 
 
 def _origin(url: str) -> tuple[str, str, int]:

@@ -24,6 +24,7 @@ import trio
 
 from carpool.bridge import words
 from carpool.bridge.bearer import Bearer, LoginError
+from carpool.bridge.giving_up import Outstanding
 from carpool.bridge.listening import Ending, Listening, keep_alive
 from carpool.bridge.meaning import (
     answer_in,
@@ -64,10 +65,16 @@ class HonestClient(httpx2.AsyncClient):
     """The network as one server is reached over it."""
 
     def __init__(
-        self, remote: Remote, bearer: Bearer | None, beside: trio.Nursery, say: Say | None = None
+        self,
+        remote: Remote,
+        bearer: Bearer | None,
+        beside: trio.Nursery,
+        answers: Callable[[RawJson], None],
+        say: Say | None = None,
     ) -> None:
-        """`beside`: where what the SDK need not wait for is sent. `say`: where answers go that the transport
-        does not expect on the POST itself (HTTP+SSE).
+        """`beside`: where what the SDK need not wait for is sent. `answers`: is told of a request that
+        its next answer is ours. `say`: where answers go that the transport does not expect on the POST itself
+        (HTTP+SSE).
         """
         super().__init__(
             headers={"user-agent": "carpool", **remote.headers},
@@ -79,8 +86,10 @@ class HonestClient(httpx2.AsyncClient):
         self._bearer = bearer
         self._beside = beside
         self._host = host_of(remote.url)
+        self._answers = answers
         self._say = say
         self._listening = Listening()
+        self._outstanding = Outstanding(answers)
         self._met = False
         """It has answered something."""
         self._lapsed = trio.Event()
@@ -114,8 +123,12 @@ class HonestClient(httpx2.AsyncClient):
         # A server may want to know that it is initialized before it hears anything else.
         if (asked is None or self._say is not None) and head[1] != "notifications/initialized":
             self._beside.start_soon(self._posted, request, asked)
+            if head[1] == "notifications/cancelled":
+                self._beside.start_soon(self._outstanding.cancelled, words.cancelled_in(request.content))
             return httpx2.Response(202, request=request)
-        return await self._posted(request, asked)
+        if asked is None or asked[1] == words.LISTEN:
+            return await self._posted(request, asked)
+        return await self._outstanding.through(asked[0], lambda: self._posted(request, asked))
 
     # --- one request --------------------------------------------------------------------------------------
 
@@ -258,6 +271,7 @@ class HonestClient(httpx2.AsyncClient):
         if self._say is not None:
             await self._say(asked[0], line)
             return httpx2.Response(202, request=request)
+        self._answers(asked[0])
         return httpx2.Response(200, headers={"content-type": _JSON}, content=line, request=request)
 
 

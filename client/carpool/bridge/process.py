@@ -16,13 +16,15 @@ import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 import anyio
 import msgspec
 import trio
-from mcp.client.sse import sse_client
+from mcp.client import sse
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import sse_within_origin
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from mcp_types.jsonrpc import jsonrpc_message_adapter
 from pydantic import ValidationError
@@ -100,7 +102,7 @@ class _Bridge:
         self._host = host_of(remote.url)
         self._talk = Talk(remote.server, self._host)
         say = self._say if remote.transport == "sse" else None
-        client = HonestClient(remote, self._bearer(remote), beside, say)
+        client = HonestClient(remote, self._bearer(remote), beside, self._answers, say)
         with trio.CancelScope() as whole:
             try:
                 async with _transport(remote, client) as (read, write):
@@ -201,10 +203,15 @@ class _Bridge:
     async def _back(self, read: Any) -> None:
         async for item in read:
             if isinstance(item, SessionMessage):
-                await self._line(self._talk.back(item.message))
+                if line := self._talk.back(item.message):
+                    await self._line(line)
             else:
                 print("carpool bridge: dropped what is no JSON-RPC message", file=sys.stderr, flush=True)
         self._ended(broken(self._host))
+
+    def _answers(self, request: RawJson) -> None:
+        """An answer of our own comes by way of the transport."""
+        self._talk.answers(msgspec.json.decode(request))
 
     async def _say(self, request: RawJson, line: bytes) -> None:
         """An answer of our own, beside the transport."""
@@ -222,12 +229,15 @@ class _Bridge:
 @asynccontextmanager
 async def _transport(remote: Remote, client: HonestClient) -> AsyncIterator[tuple[Any, Any]]:
     """The SDK's, over our client."""
-    if remote.transport == "sse":  # enters the client itself
+    if remote.transport == "sse":
+        # It ends with any event above 1 MiB, every agent's calls with it, and takes no other limit.
+        setattr(sse, "sse_within_origin", partial(sse_within_origin, max_event_size=MAX_LINE_BYTES))  # noqa: B010
 
         def made(headers: object = None, timeout: object = None, auth: object = None) -> HonestClient:
             return client
 
-        async with sse_client(remote.url, httpx_client_factory=made) as streams:
+        # Enters the client itself.
+        async with sse.sse_client(remote.url, httpx_client_factory=made) as streams:
             yield streams
         return
     whole = streamable_http_client(remote.url, http_client=client, max_sse_event_size=MAX_LINE_BYTES)

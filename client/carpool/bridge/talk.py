@@ -1,7 +1,8 @@
 """The conversation that passes through the bridge: what goes with each message, and what comes back instead.
 
 Owns the HTTP headers that MCP wants beside a message, in both eras, and which requests are open. Nothing is
-translated: which era is spoken is the supervisor's choice, and is read from each message. Sources: MCP
+translated: which era is spoken is the supervisor's choice, and is read from each message. No server may say
+in carpool's name what became of a call, as we do: the supervisor takes a bridge at its word. Sources: MCP
 2025-06-18, basic/transports "Protocol Version Header"; MCP 2026-07-28, basic/transports "Standard headers"
 and "Custom headers" (`x-mcp-header`, and that a tool whose annotations are wrong is not offered).
 
@@ -34,7 +35,9 @@ from mcp_types.jsonrpc import (
     RequestId,
 )
 
-from carpool.bridge.words import GREETINGS, Trouble, answer_line, broken, greeted_otherwise
+from carpool.bridge.words import GIVEN_UP, GREETINGS, Trouble, answer_line, broken, greeted_otherwise
+from carpool_protocol.answers import OF_SERVER
+from carpool_protocol.faults import ERROR_META_KEY
 from carpool_protocol.ids import RawJson
 
 TOOLS_LIST: Final = "tools/list"
@@ -67,6 +70,8 @@ class Talk:
         """Those of them that are of the stateless era."""
         self._version = ""
         """The protocol version of the handshake; empty before."""
+        self._ours: set[RequestId] = set()
+        """Requests whose answer is on its way here and is carpool's own, not the server's."""
         self._mirrored: dict[str, Mapping[tuple[str, ...], str]] = {}
         """By tool: which of its arguments are said in which header."""
 
@@ -83,11 +88,17 @@ class Talk:
         return {MCP_PROTOCOL_VERSION_HEADER: self._version} if self._version else None
 
     def back(self, message: JSONRPCMessage) -> bytes:
-        """A message of the server comes: the line for the supervisor, without its end."""
+        """A message of the server comes: the line for the supervisor, without its end; or nothing for it."""
         if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
             method = self.open.pop(message.id, "")
             stateless = message.id in self._stateless
             self._stateless.discard(message.id)
+            if message.id in self._ours:
+                self._ours.remove(message.id)
+                if isinstance(message, JSONRPCError) and message.error.code == GIVEN_UP:
+                    return b""
+            else:
+                _disown(message)
             if isinstance(message, JSONRPCError):
                 trouble = self._of_the_sdk(message, method)
                 if trouble is not None and method:
@@ -100,6 +111,10 @@ class Talk:
             elif method == TOOLS_LIST and stateless:
                 message = JSONRPCResponse(jsonrpc="2.0", id=message.id, result=self._listed(message.result))
         return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+
+    def answers(self, request: RequestId) -> None:
+        """The next answer to this request is one of carpool's own."""
+        self._ours.add(request)
 
     def answered(self, request: RequestId) -> None:
         """A request has been answered by us."""
@@ -142,6 +157,18 @@ class Talk:
                     )
                 return broken(self._host) if slug == "lost" else Trouble("", slug)
         return None
+
+
+def _disown(message: JSONRPCResponse | JSONRPCError) -> None:
+    """What became of a call is for carpool to say: a server's own word for it stands under another name."""
+    if isinstance(message, JSONRPCResponse):
+        meta = message.result.get("_meta")
+        if isinstance(meta, dict) and ERROR_META_KEY in meta:
+            meta[OF_SERVER] = meta.pop(ERROR_META_KEY)
+        return
+    data = message.error.data
+    if isinstance(data, dict) and {"code", "delivered"} <= data.keys():
+        message.error.data = {OF_SERVER: data}
 
 
 def _version_of(params: dict[str, Any] | None) -> str | None:

@@ -21,6 +21,8 @@ GREETINGS: Final = frozenset({"initialize", "server/discover"})
 LISTEN: Final = "subscriptions/listen"
 UNFIT: Final = 5300
 """The code of a greeting that failed: outside of what servers may say, so that no era is read from it."""
+GIVEN_UP: Final = -32800
+"""The code of an answer that only the SDK hears: to a request that was cancelled."""
 NO_EXTRA: Final = "servers over a URL need more than is installed: run `pip install 'carpool[remote]'`"
 
 
@@ -41,7 +43,16 @@ class _Asked(Struct):
     method: str = ""
 
 
+class _Meant(Struct):
+    request: msgspec.Raw = msgspec.field(name="requestId", default=msgspec.Raw(b""))
+
+
+class _Cancelled(Struct):
+    params: _Meant
+
+
 _asked: Final = msgspec.json.Decoder(_Asked)
+_cancelled: Final = msgspec.json.Decoder(_Cancelled)
 
 
 def head_of(body: bytes) -> tuple[RawJson, str]:
@@ -51,6 +62,14 @@ def head_of(body: bytes) -> tuple[RawJson, str]:
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return RawJson(b""), ""
     return RawJson(bytes(found.id)), found.method
+
+
+def cancelled_in(body: bytes) -> RawJson:
+    """Which request a `notifications/cancelled` is about; empty: none."""
+    try:
+        return RawJson(bytes(_cancelled.decode(body).params.request))
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return RawJson(b"")
 
 
 def request_in(body: bytes) -> tuple[RawJson, str] | None:

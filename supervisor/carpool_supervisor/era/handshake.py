@@ -67,8 +67,12 @@ class Handshake:
         declared: Declared = NOTHING,
         *,
         max_total_s: float = 0.0,
+        bridge: bool = False,
     ) -> None:
-        """`declared`: what the server is told that we can do. `max_total_s`: the longest a call may take."""
+        """`declared`: what the server is told that we can do. `max_total_s`: the longest a call may take.
+        `bridge`: the process is carpool's own, which may say in its name what became of a call.
+        """
+        self._bridge = bridge
         self._instance = instance
         self._own = 0
         """Counts our own requests; their ids are strings."""
@@ -80,7 +84,7 @@ class Handshake:
         self._events: list[OwnEvent] = self._taken.events
         self._introduction = Introduction(instance, key, release, declared.capabilities(), self._taken)
         self._asking = Asking(instance, declared, self._taken)
-        self._tasks = Tasks(instance, max_total_s, self._taken, self._asking.erred)
+        self._tasks = Tasks(instance, max_total_s, self._taken, self._asking.erred, bridge=bridge)
 
     # --- out -------------------------------------------------------------------------------------------
 
@@ -205,7 +209,7 @@ class Handshake:
         elif self._dropped and wire in self._dropped:
             del self._dropped[wire]
         else:
-            result, note = repair_tool_result(result)
+            result, note = repair_tool_result(result, ours=self._bridge)
             if not result:
                 text = f"{note[:1].upper()}{note[1:]}." if note else ""
                 self._events.append(AnswerUnreadable(self._instance, wire, "bad_answer", text))
@@ -216,7 +220,7 @@ class Handshake:
 
     def _erred(self, wire: WireId, error: RawJson) -> None:
         self._over(wire)
-        error, note = repair_error(error)
+        error, note = repair_error(error, "child" if self._bridge else "server")
         if note is not None:
             self._misspoke(f"answered against the protocol: {note}")
         self._asking.erred(wire, error)

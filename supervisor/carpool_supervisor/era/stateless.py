@@ -61,9 +61,18 @@ class Stateless:
     """One instance's conversation. See `adapter.Adapter`."""
 
     def __init__(
-        self, instance: InstanceId, key: PoolKey, release: str, declared: Declared = NOTHING
+        self,
+        instance: InstanceId,
+        key: PoolKey,
+        release: str,
+        declared: Declared = NOTHING,
+        *,
+        bridge: bool = False,
     ) -> None:
-        """`declared`: what the server is told that we can do."""
+        """`declared`: what the server is told that we can do. `bridge`: the process is carpool's own, which
+        may say in its name what became of a call.
+        """
+        self._bridge = bridge
         self._instance = instance
         self._taken = Taken()
         self._envelope = Envelope(release, declared)
@@ -219,7 +228,7 @@ class Stateless:
             self._unreadable(wire, f"The result {what}.")
             return
         if method == TOOLS_CALL:
-            result, note = repair_tool_result(result)
+            result, note = repair_tool_result(result, ours=self._bridge)
             if not result:
                 self._unreadable(wire, f"{note[:1].upper()}{note[1:]}." if note else "")
                 return
@@ -237,11 +246,15 @@ class Stateless:
     def _call_erred(self, wire: WireId, error: RawJson) -> None:
         about = self._relayed.over(wire)
         if about is not None:
-            self._taken.events.append(self._relayed.erred(wire, about, repair_error(error)[0]))
+            self._taken.events.append(
+                self._relayed.erred(
+                    wire, about, repair_error(error, "child" if self._bridge else "server")[0]
+                )
+            )
             return
         call = self._rounds.over(wire)
         method, same_era = ("", False) if call is None else (call.method, call.can is not None)
-        error, note = repair_error(error)
+        error, note = repair_error(error, "child" if self._bridge else "server")
         if note is not None:
             self._misspoke(f"answered against the protocol: {note}")
         body = neutral_error(method, error, same_era=same_era)

@@ -79,9 +79,18 @@ class Tasks:
     """All tasks of one instance."""
 
     def __init__(
-        self, instance: InstanceId, ttl_s: float, taken: Taken, erred: Callable[[WireId, RawJson], None]
+        self,
+        instance: InstanceId,
+        ttl_s: float,
+        taken: Taken,
+        erred: Callable[[WireId, RawJson], None],
+        *,
+        bridge: bool = False,
     ) -> None:
-        """`ttl_s`: the longest a call may take. `erred` sees an error before the call ends with it."""
+        """`ttl_s`: the longest a call may take. `erred` sees an error before the call ends with it.
+        `bridge`: as in `Handshake`.
+        """
+        self._bridge = bridge
         self._erred = erred
         self._instance = instance
         self._ttl_ms = int((ttl_s + TTL_MARGIN_S) * 1000)
@@ -186,9 +195,9 @@ class Tasks:
 
     def _ended(self, task: _Task, message: Result | ErrorAnswer) -> None:
         if isinstance(message, ErrorAnswer):
-            body, is_usable = repair_error(message.error)[0], False
+            body, is_usable = repair_error(message.error, "child" if self._bridge else "server")[0], False
         else:
-            body, note = repair_tool_result(without_related(message.result))
+            body, note = repair_tool_result(without_related(message.result), ours=self._bridge)
             is_usable = bool(body)
             if note is not None and is_usable:
                 text = f"answered against the protocol: {note}"

@@ -1013,6 +1013,10 @@ _CONFIG: Final = {
     "lists:renewed": Behaviour(
         "issue 6", "A server that offers something else when it starts is told as list_changed, and kept."
     ),
+    "lists:readable": Behaviour(
+        "rule 18",
+        "An entry of one server that typed SDKs would not read does not cost their agents the whole list.",
+    ),
     "tools-file:listed": Behaviour(
         "issue 6",
         "The tools of a `tools_file` are listed while its server has not told its own, and while it is away.",

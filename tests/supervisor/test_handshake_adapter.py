@@ -73,15 +73,14 @@ def test_the_greeting_is_initialize_initialized_and_all_pages_of_tools() -> None
     events, out = talk.accept(tools={"listChanged": True})
     assert events == []
     assert [message["method"] for message in out] == ["notifications/initialized", "tools/list"]
-    events, out = talk.say(
-        line(id=out[1]["id"], result={"tools": [{"name": "a", "new": 1}], "nextCursor": "p2"})
-    )
+    tool = {"name": "a", "new": 1, "inputSchema": {"type": "object"}}
+    events, out = talk.say(line(id=out[1]["id"], result={"tools": [tool], "nextCursor": "p2"}))
     assert events == []
     assert out[0]["params"] == {"cursor": "p2"}
     (greeted,), _ = talk.say(line(id=out[0]["id"], result={"tools": [{"name": "b"}, {"name": "a"}]}))
     assert isinstance(greeted, InstanceGreeted)
     assert [offer.name for offer in greeted.catalog.tools] == ["a", "b"]
-    assert json.loads(greeted.catalog.tools[0].definition) == {"name": "a", "new": 1}
+    assert json.loads(greeted.catalog.tools[0].definition) == tool
 
 
 @behaviour("versions:negotiated-apart")

@@ -20,6 +20,7 @@ from carpool_protocol.content import elements, value_of
 from carpool_protocol.ids import RawJson
 from carpool_protocol.messages import Feature, Offer, ResourceOffer
 from carpool_supervisor.era.hints import NO_WORD, Hint, read_hint
+from carpool_supervisor.era.shapes import readable
 
 MAX_OFFERS: Final = 100_000
 MAX_PAGES: Final = 10_000
@@ -203,7 +204,7 @@ def _read(result: RawJson, family: Family) -> tuple[list[tuple[str, RawJson]], s
             except msgspec.ValidationError:
                 continue
             if name:
-                found.append((name, RawJson(bytes(raw))))
+                found.append((name, readable(RawJson(bytes(raw)), family)))
     except _UNREADABLE:
         return _read_leniently(result, family)
     return found, page.nextCursor

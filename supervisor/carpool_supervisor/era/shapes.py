@@ -1,0 +1,164 @@
+"""An entry of a list as every agent can read it.
+
+Owns what is done with an entry that is not as MCP wants it. Agents on the typed SDKs (TypeScript, Python)
+drop a whole list for one such entry, and through carpool that is the list of all servers (rule 18: a bad
+server never blocks the others). So a member of another kind than MCP gives it is left out, `null` for nothing
+first of all; an `inputSchema` is an object with `"type": "object"`, which adds nothing, since arguments are
+always an object; and what must have a name is called by its URI. Sources: MCP 2025-11-25, schema, `Tool`,
+`Prompt`, `Resource`, `ResourceTemplate`, `ToolAnnotations`, `Annotations`, `Icon`; 2026-07-28 keeps them.
+
+Invariant: an entry that is as it should be stays, byte for byte; and so does what cannot be looked into.
+Pure. Knows nothing of: pages, names that are used twice, who reads it.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+from carpool_protocol.ids import RawJson
+
+Family = Literal["tools", "prompts", "resources", "templates"]
+
+
+class _Object(Struct):
+    """Any object."""
+
+
+class _Icon(Struct, rename="camel"):
+    src: str
+    mime_type: str = ""
+    sizes: list[str] = []
+
+
+class _Hints(Struct, rename="camel"):
+    title: str = ""
+    read_only_hint: bool = False
+    destructive_hint: bool = False
+    idempotent_hint: bool = False
+    open_world_hint: bool = False
+
+
+class _Annotations(Struct, rename="camel"):
+    audience: list[Literal["user", "assistant"]] = []
+    priority: float = 0
+    last_modified: str = ""
+
+
+class _Argument(Struct):
+    name: str
+    title: str = ""
+    description: str = ""
+    required: bool = False
+
+
+class _Entry(Struct, rename="camel", kw_only=True):
+    title: str = ""
+    description: str = ""
+    icons: list[_Icon] = []
+    meta: _Object = msgspec.field(name="_meta", default_factory=_Object)
+
+
+class _Schema(Struct, kw_only=True):
+    """Of a result: MCP 2026-07-28 leaves its type open."""
+
+    properties: dict[str, _Object] = {}
+    required: list[str] = []
+
+
+class _InputSchema(_Schema, kw_only=True):
+    type: Literal["object"]
+
+
+class _Tool(_Entry, rename="camel", kw_only=True):
+    input_schema: _InputSchema
+    output_schema: _Schema = msgspec.field(default_factory=_Schema)
+    annotations: _Hints = msgspec.field(default_factory=_Hints)
+    execution: _Object = msgspec.field(default_factory=_Object)
+
+
+class _Prompt(_Entry, rename="camel", kw_only=True):
+    arguments: list[_Argument] = []
+
+
+class _Template(_Entry, rename="camel", kw_only=True):
+    name: str
+    mime_type: str = ""
+    annotations: _Annotations = msgspec.field(default_factory=_Annotations)
+
+
+class _Resource(_Template, rename="camel", kw_only=True):
+    size: float = 0
+
+
+_KINDS: Final[Mapping[Family, type[Struct]]] = {
+    "tools": _Tool,
+    "prompts": _Prompt,
+    "resources": _Resource,
+    "templates": _Template,
+}
+_URIS: Final[Mapping[Family, str]] = {"resources": "uri", "templates": "uriTemplate"}
+_FORMS: Final = {b"true": Raw(b"{}"), b"false": Raw(b'{"not":{}}')}
+"""A boolean schema (JSON Schema 2020-12, 4.3.2) as the object that says the same."""
+
+
+def _members(kind: type[Struct]) -> dict[str, msgspec.json.Decoder[Any]]:
+    return {each.encode_name: msgspec.json.Decoder(each.type) for each in msgspec.structs.fields(kind)}
+
+
+_whole: Final = {family: msgspec.json.Decoder(kind) for family, kind in _KINDS.items()}
+_each: Final = {family: _members(kind) for family, kind in _KINDS.items()}
+_of_schema: Final = _members(_Schema)
+_cut: Final = msgspec.json.Decoder(dict[str, Raw])
+
+
+def readable(definition: RawJson, family: Family) -> RawJson:
+    """The entry, mended where it needs that."""
+    try:
+        if _is(_whole[family], definition):
+            return definition
+        return _mended(definition, family)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, KeyError):
+        return definition
+
+
+def _mended(definition: RawJson, family: Family) -> RawJson:
+    entry = _cut.decode(definition)
+    for name in ("inputSchema", "outputSchema") if family == "tools" else ():
+        if name == "inputSchema" or name in entry:
+            entry[name] = _schema(entry.get(name), typed=name == "inputSchema")
+    fit = {name: value for name, value in entry.items() if _is(_each[family].get(name), value)}
+    if family in _URIS and "name" not in fit:
+        fit["name"] = fit[_URIS[family]]
+    return RawJson(msgspec.json.encode(fit))
+
+
+def _schema(raw: Raw | None, *, typed: bool) -> Raw:
+    """The schema of arguments (`typed`) or of a result. What is no object is left as it is, of a result."""
+    try:
+        members = _cut.decode(raw or b"{}")
+    except msgspec.ValidationError:
+        if not typed:
+            return raw or Raw(b"{}")
+        members = {}
+    try:
+        properties = _cut.decode(members.get("properties", b"{}"))
+        forms = {name: _FORMS.get(bytes(value), value) for name, value in properties.items()}
+    except msgspec.ValidationError:
+        forms = {}
+    fit = {**members, "properties": Raw(msgspec.json.encode(forms))} if forms else members
+    if typed:
+        fit = {"type": Raw(b'"object"')} | {name: value for name, value in fit.items() if name != "type"}
+    return Raw(msgspec.json.encode({name: it for name, it in fit.items() if _is(_of_schema.get(name), it)}))
+
+
+def _is(decoder: "msgspec.json.Decoder[Any] | None", value: Raw | bytes) -> bool:
+    """Whether it is of that kind. Raises what msgspec does where it cannot be read at all."""
+    if decoder is None:
+        return True
+    try:
+        decoder.decode(value)
+    except msgspec.ValidationError:
+        return False
+    return True

@@ -1,0 +1,100 @@
+"""Entries of lists that are not as MCP wants them: made what typed SDKs can read, and nothing else."""
+
+import json
+from typing import Any
+
+import pytest
+from mcp.types import ListPromptsResult, ListResourcesResult, ListResourceTemplatesResult, ListToolsResult
+
+from carpool_protocol.ids import RawJson
+from carpool_supervisor.era.shapes import Family, readable
+from tests.behaviours import behaviour
+
+RESULTS: dict[Family, tuple[Any, str]] = {
+    "tools": (ListToolsResult, "tools"),
+    "prompts": (ListPromptsResult, "prompts"),
+    "resources": (ListResourcesResult, "resources"),
+    "templates": (ListResourceTemplatesResult, "resourceTemplates"),
+}
+OPEN = {"type": "object"}
+
+
+def mended(entry: dict[str, Any], family: Family = "tools") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(readable(RawJson(json.dumps(entry).encode()), family))
+    kind, member = RESULTS[family]
+    kind.model_validate({member: [found]}, by_name=False)
+    return found
+
+
+FULL = b'{"type":"object","properties":{"x":{}},"required":["x"]}'
+
+
+@pytest.mark.parametrize(
+    ("raw", "family"),
+    [
+        (b'{ "name":"a", "inputSchema":%b, "x-own":null}' % FULL, "tools"),
+        (b'{"inputSchema":%b,"outputSchema":{"type":"array"}}' % FULL, "tools"),
+        (b'{"inputSchema":%b,"annotations":{"readOnlyHint":true}}' % FULL, "tools"),
+        (b'{"inputSchema":%b,"description":"\\ud83d","title":null}' % FULL, "tools"),
+        (b'{"inputSchema":{"properties":%b1%b}}' % (b'{"a":' * 5000, b"}" * 5000), "tools"),
+        (b'{"name":"a","arguments":[{"name":"x"}]}', "prompts"),
+        (b'{"uri":"a:b","name":"b","size":1.5,"annotations":{"audience":["user"]}}', "resources"),
+        (b'{"uriTemplate":"a:{b}","name":"b","mimeType":"text/plain"}', "templates"),
+    ],
+    ids=["own", "result", "hints", "half-pair", "deep", "prompt", "resource", "template"],
+)
+def test_what_is_as_it_should_be_or_cannot_be_read_stays_byte_for_byte(raw: bytes, family: Family) -> None:
+    assert readable(RawJson(raw), family) == raw
+
+
+@behaviour("lists:readable")
+@pytest.mark.parametrize(
+    ("schema", "wanted"),
+    [
+        (None, OPEN),
+        (3, OPEN),
+        ({"type": "string"}, OPEN),
+        ({"anyOf": [OPEN]}, {"type": "object", "anyOf": [OPEN]}),
+        ({"type": "object", "required": True, "properties": None}, OPEN),
+        (
+            {"properties": {"a": True, "b": False, "c": OPEN}, "$defs": {}},
+            {"type": "object", "properties": {"a": {}, "b": {"not": {}}, "c": OPEN}, "$defs": {}},
+        ),
+    ],
+)
+def test_the_schema_of_arguments_is_one_of_an_object(schema: object, wanted: object) -> None:
+    assert mended({"name": "a", "inputSchema": schema}) == {"name": "a", "inputSchema": wanted}
+
+
+@behaviour("lists:readable")
+def test_a_tool_without_a_schema_takes_any_object() -> None:
+    assert mended({"name": "a"}) == {"name": "a", "inputSchema": OPEN}
+
+
+@behaviour("lists:readable")
+def test_members_of_another_kind_are_left_out_and_all_others_stay() -> None:
+    odd: dict[str, Any] = {
+        "title": None, "description": 3, "annotations": {"title": None}, "icons": [{}], "_meta": [],
+        "execution": "x", "outputSchema": True,
+    }  # fmt: skip
+    good = {"name": "a", "inputSchema": OPEN, "x-own": None}
+    assert mended({**good, **odd}) == good
+    result = {"type": "array", "required": None}
+    assert mended({**good, "outputSchema": result})["outputSchema"] == {"type": "array"}
+
+
+@behaviour("lists:readable")
+@pytest.mark.parametrize(
+    ("family", "entry", "wanted"),
+    [
+        ("prompts", {"name": "a", "arguments": None}, {"name": "a"}),
+        ("prompts", {"name": "a", "arguments": [{"name": "x", "required": None}]}, {"name": "a"}),
+        ("resources", {"uri": "a:b", "size": "big"}, {"uri": "a:b", "name": "a:b"}),
+        ("resources", {"uri": "a:b", "name": None}, {"uri": "a:b", "name": "a:b"}),
+        ("templates", {"uriTemplate": "a:{b}"}, {"uriTemplate": "a:{b}", "name": "a:{b}"}),
+    ],
+)
+def test_prompts_and_resources_are_mended_likewise(
+    family: Family, entry: dict[str, Any], wanted: dict[str, Any]
+) -> None:
+    assert mended(entry, family) == wanted

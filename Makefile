@@ -4,8 +4,9 @@
 # The official conformance suite is a test where it can be installed (it needs node 22); make conformance shows
 # its tables.
 PYTHON ?= python3
-# So many tests at once. Each has a carpool of its own, so they need not know of each other.
-JOBS ?= 2
+# So many tests at once: twice the cores of a small machine, since half of their time is waiting. Each has a
+# carpool of its own, so they need not know of each other.
+JOBS ?= 4
 PIP = .venv/bin/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: demo test check bench conformance soak clean
@@ -13,7 +14,8 @@ PIP = .venv/bin/python -m pip --disable-pip-version-check --quiet
 demo: .venv/demo
 	.venv/bin/carpool demo
 
-test: .venv/ready .venv/peers/ready
+test:
+	@$(MAKE) --no-print-directory --jobs=2 .venv/ready .venv/peers/ready
 	@$(MAKE) --no-print-directory .venv/conformance/ready || echo 'carpool: without the conformance suite: its test is skipped' >&2
 	.venv/bin/pytest -q -n $(JOBS) --dist worksteal
 

@@ -309,6 +309,26 @@ def test_a_token_for_a_call_of_an_earlier_broker_that_ends_here_is_good_once() -
     assert b"bad_request_state" in second[0].body
 
 
+@behaviour("eras:tokens")
+def test_a_token_for_a_call_of_an_earlier_broker_is_good_once_also_while_the_record_is_told_again() -> None:
+    rig = Rig()
+    rig.link(recorded(7))
+    rig.resume(says(), greets=False)
+    rig.ask(OLD, "q1", "k")
+    (wanted,) = only(rig.wait(0.01), RequireInput)
+    retry = [says(request, state=wanted.state, given={"k": SAID}) for request in "234"]
+    rig.feed(retry[0])
+    assert only(rig.answer(OLD), ReplyStateless)
+    rig.unlink()
+    refused = rig.feed(retry[1])
+    rig.link(recorded(7, ended=True))
+    refused += rig.feed(retry[2])
+    assert [b"bad_request_state" in bytes(each.body) for each in only(refused, ReplyStateless)] == [
+        True,
+        True,
+    ]
+
+
 def test_calls_of_earlier_brokers_have_their_number_in_tokens_made_here() -> None:
     record, said = parked(("q1", ""))
     rig = Rig()

@@ -28,7 +28,7 @@ from carpool_protocol.config.load import ConfigFile, load_layer
 from carpool_protocol.config.project import find_workspace
 from carpool_protocol.config.trust import give_trust, take_trust
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, ServerName, SessionId
-from carpool_protocol.messages import Wanted
+from carpool_protocol.messages import PoolChanged, Wanted
 from tests.behaviours import behaviour
 from tests.broker.supervisors import supervisor_comes
 
@@ -401,3 +401,22 @@ def test_a_change_of_a_server_that_several_sources_have_is_told_the_supervisor_o
     [wanted] = [each for effects in told for each in effects if isinstance(each, Wanted)]
     (a,) = [spec for spec in wanted.pools if spec.server == A]
     assert (a.argv, bool(a.start_after)) == (["mine", "2"], True)
+
+
+@behaviour("trust:asked-again")
+def test_what_is_trusted_no_longer_ends_at_once_though_the_users_own_server_has_not_greeted(
+    tmp_path: Path,
+) -> None:
+    house = House(tmp_path, {"a": {"command": "mine"}})
+    file = house.project("p", {"a": {"command": "its"}})
+    house.trust(file)
+    core = BrokerCore(Registry(mark="m"), Bounds(), 10.0)
+    supervisor_comes(lambda event: core.handle(event, 0.0))
+    core.handle(read := house.come(ONE, "p"), 0.0)
+    core.handle(AgentCame(session=ONE, source=read.source, agent="", pid=1, carrier="shim"), 0.0)
+    [its] = [spec for spec in read.specs if spec.server == A]
+    core.handle(PoolChanged(its.key, "serving", ""), 0.0)
+    house.project("p", {"b": {"command": "another"}})
+    told = [core.handle(event, 1.0) for event in at_once(house.configuration.reload())]
+    wanted = [each for effects in told for each in effects if isinstance(each, Wanted)]
+    assert {spec.argv[0] for each in wanted for spec in each.pools} == {"mine"}

@@ -48,6 +48,8 @@ from tests.kit.world_sides import BrokerSide
 from tests.kit.world_traits import catalog
 
 HERE = SourceId("free")
+BACK_S = 1.5
+"""So long after a move leases may be held where it was made from: frames take up to 0.3 s each way."""
 PATIENCE_S = 2.0
 """So long a carrier has to say variables."""
 LINGERS_S = 60.0
@@ -193,7 +195,7 @@ class HousedWorld(World):
 
     def use_workspace(self, agent: Anybody, workspace: str) -> None:
         """`carpool/use_workspace`: of a session that keeps its carrier."""
-        broker, session = self.broker, agent.session
+        broker, session, tenant = self.broker, agent.session, self.tenants[id(agent)]
         if session not in self.agents or broker.moving.obstacle(session, workspace):
             return
         number = len(self.moves) + self.moved + 1
@@ -203,6 +205,8 @@ class HousedWorld(World):
         def then(_there: bool) -> None:
             if self.moves.pop(number, None) != session:
                 raise Violation(f"{session} was told twice that it has moved")
+            since = (self.mishaps, len(tenant.sources))
+            self.later(BACK_S, lambda: self._has_given_back(session, tenant, since))
 
         broker.moving.go(session, Moved(workspace), then)
 
@@ -219,6 +223,19 @@ class HousedWorld(World):
         return super().agent(source, careless=careless, capabilities=declared)
 
     # --- the rules --------------------------------------------------------------------------------------
+
+    def _has_given_back(self, session: SessionId, tenant: Tenant, since: tuple[int, int]) -> None:
+        """What a session had leased where it was before is nobody's soon after it has moved."""
+        if since != (self.mishaps, len(tenant.sources)) or self.of(session) is not tenant or self.broker.life:
+            return  # something else has happened, or pools may stay for those who come back to a later broker
+        source = tenant.sources[-1][0]
+        for pool in self.supervisor.core.report() if self.broker.alive and self.supervisor.alive else ():
+            if pool.key in self.legal_at(source, pool.server):
+                continue
+            for shown in pool.instances:
+                is_held = shown.holder and whole_of(shown.holder) == session
+                if is_held and not self.supervisor.instances[shown.id].unanswered:
+                    raise Violation(f"{session} has moved and holds instance {shown.id} of {pool.key} still")
 
     def look(self, core: BrokerCore | SupervisorCore, event: Struct, effects: Sequence[Any]) -> None:
         """Also: whether what leaves the broker may."""
@@ -388,6 +405,9 @@ class HousedBroker(BrokerSide):
         """Each session's configuration comes to what stands in the files."""
         world, switches = self.world, self.configuration.switches
         switches.check()
+        strangers = switches.sessions.keys() - world.agents.keys()
+        if strangers and not self.life:
+            raise Violation(f"servers are switched for {strangers}, who are gone")
         self.moving.check()
         readings = self.readings()
         for session, agent in world.agents.items():

@@ -204,7 +204,7 @@ class Parked:
             return
         owed = found.owed
         self.expiring.disarm(owed.call)
-        if found.again:
+        if found.again or owed.call < self._ledger.before:
             self.spent.spend(session.id, owed.call, owed.rounds)
         if found.outcome is not None or found.again:
             owed.asked = event

@@ -228,6 +228,8 @@ class Recovery:
         token = self._parked.tokens.read(event)
         if token is None or life_of(token.call) == self._life:
             return False
+        if self._parked.spent.has(session.id, token.call, token.round):
+            return False
         if not self.heard:
             self._hold(session, event, now)
             return True

@@ -36,6 +36,8 @@ class ScopeEntry(Struct, frozen=True, kw_only=True, cache_hash=True):
     pin: PinId = NO_PIN
     """What the approval of its tools goes by; empty: it is not pinned."""
     tags: tuple[str, ...] = ()
+    project: bool = False
+    """Its launch is from a project's file."""
     stranger: bool = False
     """It is a project's, has the name of a server of the user's, and the user was not told so when he was
     asked for trust: what he grants by name or tag is not meant for it (rule 19).

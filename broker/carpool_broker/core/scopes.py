@@ -197,5 +197,6 @@ def _entry(config: Config, server: ServerConfig, key: PoolKey) -> ScopeEntry:
         max_tools=server.max_tools,
         pin=pin_of(server),
         tags=server.tags,
+        project=bool(server.project),
         offline=server.offline,
     )

@@ -6,7 +6,8 @@ agents, and one for each other class of agents from the first of these on: those
 read again, a server whose launch changed keeps its old pool until the new one has greeted (design section
 10), so no agent meets a broken window; a new one that fails leaves the old one in force and says so. It is
 the same when a launch becomes one pool or two. With `stop_first` the new pool is in force at once and starts
-after the old one is gone, unless that is in force elsewhere still.
+after the old one is gone, unless that is in force elsewhere still. A project's server that gives way to one
+of the user's is out of force at once: its file may have lost the user's trust.
 
 Invariants (`check`): each scope in force is retained in the registry exactly once; all pools of scopes in
 force and of scopes to come are wanted, and no others.
@@ -189,7 +190,9 @@ class Sources:
             source.before[entry.key] = (before, *(key for key in others if key != before))
             back = source.before.get(before, ())  # the change may be taken back
             source.before[before] = tuple(key for key in back if key != entry.key)
-        if entry.server not in source.goal.stop_first and self._must_wait(before, entry.key):
+        is_over = former.project and not entry.project  # a file that nobody trusts now has no say any more
+        at_once = is_over or entry.server in source.goal.stop_first
+        if not at_once and self._must_wait(before, entry.key):
             lane.replacing[entry.server] = entry.key
             return replace(entry, key=before, pin=former.pin)  # it is met by what it runs itself
         return entry

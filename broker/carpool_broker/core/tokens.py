@@ -82,8 +82,9 @@ class Tokens:
 
 
 class Spent:
-    """Tokens of calls that had ended when they were made, as far as they were used here. No record has those
-    calls any more, so what a broker before this one was brought is not known.
+    """Tokens that were used here, of calls that had ended when they were made, and of calls of brokers before
+    this one. Nothing else tells that these were used: of the former no record has the calls any more, of the
+    latter the record may tell the call once more when the link was down.
     """
 
     def __init__(self) -> None:
@@ -99,6 +100,10 @@ class Spent:
         if len(rounds) > MAX_SPENT:
             del rounds[next(iter(rounds))]
         return True
+
+    def has(self, session: SessionId, call: CallId, number: int) -> bool:
+        """Whether the token of this round, or of a later one of the call, was used."""
+        return self._of.get(session, {}).get(call, 0) >= number
 
     def forget(self, session: SessionId) -> None:
         """The agent is gone."""

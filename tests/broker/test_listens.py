@@ -69,41 +69,6 @@ def test_listens_that_come_from_an_earlier_broker_say_that_lists_may_be_others_n
     assert SayListChanged(ONE, "tools", R2) in later[at:], "once it is in force, and behind that"
 
 
-def test_a_listen_of_an_earlier_broker_hears_of_its_resource_again_when_the_server_comes_back() -> None:
-    """Removed while no broker was there: the agent holds its listen and says it once."""
-    rig = Rig()
-    rig.catalog(B, "y", features=["tools"])
-    rig.configure(B)
-    assert Acknowledge(ONE, R1, ("tools",), ()) in listen(rig, R1, "tools", uris=(FILE,))
-    rig.feed(ev.AgentResumed(ONE, Epoch(""), (), ()))
-    rig.configure(A, B)
-    assert Watch(A, [FILE]) in rig.catalog(A, "x")
-    assert [each.listen for each in updated(rig) if isinstance(each, SayUpdated)] == [R1]
-    assert Watch(A, []) in rig.feed(ev.AgentCancelled(ONE, R1, ""))
-
-
-def test_where_another_server_was_listened_to_for_want_of_a_better_it_is_so_as_well() -> None:
-    rig = Rig()
-    rig.configure(B)
-    listen(rig, R1, uris=(FILE,))
-    rig.feed(ev.AgentResumed(ONE, Epoch(""), (), ()))
-    rig.configure(A, B)
-    assert Watch(A, [FILE]) in rig.catalog(A, "x")
-    rig.configure(B)
-    rig.configure(A, B)
-    assert [each.listen for each in updated(rig) if isinstance(each, SayUpdated)] == [R1]
-
-
-def test_a_listen_of_this_broker_is_granted_once_and_for_all() -> None:
-    rig = Rig()
-    rig.catalog(B, "y", features=["tools"])
-    rig.configure(B)
-    assert listen(rig, R1, "tools", uris=(FILE,)) == [Acknowledge(ONE, R1, ("tools",), ())]
-    rig.configure(A, B)
-    rig.catalog(A, "x")
-    assert not [each for each in updated(rig) if isinstance(each, SayUpdated)]
-
-
 def test_uris_of_servers_that_have_not_told_their_catalogs_wait_for_them() -> None:
     rig = Rig(told=False)
     assert listen(rig, R1, "tools", uris=(FILE,)) == [Discover(A), Discover(B)]

@@ -2,8 +2,7 @@
 
 Owns every listen from its request to its end: what it is granted (only what can be delivered), that this is
 said before anything else on it, and what is said on which. A listen whose URIs may belong to a server that
-has not told its catalog yet waits for that, bounded by `wait_s`. One that an earlier broker granted hears of
-a resource again when its server comes back, as it would if that broker had lived. Source: MCP 2026-07-28,
+has not told its catalog yet waits for that, bounded by `wait_s`. Source: MCP 2026-07-28,
 basic/utilities/subscriptions.
 
 Invariants (`check`): a listen either waits, with a deadline, or is granted; its subscriptions are in
@@ -60,8 +59,6 @@ class Listens:
         self._out = out
         self.wait_s = 10.0
         self.waits: Deadlines[Who] = Deadlines()
-        self._astray: set[Who] = set()
-        """Listens of an earlier broker's that have lost URIs: their server went while no broker was there."""
 
     def listened(self, session: Session, event: AgentListened, now: float) -> None:
         """A new one."""
@@ -111,7 +108,10 @@ class Listens:
             if isinstance(place, Route):
                 routes.append((uri, place))
         self.waits.disarm((session.id, event.id))
-        news = self._subscribe(session, listen, routes)
+        news = False
+        for uri, route in routes:
+            news |= self._interests.subscribe(session.id, route.server, route.uri, uri, event.id)
+        listen.places = tuple((route.server, route.uri) for _, route in routes)
         listen.granted = True
         features = self._outlook.view(session).capabilities()
         listen.families = tuple(family for family in event.families if _SAYS[family] in features)
@@ -124,17 +124,6 @@ class Listens:
         if news:
             self._watching.say_interests()
 
-    def _subscribe(self, session: Session, listen: Listen, routes: list[tuple[str, Route]]) -> bool:
-        """Whether that is news for a server."""
-        news = False
-        for uri, route in routes:
-            news |= self._interests.subscribe(session.id, route.server, route.uri, uri, listen.event.id)
-        listen.places += tuple((route.server, route.uri) for _, route in routes)
-        placed = {uri for uri, route in routes if route.by != "only"}
-        left = listen.nowhere if listen.granted else listen.event.uris
-        listen.nowhere = tuple(uri for uri in left if uri not in placed)
-        return news
-
     def resumed(self, session: Session) -> None:
         """This session has come from an earlier broker, with the listens that were in force there. Nobody has
         told it what became of the lists between the two: each says that they have changed.
@@ -146,8 +135,6 @@ class Listens:
 
     def _say_old(self, session: Session, listen: Listen) -> None:
         listen.in_doubt = False
-        if listen.nowhere:
-            self._astray.add((session.id, listen.event.id))
         for family in listen.families:
             self._out(SayListChanged(session.id, family, listen.event.id))
 
@@ -167,7 +154,6 @@ class Listens:
         if listen is None:
             return False
         self.waits.disarm((session.id, request))
-        self._astray.discard((session.id, request))
         news = False
         for server, uri in listen.places:
             news |= self._interests.unsubscribe(session.id, server, uri, request)
@@ -183,34 +169,16 @@ class Listens:
 
     def moved(self, now: float) -> None:
         """Catalogs or pool states are others now: what waited for that may go on."""
-        for who in sorted(self._astray):
-            self._look_again(*who)
         if not self.waits:
             return
         for session in self._sessions.values():
             for listen in [each for each in session.listens.values() if not each.granted]:
                 self._grant(session, listen, now, patient=True)
 
-    def _look_again(self, session_id: SessionId, request: RawJson) -> None:
-        """For what a listen has lost."""
-        session = self._sessions[session_id]
-        listen = session.listens[request]
-        found = [(uri, self._watching.place(session, uri, patient=False)) for uri in listen.nowhere]
-        routes = [(uri, it) for uri, it in found if isinstance(it, Route)]
-        held = set(listen.places)
-        news = self._subscribe(
-            session, listen, [(uri, it) for uri, it in routes if (it.server, it.uri) not in held]
-        )
-        if not listen.nowhere:
-            self._astray.discard((session_id, request))
-        if news:
-            self._watching.say_interests()
-
     def forget(self, session: Session) -> None:
         """The agent is gone; what it subscribed to is `interests`'."""
         for request in session.listens:
             self.waits.disarm((session.id, request))
-            self._astray.discard((session.id, request))
         session.listens.clear()
 
     def check(self) -> None:
@@ -226,8 +194,6 @@ class Listens:
                 assert listen.granted or not listen.families
                 waiting += not listen.granted
         assert waiting == len(self.waits)
-        for who, request in self._astray:
-            assert self._sessions[who].listens[request].nowhere, "a listen that has lost nothing"
 
 
 def _named(session: Session) -> int:

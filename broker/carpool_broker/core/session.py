@@ -98,7 +98,7 @@ class Owed:
 class Listen:
     """One `subscriptions/listen`."""
 
-    __slots__ = ("event", "families", "granted", "in_doubt", "nowhere", "places", "tasks")
+    __slots__ = ("event", "families", "granted", "in_doubt", "places", "tasks")
 
     def __init__(self, event: AgentListened) -> None:
         self.event = event
@@ -108,8 +108,6 @@ class Listen:
         """It was in force at an earlier broker: lists may have changed since that spoke last."""
         self.places: tuple[tuple[ServerName, str], ...] = ()
         """What it is subscribed to: servers, and their own URIs."""
-        self.nowhere: tuple[str, ...] = ()
-        """Which of its URIs were nobody's when it was granted, or somebody's for want of a better."""
         self.families: tuple[Notice, ...] = ()
         """Of which lists it hears that they changed."""
         self.tasks: tuple[str, ...] = ()

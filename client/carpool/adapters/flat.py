@@ -18,6 +18,8 @@ SILENT_FAILURE: Final = "the tool failed and said nothing"
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
 _BLANKS = re.compile(r"\s+")
+_MAPPING: Final = (dict, Mapping)
+"""Most are dicts, and `Mapping` alone takes ten times as long to say so."""
 _WITH_BYTES: Final = frozenset({"image", "audio"})
 
 
@@ -52,7 +54,7 @@ def as_success(result: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_failure(result: object) -> bool:
     """Whether the tool says that it failed."""
-    return isinstance(result, Mapping) and result.get("isError") is True
+    return isinstance(result, _MAPPING) and result.get("isError") is True
 
 
 def parts(content: object) -> list[str]:
@@ -77,7 +79,7 @@ def bytes_in(data: object) -> int | None:
 
 
 def _text(result: object) -> str:
-    if not isinstance(result, Mapping):
+    if not isinstance(result, _MAPPING):
         return result if isinstance(result, str) else _json(result)
     for key in ("content", "contents"):
         content = result.get(key)
@@ -90,7 +92,7 @@ def _text(result: object) -> str:
 
 
 def _block(block: object) -> str:
-    if not isinstance(block, Mapping):
+    if not isinstance(block, _MAPPING):
         return block if isinstance(block, str) else _json(block)
     kind = block.get("type")
     if kind == "resource":
@@ -111,7 +113,7 @@ def _block(block: object) -> str:
 
 
 def _resource(contents: object) -> str:
-    if not isinstance(contents, Mapping):
+    if not isinstance(contents, _MAPPING):
         return _bracket("resource")
     text = contents.get("text")
     return text if isinstance(text, str) else _bracket("resource", contents.get("uri"))

@@ -7,7 +7,8 @@ Knows nothing of: sessions, sockets.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Final, cast
 
 import msgspec
@@ -48,14 +49,12 @@ class Result(Struct, frozen=True):
     @property
     def text(self) -> str:
         """All of it as one text, the way models read it."""
-        from carpool.adapters import flatten  # late: only who flattens pays for it
-
+        flatten, _ = _adapters()
         return flatten(self.raw)
 
     def as_success(self) -> Json:
         """`{"success": bool, "output": str}`."""
-        from carpool.adapters import as_success
-
+        _, as_success = _adapters()
         return as_success(self.raw)
 
     def or_raise(self) -> "Result":
@@ -161,6 +160,14 @@ def progress_of(params: Json) -> Progress | None:
         return msgspec.convert({**params, "message": params.get("message") or ""}, Progress, strict=False)
     except msgspec.ValidationError:
         return None
+
+
+@cache
+def _adapters() -> tuple[Callable[[Json], str], Callable[[Json], Json]]:
+    """How a result reads. Imported late: only who wants that pays for it; and once, not for each result."""
+    from carpool.adapters import as_success, flatten
+
+    return flatten, as_success
 
 
 _NOTHING: Final[Json] = {}

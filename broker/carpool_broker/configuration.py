@@ -123,9 +123,13 @@ class Configuration:
             self.warnings.append(f"{trouble}: if carpool dies while the file is broken, it stays down")
         return loaded.config
 
+    def seen(self) -> dict[str, Stamp]:
+        """Every file that was looked at, as it was then."""
+        return self._seen | self.layers.workspaces.seen()
+
     def changed(self) -> bool:
         """Whether the file, or one that belongs to it, is another one than was last read."""
-        return not is_current(self._seen) or self.layers.workspaces.changed()
+        return not is_current(self.seen())
 
     def reload(self) -> list[Followed]:
         """Read everything again. When the user's file is broken, `problem` says why and the last good one

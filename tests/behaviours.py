@@ -982,6 +982,9 @@ _CONFIG: Final = {
     "workspaces:moved-survives": Behaviour(
         "issue 6", "A session that has moved to another workspace is there after a death of the broker, too."
     ),
+    "workspaces:auto-connect": Behaviour(
+        "issue 6", "What starts by itself in a workspace starts with the first session there."
+    ),
     "workspaces:attach": Behaviour(
         "issue 6",
         "A session is put into a workspace by name, over HTTP as well; an unknown one is refused with those "
@@ -1051,6 +1054,10 @@ _CONFIG: Final = {
     ),
     "config:included": Behaviour(
         "issue 6", "Files that are included come, change and go, and their servers with them."
+    ),
+    "config:told-once": Behaviour(
+        "demands 42, 43",
+        "A change of the file is told once to agents whose lists it changes, and otherwise to nobody.",
     ),
     "config:bounded": Behaviour(
         "issue 6", "A configuration has so many files and so many bytes; whoever reads it stops there."

@@ -6,12 +6,13 @@ import os
 import sys
 
 from carpool_broker import pool_secret
-from carpool_broker.configuration import BrokenConfigError, Configuration
+from carpool_broker.configuration import Configuration
 from carpool_broker.heritage import Heritage, read_heir
 from carpool_broker.kept_catalogs import KeptCatalogs
 from carpool_broker.pin_board import PinBoard
 from carpool_broker.shell import BrokerShell
 from carpool_broker.switchboard import Switchboard
+from carpool_broker.users_file import BrokenConfigError
 from carpool_protocol import paths
 from carpool_protocol.config.last_good import LastGood
 from carpool_protocol.config.load import find_config_file

@@ -1,15 +1,13 @@
 """The configuration in force, and what it means for each session.
 
-Owns the user's file being watched, the last good reading of it, the sources (one per distinct
-`basis` of sessions), and which session uses which. A broken file leaves the last good one in force, also that
-of a broker before this one; where there is none it is refused. What follows for the core comes back as
-events, to be fed in order.
+Owns the sources (one per distinct `basis` of sessions), which session uses which, and whether anything that
+was read has changed on disk. What follows for the core comes back as events, to be fed in order.
 
 The servers of a project that is not trusted are named to its sessions and never run; the user's own server of
 the same name stays in force meanwhile, so that a repository takes no name over by being visited (rule 19).
 
-Knows nothing of: sockets, calls, how scopes come into force (`core.sources`), what lies over the user's file
-(`layers`), what a source is named by (`basis`).
+Knows nothing of: sockets, calls, how scopes come into force (`core.sources`), what the user's file
+says and what lies over it (`users_file`, `layers`), what a source is named by (`basis`).
 """
 
 import os
@@ -30,13 +28,14 @@ from carpool_broker.hook_specs import HookSpec, spec_of
 from carpool_broker.layers import Layers
 from carpool_broker.readings import Find, reading
 from carpool_broker.switchboard import Switchboard
+from carpool_broker.users_file import UsersFile
 from carpool_broker.whereabouts import Spot, objection, spot_of, unknown_profile
 from carpool_protocol import paths
 from carpool_protocol.attach import Attach, Moved
 from carpool_protocol.config.environment import scrub
 from carpool_protocol.config.expand import references
 from carpool_protocol.config.last_good import LastGood
-from carpool_protocol.config.load import ConfigFile, home_of, load_layer
+from carpool_protocol.config.load import ConfigFile, home_of
 from carpool_protocol.config.model import Config, ServerConfig, variables
 from carpool_protocol.config.stamps import Stamp, is_current
 from carpool_protocol.ids import ServerName, SessionId
@@ -46,10 +45,6 @@ DAEMON = SourceId("daemon")
 """The source without any session: what `auto_connect` and `min` hold up."""
 
 Followed = SourceRead | SessionMoved | SourceDropped
-
-
-class BrokenConfigError(Exception):
-    """The file cannot be used. The text has one line per problem."""
 
 
 class Configuration:
@@ -72,7 +67,6 @@ class Configuration:
         pinned server is approved. `last_good`: without it no good reading outlives this process. Raises
         `BrokenConfigError`.
         """
-        self._file = file
         self._base_environment = scrub(environ)
         self._home = home_of(environ)
         self._secret = secret or os.urandom(32)
@@ -83,60 +77,39 @@ class Configuration:
         self._board = board or Switchboard()
         self.switches = self._board.switches
         self._logins = paths.logins_dir(os.path.dirname(trust)) if trust else ""
-        self.problem = ""
-        """Why the file as it is now is not in force; empty when it is."""
-        self._env_file: dict[str, str] = {}
-        self._seen: dict[str, Stamp] = {}
-        self.warnings: list[str] = []
-        """What was passed over in files of other programs."""
-        self._last_good = last_good or LastGood()
-        self.layers = Layers(self._read_at_first(), self._home, trust)
+        self._users = UsersFile(file, self._home, last_good or LastGood())
+        self.layers = Layers(self._users.config, self._home, trust)
 
     @property
     def config(self) -> Config:
         """The user's, as it was last good."""
         return self.layers.config
 
-    def _read_at_first(self) -> Config:
-        """As `_read`; where that is broken, as the broker before this one has read it last."""
-        kept = self._last_good.find(self._file.path)
-        try:
-            return self._read()
-        except BrokenConfigError as error:
-            layer = None if kept is None else load_layer(self._file, self._home, earlier=kept)
-            if layer is None or layer.loaded.config is None:
-                raise
-            self.problem = str(error)
-            self._seen = layer.seen | self._seen
-            self._env_file = layer.env
-            return layer.loaded.config
+    @property
+    def problem(self) -> str:
+        """Why the user's file as it is now is not in force; empty when it is."""
+        return self._users.problem
 
-    def _read(self) -> Config:
-        layer = load_layer(self._file, self._home)
-        self._seen = layer.seen
-        loaded = layer.loaded
-        if loaded.config is None:
-            raise BrokenConfigError("\n".join(problem.render() for problem in loaded.problems))
-        self._env_file = layer.env
-        self.warnings = [each.render() for each in loaded.warnings]
-        if trouble := self._last_good.keep(layer):
-            self.warnings.append(f"{trouble}: if carpool dies while the file is broken, it stays down")
-        return loaded.config
+    @property
+    def warnings(self) -> list[str]:
+        """What was passed over in files of other programs."""
+        return self._users.warnings
+
+    def seen(self) -> dict[str, Stamp]:
+        """Every file that was looked at, as it was then."""
+        return self._users.seen | self.layers.workspaces.seen()
 
     def changed(self) -> bool:
         """Whether the file, or one that belongs to it, is another one than was last read."""
-        return not is_current(self._seen) or self.layers.workspaces.changed()
+        return not is_current(self.seen())
 
     def reload(self) -> list[Followed]:
-        """Read everything again. When the user's file is broken, `problem` says why and the last good one
-        stays. A session whose directory, project or roots matter only now moves to another source.
+        """Read everything again. A session whose directory, project or roots matter only now moves to
+        another source.
         """
         before = self.layers.names()
-        try:
-            self.layers.config = self._read()
-            self.problem = ""
-        except BrokenConfigError as error:
-            self.problem = str(error)
+        self._users.read()
+        self.layers.config = self._users.config
         self.layers.workspaces.reload()
         # One that comes keeps its switch: it was meant for those of this name whose sessions have left.
         if self.switches.forget_all(before - self.layers.names()):
@@ -333,7 +306,7 @@ class Configuration:
             config,
             environment=basis.environment,
             base_environment=self._base_environment,
-            env_file=self._env_file,
+            env_file=self._users.env,
             project_env_file=project.env if project is not None else {},
             workspace=basis.workspace,
             cwd=basis.cwd,
@@ -368,7 +341,7 @@ class Configuration:
         """Values of variables that are in use: nothing that is kept on disk may hold one. Those of a project
         that is not trusted are given to nobody, and may be words that every list holds.
         """
-        yield from self._env_file.values()
+        yield from self._users.env.values()
         for project in self.layers.workspaces.projects.values():
             if not project.awaits():
                 yield from project.env.values()
@@ -381,7 +354,7 @@ class Configuration:
 
     def hook_specs(self) -> list[HookSpec]:
         """How the hooks are run. Where both have a variable, the `env_file` was written for this."""
-        variables = {**self._base_environment, **self._env_file}
+        variables = {**self._base_environment, **self._users.env}
         config = self.config
         return [spec_of(hook, config.file, variables, self._home) for hook in config.hooks]
 

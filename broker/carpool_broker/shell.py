@@ -31,6 +31,7 @@ from carpool_broker.kept_catalogs import KeptCatalogs
 from carpool_broker.pin_board import PinBoard
 from carpool_broker.readings import at_once
 from carpool_broker.saying import Saying
+from carpool_broker.settling import settled
 from carpool_broker.whereabouts import place_of
 from carpool_protocol import paths
 from carpool_protocol.ids import Epoch, PoolKey
@@ -343,14 +344,14 @@ class BrokerShell:
             if self._lifeline is not None and not self._hosting.may_return():
                 self._lifeline.alone()
             if self._configuration.changed():
+                await settled(self._configuration.seen())
                 self._reload()
                 self._settle()
 
     def _reload(self) -> list[str]:
         """Read the configuration again. The problems, if it is broken; then the last good one stays."""
         readings = self._configuration.reload()
-        problem = self._configuration.problem
-        if problem:
+        if problem := self._configuration.problem:
             log.error(_LAST_GOOD, problem)
         else:
             log.info("configuration read again")
@@ -360,9 +361,8 @@ class BrokerShell:
         self._door.budget.size_bytes = config.receive_budget_bytes
         self._audit.max_bytes = config.audit.max_bytes
         self._audit.switch(on=config.audit.on)
-        self._pump.feed(
-            events.LimitsRead(self._configuration.bounds(), config.list_wait_s, audits=config.audit.on)
-        )
+        bounds, patience_s = self._configuration.bounds(), config.list_wait_s
+        self._pump.feed(events.LimitsRead(bounds, patience_s, audits=config.audit.on))
         self._read_hooks()
         self._pump.feed_all(at_once(readings))
         self._hosting.moving.look(list(self.core.sessions))

@@ -12,7 +12,7 @@ import logging
 from carpool_protocol.config.load import ConfigFile, Layer, load_layer
 from carpool_protocol.config.model import Config
 from carpool_protocol.config.project import Workspace, find_workspace
-from carpool_protocol.config.stamps import Stamp, is_current, stamp
+from carpool_protocol.config.stamps import Stamp, stamp
 from carpool_protocol.config.trust import Trust, complaint, read_listed, read_trust, trust_of
 
 log = logging.getLogger("carpool.broker")
@@ -104,8 +104,8 @@ class Workspaces:
         for file in self.projects.keys() - {each.file for each in self._by_place.values()}:
             del self.projects[file]
 
-    def changed(self) -> bool:
-        """Whether anything on disk is otherwise than when it was last read."""
+    def seen(self) -> dict[str, Stamp]:
+        """Everything on disk that was looked at, as it was then."""
         seen: dict[str, Stamp] = {}
         for workspace in self._by_place.values():
             seen |= workspace.seen
@@ -113,7 +113,7 @@ class Workspaces:
             seen |= project.seen
         if self.projects:
             seen[self._store] = self._store_seen
-        return not is_current(seen)
+        return seen
 
     def reload(self) -> None:
         """Search and read everything again."""

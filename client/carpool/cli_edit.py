@@ -22,7 +22,8 @@ from carpool.check_layers import working_directory
 from carpool.cli import EXIT_FAILED, EXIT_USAGE, ask, fail, fail_at, json_option, print_json, reach, the_place
 from carpool.door import DoorError
 from carpool_protocol import private_files
-from carpool_protocol.config.edit import CannotEditError, drop, put
+from carpool_protocol.config.edit import CannotEditError, drop, put, value_at
+from carpool_protocol.config.jsonc import parse
 from carpool_protocol.config.load import find_config_file, load_config
 from carpool_protocol.config.model import Config
 from carpool_protocol.config.module_name import module_name_problem
@@ -98,7 +99,13 @@ def add(
     config = _in_force(file)
     if (there := _where(config, ServerName(name))) is not None:
         fail(f"there is a server {name} already in {there[0]}; `carpool remove {name}` takes it out")
-    change(config.file, lambda text: put(text, (SERVERS, name), server))
+
+    def with_it(text: str) -> str:
+        if value_at(parse(text, "").value, (SERVERS, name)) is not None:  # since a moment ago
+            raise CannotEditError(f"there is a server {name} already")
+        return put(text, (SERVERS, name), server)
+
+    change(config.file, with_it)
     _tell(name, config.file, "added to", as_json)
     program = command[0] if command else ""
     if program and not set(program) & {"/", "$", "~"} and "PATH" not in env and shutil.which(program) is None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from carpool_broker.configuration import DAEMON, BrokenConfigError, Configuration
+from carpool_broker.configuration import DAEMON, Configuration
 from carpool_broker.core.events import SessionMoved, SourceDropped, SourceId, SourceRead
+from carpool_broker.users_file import BrokenConfigError
 from carpool_protocol.attach import Attach, ResumeSession, RunCommand
 from carpool_protocol.attach_version import ATTACH_VERSION
 from carpool_protocol.config.last_good import LastGood

@@ -3,10 +3,14 @@
 import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from carpool import cli_edit
 from carpool.cli_edit import change
 from tests.behaviours import behaviour
 from tests.kit.house import House
@@ -66,6 +70,24 @@ def test_one_verb_at_a_time_edits_a_file(tmp_path: Path) -> None:
 
 
 @behaviour("config:edited", "python:run")
+def test_of_two_who_add_one_name_at_once_the_second_hears_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "carpool.json"
+    file.write_text("{}")
+    first = '{"mcpServers": {"a": {"command": "first"}}}'
+
+    @contextmanager
+    def after_the_other(_: str) -> Iterator[None]:
+        file.write_text(first)
+        yield
+
+    monkeypatch.setattr(cli_edit, "_alone_in", after_the_other)
+    done = CliRunner().invoke(cli_edit.add, ["a", "--config", str(file), "--", "second"])
+    assert (done.exit_code, "there is a server a already" in done.output) == (1, True), done.output
+    assert file.read_text() == first
+
+
 def test_a_python_module_is_added_with_the_directory_it_is_looked_for_in(house: House) -> None:
     assert house.run("add", "a", "--python", "pack.mine").returncode == 0
     assert house.run("add", "b", "--python", "mine", "--cwd", "~/code").returncode == 0

@@ -32,6 +32,7 @@ WORKSPACES: Json = {
         },
     },
     "bank": {"root": "~/bank", "mcpServers": {"git": observer("--tool", "banks"), "same": SAME}},
+    "depot": {"root": "~/depot", "mcpServers": {"eager": observer(auto_connect=True), "lazy": observer()}},
 }
 EVERYBODYS: Json = {
     "git": observer(),
@@ -96,7 +97,7 @@ async def test_the_command_line_names_a_workspace_and_hears_which_there_are(shar
     for words in (("tools", "--workspace", "shp"), ("connect", "--workspace", "shp")):
         code, _, said = await shared.carpool(*words)
         assert code != 0
-        assert "(there are: shop, bank); did you mean shop?" in said
+        assert "(there are: shop, bank, depot); did you mean shop?" in said
 
 
 @behaviour("workspaces:moved", "workspaces:moved-variables")
@@ -162,6 +163,26 @@ async def test_an_operator_moves_a_session_and_unknown_places_are_refused(shared
                 assert answer["error"]["code"] == -32602
             assert "bank" in (await agent.ask(USE, {"workspace": "bnk"}))["error"]["message"]
             assert (await place(shared, agent.pid))["name"] == ""
+
+
+@behaviour("workspaces:auto-connect")
+async def test_what_starts_by_itself_does_so_while_somebody_is_in_its_workspace(shared: Daemon) -> None:
+    depot = directory(shared, "depot")
+
+    def running(facts: Json, *servers: str) -> bool:
+        states = {name: facts["servers"][name]["instances"] for name in ("eager", "lazy")}
+        return {name for name, found in states.items() if found} == set(servers)
+
+    with trio.fail_after(LIMIT_S):
+        async with shared.shim(cwd=depot) as agent:
+            await agent.until_listed(lambda names: "lazy__echo" in names, "what they offer is known")
+            assert not running(await shared.status())
+        await shared.until(running, "nobody is there, and nothing runs")
+        async with shared.shim(cwd=depot) as agent:
+            await shared.until(lambda facts: running(facts, "eager"), "it has started, uncalled")
+            await agent.seen("lazy")
+            assert running(await shared.status(), "eager", "lazy")
+        await shared.until(running, "nobody is there, and nothing runs")
 
 
 async def where(agent: Agent) -> Json:

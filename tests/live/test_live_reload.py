@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from tests.kit.line_agent import LIMIT_S, WAIT_S, Json, fault_of
+from tests.behaviours import behaviour
+from tests.kit.line_agent import LIMIT_S, WAIT_S, Agent, Json, fault_of
 from tests.kit.live import Daemon, Make, gone, observer, running
 from tests.kit.waits import until
 from tests.live.conftest import shared_daemon
@@ -139,6 +140,33 @@ async def test_a_broken_file_leaves_the_last_good_one_in_force_and_status_says_s
             shared.configure(BASE)
             await shared.until(lambda facts: not facts["config"]["problem"], "the good file is read")
             assert (await agent.seen("good"))["pid"] == before
+
+
+@behaviour("config:told-once")
+async def test_a_change_of_the_file_is_told_once_and_only_where_it_changes_a_list(shared: Daemon) -> None:
+    def told(agent: Agent) -> int:
+        return sum(each["method"] == CHANGED for each in agent.notices)
+
+    with trio.fail_after(LIMIT_S):
+        async with shared.agent() as agent:
+            names = await agent.tools()
+            old = (await agent.seen("good"))["pid"]
+            text = shared.config.read_text()
+            for said in (text, f"// a comment\n{text}", "{", text):
+                shared.config.write_text(said)
+                await shared.reload()
+            shared.configure({**BASE, "good": observer(timeout_s=33, env={"X": "1"})})
+            await agent.until_seen("good", lambda seen: seen["pid"] != old, "another process serves")
+            assert (await agent.tools(), told(agent)) == (names, 0)
+            shared.configure({**BASE, "good": observer("--tool", "more", timeout_s=33)})
+            await agent.until_listed(lambda names: "good__more" in names, "it is listed")
+            renamed = {"gate": BASE["gate"], "fine": observer("--tool", "more", timeout_s=33)}
+            shared.configure(renamed)
+            await agent.until_listed(lambda names: "fine__more" in names, "it is listed by its new name")
+            assert (await agent.seen("fine"))["inside"] == 0
+            shared.configure({"gate": BASE["gate"]})
+            await agent.until_listed(lambda names: "fine__more" not in names, "it is listed no more")
+            assert told(agent) == 3
 
 
 SECRET_A, SECRET_B = "s3cr3t-of-anna-4711", "s3cr3t-of-bert-0815"

@@ -99,7 +99,9 @@ def settings_of(file: ConfigFile, listen: str, last_good: LastGood | None = None
         say(f"the configuration is broken, the last good one stays: {loaded.problems[0]}")
         loaded = load_layer(file, "", earlier=kept).loaded
     if loaded.config is None:
-        raise UnservableError(f"the configuration is broken, no door is opened: {loaded.problems[0]}")
+        raise UnservableError(
+            f"the configuration is broken, no door is opened: {loaded.problems[0].render()}"
+        )
     config: Config = loaded.config
     if not listen and not config.http_wanted:
         return None

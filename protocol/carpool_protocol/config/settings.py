@@ -68,8 +68,9 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         key="env_file",
         field="env_file",
         kind="text",
-        text="File of `NAME=value` lines for variables that an agent's own environment does not have. "
-        "Relative to the configuration file; `~/` is the home directory.",
+        text="File of `NAME=value` lines for variables that an agent's own environment does not have. A "
+        "value is taken as it is, but for quotes around the whole of it; `#` begins a comment at the start "
+        "of a line only. Relative to the configuration file; `~/` is the home directory.",
     ),
     Setting(
         key="include",

@@ -1,0 +1,69 @@
+"""The user's own file: its last good reading, and why it is not in force as it is now.
+
+A broken file leaves the last good one in force, also that of a broker before this one; where there is none it
+is refused. What has changed on disk is read when somebody says so.
+
+Knows nothing of: what lies over it (`layers`), sessions, when to look.
+"""
+
+from carpool_protocol.config.last_good import LastGood
+from carpool_protocol.config.load import ConfigFile, load_layer
+from carpool_protocol.config.model import Config
+from carpool_protocol.config.stamps import Stamp
+
+
+class BrokenConfigError(Exception):
+    """The file cannot be used. The text has one line per problem."""
+
+
+class UsersFile:
+    """The file with what belongs to it."""
+
+    def __init__(self, file: ConfigFile, home: str, last_good: LastGood) -> None:
+        """Raises `BrokenConfigError`."""
+        self._file = file
+        self._home = home
+        self._last_good = last_good
+        self.problem = ""
+        """Why the file as it is now is not in force; empty when it is."""
+        self.env: dict[str, str] = {}
+        """The variables of its `env_file`. Secrets: memory only."""
+        self.seen: dict[str, Stamp] = {}
+        """Every file that was looked at, as it was then."""
+        self.warnings: list[str] = []
+        """What was passed over in files of other programs."""
+        self.config = self._read_at_first()
+
+    def read(self) -> None:
+        """Read it again. When it is broken, `problem` says why and the last good one stays."""
+        try:
+            self.config = self._read()
+            self.problem = ""
+        except BrokenConfigError as error:
+            self.problem = str(error)
+
+    def _read_at_first(self) -> Config:
+        """As `_read`; where that is broken, as the broker before this one has read it last."""
+        kept = self._last_good.find(self._file.path)
+        try:
+            return self._read()
+        except BrokenConfigError as error:
+            layer = None if kept is None else load_layer(self._file, self._home, earlier=kept)
+            if layer is None or layer.loaded.config is None:
+                raise
+            self.problem = str(error)
+            self.seen = layer.seen | self.seen
+            self.env = layer.env
+            return layer.loaded.config
+
+    def _read(self) -> Config:
+        layer = load_layer(self._file, self._home)
+        self.seen = layer.seen
+        loaded = layer.loaded
+        if loaded.config is None:
+            raise BrokenConfigError("\n".join(problem.render() for problem in loaded.problems))
+        self.env = layer.env
+        self.warnings = [each.render() for each in loaded.warnings]
+        if trouble := self._last_good.keep(layer):
+            self.warnings.append(f"{trouble}: if carpool dies while the file is broken, it stays down")
+        return loaded.config

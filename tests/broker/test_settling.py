@@ -1,0 +1,51 @@
+"""Files that are just being saved are not read in the middle of it."""
+
+from pathlib import Path
+
+import trio
+
+from carpool_broker.settling import MOST_LOOKS, STILL_S, settled
+
+
+async def waited(files: list[str]) -> float:
+    """How long, in looks."""
+    began = trio.current_time()
+    await settled(files)
+    return round((trio.current_time() - began) / STILL_S, 1)
+
+
+async def test_a_file_that_is_away_for_a_moment_is_waited_for(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    file = tmp_path / "carpool.json"
+    file.write_text("{}")
+    async with trio.open_nursery() as nursery:
+        file.unlink()
+
+        async def put_back() -> None:
+            await trio.sleep(STILL_S / 2)
+            file.write_text("")
+            await trio.sleep(STILL_S)
+            file.write_text("{} // again")
+
+        nursery.start_soon(put_back)
+        assert await waited([str(file), str(tmp_path / "none")]) == 3
+    assert file.read_text() == "{} // again"
+
+
+async def test_what_stays_is_read_after_a_moment_and_what_never_does_in_the_end(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    file = tmp_path / "carpool.json"
+    assert await waited([str(file)]) == 1
+    async with trio.open_nursery() as nursery:
+
+        async def write() -> None:
+            while True:
+                with file.open("a") as more:
+                    more.write("x")
+                await trio.sleep(STILL_S / 2)
+
+        nursery.start_soon(write)
+        assert await waited([str(file)]) == MOST_LOOKS
+        nursery.cancel_scope.cancel()

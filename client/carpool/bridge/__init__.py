@@ -5,5 +5,8 @@ transports are those of the official `mcp` SDK, used at message level: what pass
 is sieved out.
 
     process ── talk ── SDK transport ── honest_client ── network
-                           (find: which transport)  └── bearer ── logins (tokens on disk)
+                           (find: which transport)  ├── bearer ── logins (tokens on disk)
+                                                    ├── meaning: what a response or a failure means
+                                                    ├── listening: streams that are opened again
+                                                    └── giving_up: what was cancelled and is not answered
 """

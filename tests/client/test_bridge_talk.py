@@ -88,7 +88,13 @@ def test_tools_of_the_handshake_era_are_not_judged(talk: Talk) -> None:
     ("code", "text", "slug", "delivered"),
     [
         (-32000, "SSE stream ended without a response", "lost", "maybe"),
-        (-32000, "SSE stream failed: the event is too large", "bad_answer", "maybe"),
+        (
+            -32000,
+            "SSE stream failed: Server-sent event exceeded the 9 byte limit.",
+            "answer_too_large",
+            "maybe",
+        ),
+        (-32000, "SSE stream failed: secrets", "bad_answer", "maybe"),
         (-32700, "Failed to parse JSON response: secrets", "bad_answer", "maybe"),
     ],
 )

@@ -50,6 +50,7 @@ _NAMED_BY: Final[Mapping[str, str]] = {
 _OF_THE_SDK: Final[tuple[tuple[int, str, str], ...]] = (
     (-32000, "SSE stream ended without a response", "lost"),
     (-32000, "SSE stream ended and reconnection attempts were exhausted", "lost"),
+    (-32000, "SSE stream failed: Server-sent event exceeded", "answer_too_large"),
     (-32000, "SSE stream failed: ", "bad_answer"),
     (-32700, "Failed to parse ", "bad_answer"),
     (-32600, "Unexpected content type: ", "bad_answer"),

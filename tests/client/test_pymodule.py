@@ -1,8 +1,11 @@
 """Functions of a module as tools: which ones, with which schemas; results and mistakes."""
 
+import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -253,6 +256,39 @@ def test_nothing_but_answers_is_written_to_stdout(tmp_path: Path) -> None:
         "import os\nprint('a')\nos.write(1, b'b\\n')\ndef f() -> int: return 1\n"
     )
     assert child("mine", cwd=tmp_path) == (0, "", "a\nb\n")
+
+
+@behaviour("python:run", "python:failures")
+def test_the_child_greets_with_the_modules_version_and_outlives_what_its_functions_do(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        '"""Notes of mine."""\n__version__ = "7.1"\n'
+        "def f(text: str) -> str: return text + '\\udcff'\n"
+        "def g() -> None: raise KeyboardInterrupt\n"
+    )
+    about = {"name": "test", "version": "1"}
+    greeting = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": about}
+    command = [sys.executable, "-P", "-m", "carpool.pymodule", "mine"]
+    with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        late = threading.Timer(60, process.kill)
+        late.start()
+
+        def ask(method: str, params: object) -> Any:
+            message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(json.dumps(message).encode() + b"\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())["result"]
+
+        greeted = ask("initialize", greeting)
+        assert (greeted["serverInfo"]["name"], greeted["serverInfo"]["version"]) == ("mine", "7.1")
+        assert greeted["instructions"] == "Notes of mine."
+        ended = ask("tools/call", {"name": "g", "arguments": {}})
+        assert ended["content"][0]["text"] == "Error executing tool g: KeyboardInterrupt"
+        answered = ask("tools/call", {"name": "f", "arguments": {"text": "cut \ud83d"}})
+        assert answered["structuredContent"] == {"result": "cut ??"}
+        late.cancel()
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("words", [[], ["--strict"], ["--other", "m"], ["m", "n"]])

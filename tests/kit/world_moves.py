@@ -95,7 +95,7 @@ class FurnishedWorld(HousedWorld):
             POLICY, sharing=dice.choice(SHARINGS), spares=dice.randint(0, 1), **dice.choice(LIMITS)
         )
         era = dice.choice(WISHES[traits.speaks])
-        self.people[command] = Person(traits, policy, era, stop_first=dice.random() < 0.2)
+        self.people[command] = Person(traits, policy, era, stop_first=dice.random() < 0.2 and not traits.deaf)
         return command
 
     # --- what changes -----------------------------------------------------------------------------------

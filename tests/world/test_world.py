@@ -25,7 +25,7 @@ from tests.kit.world_sides import BOUNDS, LIST_WAIT_S
 from tests.kit.world_traits import Traits
 from tests.kit.world_weather import storm
 
-SEEDS = range(int(os.environ.get("CARPOOL_WORLD_SEEDS", "12")))
+SEEDS = range(int(os.environ.get("CARPOOL_WORLD_SEEDS", "8")))
 
 
 @behaviour(

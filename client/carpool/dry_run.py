@@ -8,6 +8,7 @@ not in it is not fetched.
 `jsonschema` is imported here only, and only when it is needed. Knows nothing of: brokers, terminals.
 """
 
+import gc
 import json
 import signal
 from collections.abc import Callable
@@ -91,15 +92,17 @@ def problems(schema: object, arguments: object, *, check_s: float = CHECK_S) -> 
 
 def _within(limit_s: float, find: Callable[[], list[Any]]) -> list[Any]:
     """What `find` gives. Raises `_TooLong`: the regular expressions of Python stop for a signal, nothing
-    else, and it comes again and again, since one may fall where exceptions are passed over.
+    else, and it comes again and again, since one may fall where exceptions are passed over. The collector
+    rests: a finalizer is such a place, and says on stderr what fell there.
     """
-    over = False
+    over, collects = False, gc.isenabled()
 
     def stop(*_: object) -> None:
         if not over:
             raise _TooLong
 
     before = signal.signal(signal.SIGALRM, stop)
+    gc.disable()
     signal.setitimer(signal.ITIMER_REAL, limit_s, _AGAIN_S)
     try:
         return find()
@@ -107,6 +110,8 @@ def _within(limit_s: float, find: Callable[[], list[Any]]) -> list[Any]:
         over = True
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        if collects:
+            gc.enable()
 
 
 def _place(error: Any) -> list[str]:

@@ -1,5 +1,6 @@
 """Arguments against a schema: what is wrong is told by place and rule, and never by value."""
 
+import gc
 import signal
 from typing import Any
 
@@ -19,6 +20,12 @@ SCHEMA: dict[str, Any] = {
     "required": ["path"],
     "additionalProperties": False,
 }
+
+FORMS: dict[str, Any] = {
+    "$defs": {f"d{at}": {"anyOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(60)} | {"d60": False},
+    "properties": {"a": {"$ref": "#/$defs/d0"}},
+}
+"""What tries 2 to the power of 60 ways."""
 
 
 def said(arguments: object, schema: object = SCHEMA) -> list[tuple[str, str]]:
@@ -76,11 +83,7 @@ def test_of_very_many_problems_the_first_are_told_in_their_order() -> None:
     "schema",
     [
         {"properties": {"a": {"pattern": "^(a+)+$"}}},
-        {
-            "$defs": {f"d{at}": {"anyOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(60)}
-            | {"d60": False},
-            "properties": {"a": {"$ref": "#/$defs/d0"}},
-        },
+        FORMS,
     ],
     ids=["pattern", "forms"],
 )
@@ -89,6 +92,22 @@ def test_a_schema_that_takes_for_ever_is_given_up(schema: object) -> None:
     with pytest.raises(BadSchemaError, match=r"takes more than 0\.2 s"):
         problems(schema, {"a": "a" * 60 + "!"}, check_s=0.2)
     assert signal.getsignal(signal.SIGALRM) == before
+
+
+def test_no_finalizer_of_the_collector_runs_where_the_end_of_a_check_may_fall() -> None:
+    within: list[bool] = []
+
+    def note(phase: str, _: object) -> None:
+        within.append(signal.getitimer(signal.ITIMER_REAL)[0] > 0)
+
+    gc.callbacks.append(note)
+    try:
+        with pytest.raises(BadSchemaError, match="takes more than"):
+            problems(FORMS, {"a": "a"}, check_s=0.2)
+    finally:
+        gc.callbacks.remove(note)
+    assert True not in within
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("pattern", [r"^\p{L}+$", "^(?<word>a)$"])

@@ -64,7 +64,10 @@ def tools(
     if not found and not as_json and not form and tag:
         click.echo(f"no tools: no server that offers any has the tag {display.printable(tag)}")
     elif not found and not as_json and not form:
-        click.echo("no tools: no server is configured, or none has told its tools; see `carpool status`")
+        click.echo(
+            "no tools: no server is configured, none may run here before `carpool trust`, or none has told "
+            "its tools; `carpool status` says which"
+        )
 
 
 def _in_form(found: list[Facts], form: str) -> list[Facts]:

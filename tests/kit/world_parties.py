@@ -84,7 +84,7 @@ class Listening(Struct):
     families: tuple[str, ...] = ()
     held_uris: tuple[str, ...] = ()
     survived: bool = False
-    """It was in force at an earlier broker. Which resources it had there the next one does not know: it may be
+    """It was in force at an earlier broker. What it had there the next one does not know: it may be
     given any that it has named.
     """
     tools: list[str] | None = None

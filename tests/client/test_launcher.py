@@ -195,14 +195,14 @@ def test_a_new_supervisor_waits_for_what_the_old_one_left(house: House) -> None:
 
 
 def launcher_with_short_patience(house: House) -> "subprocess.Popen[bytes]":
-    """A launcher that calls a second of silence too long."""
+    """A launcher that calls three seconds of silence too long: so long a busy machine lets nobody wait."""
     code = (
         "import os, sys\n"
         "from carpool import lock\n"
         "from carpool.launcher import Launcher\n"
         "d = os.environ['CARPOOL_RUNTIME_DIR']\n"
         "held = lock.take(d, '')\n"
-        "sys.exit(Launcher(d, '', dict(os.environ), silent_s=1.0).run())\n"
+        "sys.exit(Launcher(d, '', dict(os.environ), silent_s=3.0).run())\n"
     )
     environ = {**house.environ, paths.DAEMON_MARK: paths.runtime_id(str(house.directory))}
     return subprocess.Popen([sys.executable, "-c", code], env=environ, stderr=subprocess.DEVNULL)

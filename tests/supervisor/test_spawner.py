@@ -254,6 +254,7 @@ async def main():
             while child not in one.exits:
                 await trio.sleep(0.1)
         print("after 15 s:", "dead" if child in one.exits else "alive", flush=True)
+        await trio.sleep_forever()  # ended, it would be a zombie of ours while other tests look for theirs
 trio.run(main)
 """
 

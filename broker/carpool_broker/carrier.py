@@ -38,6 +38,7 @@ from carpool_protocol.streams import (
     Over,
     Refused,
     Served,
+    Stateful,
     frame_line,
     read_word,
     split_frame,
@@ -169,6 +170,13 @@ class Stream:
         if self.held is None:
             self._write(word_line(self.number, moved))
 
+    def stateful_at(self, servers: Sequence[str]) -> None:
+        """Its session may have state there. (To a door that takes it over it is said no more: that does not
+        bring it back to a later broker.)
+        """
+        if self.held is None:
+            self._write(word_line(self.number, Stateful([*servers])))
+
     def taken_over(self, number: int, write: "WriteFrame") -> list[bytes]:
         """Another door has it now. What was said meanwhile."""
         held, self.held = self.held, None
@@ -285,7 +293,10 @@ class Carrier:
         self._streams[number] = self._all[stream.id] = stream
         self._host.welcome(stream.id, attach, {}, word)
         if resume is not None:
-            stream.returning = Returning(session, epoch, resume.asks, kept=resume.kept, unsettled=resume.open)
+            stream.returning = Returning(
+                session, epoch, resume.asks,
+                kept=resume.kept, unsettled=resume.open, stateful=resume.stateful,
+            )  # fmt: skip
             self._look(stream, stream.returning)
 
     def _take_back(self, stream: Stream, returning: Returning, message: bytes, exchange: int) -> None:

@@ -164,6 +164,8 @@ class Door:
         if agent is not None and agent.passage is not None:
             agent.passage.stateful_at(servers)
             self._dirty[agent.id] = agent
+        elif (stream := self._streams.get(session)) is not None:
+            stream.stateful_at(servers)
 
     def write(
         self,

@@ -23,6 +23,7 @@ the same broker a later door has only what the client shows: `Mcp-Session-Id`.
                      {"closed": Closed}      the broker has ended the stream
                      {"served": EPOCH}       which life of the supervisor serves the stream from now on
                      {"moved": Moved}        in which workspace the session is now: for `Open.resume`
+                     {"stateful": [SERVER]}  where the session may have state: the same
 
 What belongs to an exchange comes before its answer; several answers come where one POST had several requests.
 A message is passed on as bytes that nobody here reads: one client's garbage is no garbage frame. It has no
@@ -128,7 +129,13 @@ class Served(Struct, frozen=True):
     epoch: str
 
 
-Word = Open | Opened | Refused | Gone | Close | Over | Closed | Served | Moved
+class Stateful(Struct, frozen=True):
+    """The session may have state at these servers, and nobody else may be left who knows."""
+
+    servers: list[str]
+
+
+Word = Open | Opened | Refused | Gone | Close | Over | Closed | Served | Moved | Stateful
 
 
 class _Words(Struct, frozen=True, omit_defaults=True):
@@ -143,6 +150,7 @@ class _Words(Struct, frozen=True, omit_defaults=True):
     closed: Closed | None = None
     served: str | None = None
     moved: Moved | None = None
+    stateful: list[str] | None = None
 
 
 _read = msgspec.json.Decoder(_Words).decode
@@ -211,6 +219,7 @@ def read_word(raw: bytes) -> Word | None:
     said += [] if words.gone is None else [Gone(words.gone)]
     said += [] if words.over is None else [Over(words.over)]
     said += [] if words.served is None else [Served(words.served)]
+    said += [] if words.stateful is None else [Stateful(words.stateful)]
     return said[0] if len(said) == 1 else None
 
 
@@ -234,3 +243,5 @@ def _words(word: Word) -> _Words:
             return _Words(served=word.epoch)
         case Moved():
             return _Words(moved=word)
+        case Stateful():
+            return _Words(stateful=word.servers)

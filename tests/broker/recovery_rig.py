@@ -114,9 +114,15 @@ class Rig(Clocked):
         source: SourceId = DAEMON,
         greets: bool = True,
         keeps: bool = False,
+        fleeting: bool = False,
     ) -> None:
         """A session attaches, and what its carrier replays is read."""
-        self.feed(ev.AgentCame(session=session, source=source, agent="", pid=1, carrier="shim", keeps=keeps))
+        self.feed(
+            ev.AgentCame(
+                session=session, source=source, agent="", pid=1, carrier="shim",
+                keeps=keeps, fleeting=fleeting,
+            )
+        )  # fmt: skip
         if greets:
             self.feed(ev.AgentGreeted(session, RawJson(b'"i"'), "2025-11-25", "x", ALL))
 

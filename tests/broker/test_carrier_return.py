@@ -29,6 +29,7 @@ from carpool_protocol.streams import (
     Opened,
     Refused,
     Served,
+    Stateful,
     Word,
     frame_line,
     read_word,
@@ -167,6 +168,20 @@ def test_a_stream_of_a_broker_that_died_goes_on_as_the_same_session() -> None:
     assert after.said() == [(4, b'{"a":1}', 12)]
     taken(door, frame_line(4, b"{}", 13))
     assert after.shell.took == [b"{}"], "and what comes now is new"
+
+
+@behaviour("lease:everything-died")
+def test_a_door_remembers_where_a_stream_may_have_state_and_a_later_broker_hears_of_it() -> None:
+    before = Broker()
+    was = opened(before, before.door())
+    before.streams[SessionId(was.name)].stateful_at(("counter",))
+    ((number, word, _),) = before.said()
+    assert (number, word) == (1, Stateful(["counter"]))
+    after = Broker(life=1)
+    resume = ResumeSession(session=was.name, secret=was.secret, supervisor="e0", stateful=["counter"])
+    taken(after.door(), word_line(4, Open(resume=resume)))
+    ((event, _),) = after.shell.resumes
+    assert event.stateful == ("counter",)
 
 
 @behaviour("reattach:http")

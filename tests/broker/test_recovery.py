@@ -554,13 +554,13 @@ def test_a_carrier_hears_of_a_server_in_mode_session_when_the_first_call_goes_th
 def test_a_carrier_hears_of_a_server_that_turns_out_to_keep_state_after_it_was_called() -> None:
     rig = Rig()
     rig.link()
-    rig.come(keeps=True)
+    rig.come()
     rig.come(TWO, keeps=True)
-    rig.come(THREE)
+    rig.come(THREE, fleeting=True)
     rig.feed(called())
     rig.feed(called(session=THREE))
     told = only(rig.feed(PoolChanged(A, "serving", "", None, "session")), TellStateful)
-    assert told == [TellStateful(ONE, (ServerName("a"),))], "not who has not called, or cannot keep it"
+    assert told == [TellStateful(ONE, (ServerName("a"),))], "not who has not called, or does not come back"
 
 
 # --- what is told ---------------------------------------------------------------------------------------

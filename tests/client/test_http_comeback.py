@@ -8,7 +8,7 @@ from carpool.http.gate import Gate
 from carpool.http.kept import Room
 from carpool.http.lobby import MAX_WAITING, MAX_WAITING_BYTES, PATIENCE_S, RETURN_S, Lobby
 from carpool_protocol.attach import Moved, ResumeSession
-from carpool_protocol.streams import Close, Open, Opened, Refused, Served
+from carpool_protocol.streams import Close, Open, Opened, Refused, Served, Stateful
 from tests.behaviours import behaviour
 from tests.client.http_desk import Desk, Json, modern, modern_headers, notification, request
 
@@ -375,3 +375,12 @@ def test_where_a_session_has_moved_is_said_to_the_next_broker(desk: Desk) -> Non
     desk.say(s, Moved("shop"))
     died(desk)
     assert reborn(desk)[0]["resume"].moved == Moved("shop")
+
+
+@behaviour("lease:everything-died")
+def test_where_a_session_may_have_state_is_said_to_the_next_broker(desk: Desk) -> None:
+    _, s = begun(desk)
+    desk.say(s, Stateful(["browser"]))
+    desk.say(s, Stateful(["browser", "counter"]))
+    died(desk)
+    assert reborn(desk)[0]["resume"].stateful == ["browser", "counter"]

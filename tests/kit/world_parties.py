@@ -83,10 +83,6 @@ class Listening(Struct):
     granted: bool = False
     families: tuple[str, ...] = ()
     held_uris: tuple[str, ...] = ()
-    survived: bool = False
-    """It was in force at an earlier broker. What it had there the next one does not know: it may be
-    given any that it has named.
-    """
     tools: list[str] | None = None
     """The list as it was read while this listen was open; None: there is none, or it was said to be old."""
 
@@ -284,7 +280,7 @@ class Party:
                 listen.tools = None if effect.family == "tools" else listen.tools
             case bf.SayUpdated():
                 listen = self._on(effect.listen)
-                if effect.uri not in (listen.uris if listen.survived else listen.held_uris):
+                if effect.uri not in listen.held_uris:
                     raise Violation(f"{listen.person} hears of {effect.uri}, which was not granted")
                 self._count("updated")
             case bf.EndListen():

@@ -115,8 +115,6 @@ class PartyCarrier(Kept[Party]):
         tokens = {id_: each.token for id_, each in open_.items()}
         self._good = {id_ for id_, each in tokens.items() if each and open_[id_].request.at < each.until}
         held = [each for each in said if each.id not in open_]
-        for listen in listens.values():
-            listen.survived = True
         calls = tuple(each for each in said if isinstance(each, bv.AgentCalled))
         rest = [each for each in said if each.id in open_ and not isinstance(each, bv.AgentCalled)]
         self._silent = {each.id for each in held}

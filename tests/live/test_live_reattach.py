@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+from functools import partial
 from typing import Final
 
 import trio
@@ -14,7 +15,9 @@ from carpool_protocol.attach_version import ATTACH_VERSION
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Agent, Json, fault_of, settled
 from tests.kit.live import SERVERS, Daemon, Make, kit, observer
+from tests.kit.ports import free_port
 from tests.kit.waits import until
+from tests.live.test_live_http import ask, door, request, session
 
 ASKABLE: Final[Json] = {"sampling": {}}
 KEEPS: Final = Attach(version=ATTACH_VERSION, carrier="shim", keeps=True)
@@ -305,7 +308,9 @@ async def test_the_lease_of_a_plain_connection_is_free_when_the_next_broker_is_t
 async def test_state_that_went_with_all_of_carpool_is_told_to_who_had_some_and_to_nobody_else(
     daemon: Make,
 ) -> None:
-    one = daemon({"counter": kit("counter", sharing="session"), "good": observer()})
+    servers = {"counter": kit("counter", sharing="session"), "good": observer()}
+    one = daemon(servers, http={"port": free_port()})
+    count = request(2, "tools/call", name="counter__increment", arguments={})
     with trio.fail_after(LIMIT_S):
         async with one.shim() as agent, one.shim() as other:
             assert [int(await agent.text("counter__increment")) for _ in range(2)] == [1, 2]
@@ -316,6 +321,10 @@ async def test_state_that_went_with_all_of_carpool_is_told_to_who_had_some_and_t
             assert (fault["code"], fault["delivered"], fault["server"]) == ("state_lost", "no", "counter")
             assert int(await agent.text("counter__increment")) == 1
             assert int(await other.text("counter__increment")) == 1
+            url, _ = await trio.to_thread.run_sync(door, one)
+            over_http = await trio.to_thread.run_sync(session, url)
+            counts = partial(ask, url, "POST", "", count, Mcp_Session_Id=over_http)
+            assert (await trio.to_thread.run_sync(counts)).json["result"]["content"][0]["text"] == "1"
             facts = await one.status()
             for pid in (facts["supervisors"][0]["pid"], facts["broker"]["pid"]):
                 os.kill(pid, signal.SIGKILL)
@@ -323,6 +332,9 @@ async def test_state_that_went_with_all_of_carpool_is_told_to_who_had_some_and_t
             for who in (agent, other):
                 assert fault_of(await who.call("counter__increment"))["code"] == "state_lost"
                 assert int(await who.text("counter__increment")) == 1
+            await one.until(lambda facts: len(facts["sessions"]) == 3, "the door has come back as well")
+            assert fault_of((await trio.to_thread.run_sync(counts)).json["result"])["code"] == "state_lost"
+            assert (await trio.to_thread.run_sync(counts)).json["result"]["content"][0]["text"] == "1"
 
 
 @behaviour("reattach:meant")

@@ -16,6 +16,7 @@ from carpool_protocol.streams import (
     Opened,
     Over,
     Refused,
+    Stateful,
     Word,
     frame_line,
     on_one_line,
@@ -38,6 +39,7 @@ WORDS: list[Word] = [
     Closed("it is over"),
     Open(workspace="shop"),
     Moved("shop", by_roots=True),
+    Stateful(["browser", "counter"]),
 ]
 
 

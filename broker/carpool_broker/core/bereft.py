@@ -81,7 +81,7 @@ def _stateful(session: Session, server: ServerName, state: PoolChanged | None) -
     if state is None or state.mode != "session" or server in session.stateful:
         return []
     session.stateful.add(server)
-    return [TellStateful(session.id, tuple(sorted(session.stateful)))] if session.keeps else []
+    return [] if session.fleeting else [TellStateful(session.id, tuple(sorted(session.stateful)))]
 
 
 def became_stateful(sessions: Iterable[Session], state: PoolChanged) -> list[TellStateful]:

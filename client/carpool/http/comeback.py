@@ -38,6 +38,7 @@ def comeback(stream: Stream, word: Open) -> list[bytes]:
             open=len(left),
             asks=asks,
             moved=stream.moved,
+            stateful=stream.stateful,
         )
         word = replace(word, resume=resume)
     return [word_line(s, word), *kept, *left]

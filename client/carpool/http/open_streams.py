@@ -83,6 +83,8 @@ class Stream:
         """What resumes it at a later broker."""
         self.moved: Moved | None = None
         """In which workspace it is, if that is not the one that its URL names."""
+        self.stateful: list[str] = []
+        """Servers where it may have state."""
         self.epoch = ""
         """Of the supervisor that serves it."""
         self.loose: dict[bytes, bytes] = {}

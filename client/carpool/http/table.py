@@ -45,6 +45,7 @@ from carpool_protocol.streams import (
     Over,
     Refused,
     Served,
+    Stateful,
     Word,
     read_word,
     split_frame,
@@ -113,6 +114,8 @@ class Table(Listening):
             stream.epoch = word.epoch
         elif isinstance(word, Moved):
             stream.moved = word
+        elif isinstance(word, Stateful):
+            stream.stateful = word.servers
         elif isinstance(word, Refused) and stream.seeks:
             self.close(stream, 404, SESSION_NOT_FOUND, UNKNOWN_SESSION, now, tell=False)
         elif isinstance(word, Refused):

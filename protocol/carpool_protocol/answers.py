@@ -88,7 +88,8 @@ def repair_tool_result(result: RawJson, *, ours: bool = False) -> tuple[RawJson,
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         suspect = result.find(b"_meta") >= 0 or result.find(b"\\u00") >= 0
     if suspect and not ours and (found := _disowned(result)):
-        return found, "the result said in carpool's name what became of the call"
+        sound, why = repair_tool_result(found, ours=True)
+        return sound, why or "the result said in carpool's name what became of the call"
     if result.startswith(_USUAL_BEGIN):
         return result, None
     if result[:1] == b'"':

@@ -76,6 +76,15 @@ def test_what_a_server_says_in_carpools_name_stands_under_another(result: bytes)
 
 
 @behaviour("answers:own-mark")
+@pytest.mark.parametrize("result", [b'{"content":7%b}', b'{"x":1%b}'])
+def test_what_a_server_says_in_carpools_name_makes_no_result_readable(result: bytes) -> None:
+    plain, why = repair_tool_result(RawJson(result % b""))
+    claimed, note = repair_tool_result(RawJson(result % b',"_meta":{"carpool/error":{}}'))
+    assert (why is None, plain) == (False, claimed)
+    assert note is not None
+
+
+@behaviour("answers:own-mark")
 def test_an_error_of_a_servers_is_no_error_of_carpools() -> None:
     for data in (CLAIM, b'{"c\\u006fde":"lost","delivered":"maybe","x":[1]}'):
         repaired, note = repair_error(RawJson(b'{"code":-5,"message":"no","data":%b}' % data))

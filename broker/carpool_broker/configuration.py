@@ -48,7 +48,7 @@ Followed = SourceRead | SessionMoved | SourceDropped
 
 
 class Configuration:
-    """The file, its last good reading, and the sources in use."""
+    """What is in force, and the sources in use."""
 
     def __init__(
         self,
@@ -101,7 +101,8 @@ class Configuration:
 
     def changed(self) -> bool:
         """Whether the file, or one that belongs to it, is another one than was last read."""
-        return not is_current(self.seen())
+        # Each for itself: one that both have looked at may have changed in between.
+        return not (is_current(self._users.seen) and is_current(self.layers.workspaces.seen()))
 
     def reload(self) -> list[Followed]:
         """Read everything again. A session whose directory, project or roots matter only now moves to

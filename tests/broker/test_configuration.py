@@ -226,6 +226,15 @@ def test_a_server_that_a_profile_keeps_back_is_refused_as_one_that_there_is_not(
     assert refused("a", returning) is None, "the profile may have changed under a session that is there"
 
 
+def test_a_file_that_is_a_projects_as_well_is_read_again_whoever_has_looked_at_it(tmp_path: Path) -> None:
+    file = tmp_path / ".mcp.json"
+    file.write_text('{"mcpServers": {}}', encoding="utf-8")
+    configuration = Configuration(ConfigFile(str(file), asked_for=True), {"HOME": "/h"})
+    file.write_text('{"mcpServers": {"a": {"command": "x"}}}', encoding="utf-8")
+    configuration.enter(ONE, Attach(version=ATTACH_VERSION, carrier="shim", cwd=str(tmp_path)), {})
+    assert configuration.changed()
+
+
 @behaviour("config:included")
 def test_a_file_that_is_included_comes_changes_and_goes(tmp_path: Path) -> None:
     house = House(tmp_path)

@@ -253,11 +253,12 @@ def sweep(directory: str) -> str:
     found: list[tuple[int, int, str]] = []
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
-            stat = entry.stat(follow_symlinks=False)
-            if _NAME.fullmatch(entry.name):
-                found.append((stat.st_mtime_ns, stat.st_size, entry.path))
-            elif (part := _PART.fullmatch(entry.name)) and not _lives(int(part[1])):
-                os.unlink(entry.path)
+            with contextlib.suppress(OSError):  # one that went meanwhile ends no search
+                if _NAME.fullmatch(entry.name):
+                    stat = entry.stat(follow_symlinks=False)
+                    found.append((stat.st_mtime_ns, stat.st_size, entry.path))
+                elif (part := _PART.fullmatch(entry.name)) and not _lives(int(part[1])):
+                    os.unlink(entry.path)
     found.sort(reverse=True)
     total = 0
     for number, (_, size, path) in enumerate(found):

@@ -170,6 +170,16 @@ def test_the_oldest_files_go_first_and_what_is_not_ours_stays(tmp_path: Path) ->
     assert (tmp_path / "note.txt").exists()
 
 
+def test_what_cannot_be_removed_ends_no_search(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    for number in range(MAX_FILES + 3):
+        (tmp_path / f"{number:016x}.catalog").write_bytes(b"x")
+        (tmp_path / f"{number:016x}.catalog.part-{ended.pid}").mkdir()
+    sweep(str(tmp_path))
+    assert len(list(tmp_path.glob("*.catalog"))) == MAX_FILES
+
+
 def test_what_a_dead_broker_has_not_finished_goes(tmp_path: Path) -> None:
     with subprocess.Popen(["true"]) as ended:
         pass

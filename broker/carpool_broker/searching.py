@@ -1,6 +1,6 @@
 """Searches in lists that are long to index: in pieces, so that no other agent waits for one of them.
 
-Owns which searches wait for an index; those that need a short one, or have one, pass them. One whose list has
+Owns which searches wait for an index, in turn; those that need a short one pass them. One whose list has
 changed meanwhile is answered from the list as it is then, in one go.
 
 Invariant: each search is answered once, also when the process ends.

@@ -1,7 +1,7 @@
 """The workspaces of the sessions that are here, and what their projects' own files say.
 
 Owns the readings of project files, from the first session in a workspace to the last, what is trusted of
-them, and whether anything of that has changed on disk. A file that breaks leaves its last good reading in
+them, and what on disk all that comes from. A file that breaks leaves its last good reading in
 force; one that changes waits for trust again.
 
 Knows nothing of: sessions, sources, the user's own file.

@@ -7,7 +7,6 @@ environment appears in any text.
 Knows nothing of: terminals, the daemon.
 """
 
-import glob
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +18,7 @@ from carpool.check_modules import module_warnings, wrong_names
 from carpool.check_profiles import strangers
 from carpool_protocol.config.environment import scrub
 from carpool_protocol.config.expand import PLACES, Missing, expand
+from carpool_protocol.config.included import find_included
 from carpool_protocol.config.load import ConfigFile, find_config_file, home_of, load_layer
 from carpool_protocol.config.merge import cap_problem, merge, shadowed
 from carpool_protocol.config.model import Config, ServerConfig
@@ -111,7 +111,7 @@ def _idle_patterns(config: Config) -> list[str]:
             config.file, config.lines["include",], f"include[{at}]", f"no file fits {pattern!a} in {base}"
         ).render()
         for at, pattern in enumerate(config.include)
-        if not glob.glob(os.path.join(glob.escape(base), pattern))
+        if not isinstance(found := find_included(base, [pattern]), str) and not found.files
     ]
 
 

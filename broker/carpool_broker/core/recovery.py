@@ -222,7 +222,9 @@ class Recovery:
             self.look()
 
     def retried(self, session: Session, event: AgentCalled, now: float) -> bool:
-        """A retry whose call is not parked here. False: it is none of another broker's either."""
+        """A retry whose call is not parked here. False: it is none of another broker's either, or its
+        token is used.
+        """
         if session.id not in self._back:
             return False
         token = self._parked.tokens.read(event)

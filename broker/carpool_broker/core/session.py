@@ -179,9 +179,9 @@ class Session:
         """List requests (the first page of a family) that wait for catalogs, and `server/discover`."""
         self.listens: dict[RawJson, Listen] = {}
         self.listed: set[Notice] = set()
+        """It holds these lists and was not told since that they are old."""
         self.unseen: set[RawJson] = set()
         """Lists that wait and that its agent has read at an earlier broker: it does not see these answers."""
-        """It holds these lists and was not told since that they are old."""
         self.calls = 0
         self.used: set[ServerName] = set()
         """Servers it has called: what it would otherwise run by itself."""

@@ -96,7 +96,7 @@ def settings_of(file: ConfigFile, listen: str, last_good: LastGood | None = None
     """
     loaded = load_config(file)
     if loaded.config is None and last_good is not None and (kept := last_good.find(file.path)) is not None:
-        say(f"the configuration is broken, the last good one stays: {loaded.problems[0]}")
+        say(f"the configuration is broken, the last good one stays: {loaded.problems[0].render()}")
         loaded = load_layer(file, "", earlier=kept).loaded
     if loaded.config is None:
         raise UnservableError(

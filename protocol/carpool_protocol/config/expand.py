@@ -2,7 +2,7 @@
 
 Owns the grammar of templates and their expansion, and what `~` means in a path:
 
-    ${VAR}            the variable; where it is not set, the server is misconfigured
+    ${VAR}            the variable; where it is not set, the server cannot be run
     ${VAR:-default}   the same, or `default` (which holds no `}` and no `${`) where it is not set or empty
     ${workspace}      the session's workspace directory
     ${cwd}            the directory the agent runs in

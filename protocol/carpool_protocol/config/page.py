@@ -88,7 +88,7 @@ _TEMPLATES = """\
 
 | written | becomes |
 |---|---|
-| `${VAR}` | the variable; where it is not set, this one server is `misconfigured` and the others run |
+| `${VAR}` | the variable; where it is not set, this one server is `unset` and the others run |
 | `${VAR:-default}` | `default` where the variable is not set or empty |
 | `${workspace}` | the workspace directory of the agent's session |
 | `${cwd}` | the directory the agent runs in; the root of its workspace where that is elsewhere |

@@ -16,11 +16,11 @@ LIMIT_S = 8.0
 
 
 class Browser:
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, times: int) -> None:
         self.port = port
         self.found: list[AuthorizationCodeResult] = []
         self.refused = ""
-        self.done = trio.Event()
+        self.done = [trio.Event() for _ in range(times)]
 
     async def connect(self) -> trio.SocketStream:
         return await trio.open_tcp_stream("127.0.0.1", self.port)
@@ -36,18 +36,21 @@ class Browser:
 
 
 @asynccontextmanager
-async def waiting() -> AsyncIterator[Browser]:
+async def waiting(times: int = 1) -> AsyncIterator[Browser]:
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    browser = Browser(listener.socket.getsockname()[1])
+    browser = Browser(listener.socket.getsockname()[1], times)
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
 
             async def wait() -> None:
-                try:
-                    browser.found.append(await Callback(listener).result())
-                except OAuthFlowError as error:
-                    browser.refused = str(error)
-                browser.done.set()
+                callback = Callback(listener)
+                async with listener:
+                    for done in browser.done:
+                        try:
+                            browser.found.append(await callback.result())
+                        except OAuthFlowError as error:
+                            browser.refused = str(error)
+                        done.set()
 
             nursery.start_soon(wait)
             yield browser
@@ -62,8 +65,9 @@ async def test_only_the_callback_counts_and_silent_or_broken_connections_hold_it
         await broken.send_all(b"GET")
         await broken.aclose()  # a reset
         assert b"404" in await browser.get("/favicon.ico")
+        assert await browser.get("//[x") == b"", "no URL at all"
         assert b"You are logged in" in await browser.get("/callback?code=c&state=s")
-        await browser.done.wait()
+        await browser.done[0].wait()
         await silent.aclose()
     assert browser.found == [AuthorizationCodeResult(code="c", state="s", iss=None)]
 
@@ -75,5 +79,13 @@ async def test_only_the_callback_counts_and_silent_or_broken_connections_hold_it
 async def test_a_refusal_is_told_as_far_as_it_is_a_word(query: str, says: str) -> None:
     async with waiting() as browser:
         assert b"There is no login" in await browser.get(f"/callback?{query}")
-        await browser.done.wait()
+        await browser.done[0].wait()
     assert browser.refused.startswith(f"the authorization server said {says}")
+
+
+async def test_a_server_that_wants_more_rights_is_given_the_answer_of_the_second_time() -> None:
+    async with waiting(times=2) as browser:
+        for number, done in enumerate(browser.done):
+            assert b"You are logged in" in await browser.get(f"/callback?code=c{number}&state=s{number}")
+            await done.wait()
+    assert [(each.code, each.state) for each in browser.found] == [("c0", "s0"), ("c1", "s1")]

@@ -381,3 +381,31 @@ async def test_the_stream_of_http_and_sse_that_is_refused_says_why() -> None:
         await one.get()
         trouble = await one.client.over()
         assert "wants a login: run `carpool login far`" in trouble.text
+
+
+class Held(httpx2.AsyncByteStream):
+    """A body without an end; counts in `closed` when it is let go."""
+
+    def __init__(self, closed: list[str], name: str) -> None:
+        self.closed = closed
+        self.name = name
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            await trio.sleep(60)
+            yield b""
+
+    async def aclose(self) -> None:
+        self.closed.append(self.name)
+
+
+async def test_what_nobody_reads_holds_no_connection() -> None:
+    closed: list[str] = []
+    refusal = httpx2.Response(500, headers=EVENTS, stream=Held(closed, "a refused stream to listen on"))
+    told = httpx2.Response(200, headers=EVENTS, stream=Held(closed, "a notification that was answered"))
+    async with net(giving(refusal, told)) as one:
+        await one.get()
+        assert closed == ["a refused stream to listen on"]
+        await one.post("notifications/roots/list_changed", id_=None)
+        await trio.testing.wait_all_tasks_blocked()
+        assert closed[1:] == ["a notification that was answered"]

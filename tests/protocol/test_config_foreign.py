@@ -498,6 +498,7 @@ def test_the_repr_of_a_reading_shows_nothing_of_what_is_written() -> None:
         {"command": "carpool", "args": ["run", "--", "npx", "a"]},
         {"type": "local", "command": ["carpool", "connect"]},
         {"command": "/usr/bin/python3", "args": ["-m", "carpool", "connect"]},
+        {"command": "/usr/bin/python3", "args": ["-P", "-m", "carpool", "connect"]},
     ],
 )
 def test_carpool_itself_is_no_server_of_another_program_s_file(entry: dict[str, Any]) -> None:

@@ -32,8 +32,9 @@ class Callback:
 
     async def result(self) -> AuthorizationCodeResult:
         """Raises `OAuthFlowError` where the user, or the server, has said no."""
+        self._came = trio.Event()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.serve_listeners, self._meet, [self._listener])
+            nursery.start_soon(self._accept, nursery)
             await self._came.wait()
             nursery.cancel_scope.cancel()
         code, query = self._query.get("code"), self._query
@@ -41,16 +42,25 @@ class Callback:
             raise OAuthFlowError(_denied(query.get("error")))
         return AuthorizationCodeResult(code=code, state=query.get("state"), iss=query.get("iss"))
 
+    async def _accept(self, beside: trio.Nursery) -> None:
+        """Leaves the listener open: a server that wants more rights has the SDK ask once more."""
+        while True:
+            beside.start_soon(self._meet, await self._listener.accept())
+
     async def _meet(self, stream: trio.SocketStream) -> None:
         with suppress(trio.BrokenResourceError), trio.move_on_after(_HEAD_S):
-            query = await _query_of(stream)
-            if query is None or self._came.is_set():
-                return
-            try:
-                await stream.send_all(_page("code" in query))
-            finally:
-                self._query = query
-                self._came.set()
+            async with stream:
+                await self._answer(stream)
+
+    async def _answer(self, stream: trio.SocketStream) -> None:
+        query = await _query_of(stream)
+        if query is None or self._came.is_set():
+            return
+        try:
+            await stream.send_all(_page("code" in query))
+        finally:
+            self._query = query
+            self._came.set()
 
 
 def _page(logged_in: bool) -> bytes:
@@ -78,7 +88,10 @@ async def _query_of(stream: trio.SocketStream) -> dict[str, str] | None:
     words = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
     if len(words) != 3 or words[0] != "GET":
         return None
-    parts = urlsplit(words[1])
+    try:
+        parts = urlsplit(words[1])
+    except ValueError:  # no URL
+        return None
     if parts.path != PATH:
         await stream.send_all(b"HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
         return None

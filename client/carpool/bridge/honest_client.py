@@ -122,7 +122,7 @@ class HonestClient(httpx2.AsyncClient):
             request.extensions = {**request.extensions, "timeout": httpx2.Timeout(ACCEPT_S).as_dict()}
         # A server may want to know that it is initialized before it hears anything else.
         if (asked is None or self._say is not None) and head[1] != "notifications/initialized":
-            self._beside.start_soon(self._posted, request, asked)
+            self._beside.start_soon(self._told, request, asked)
             if head[1] == "notifications/cancelled":
                 self._beside.start_soon(self._outstanding.cancelled, words.cancelled_in(request.content))
             return httpx2.Response(202, request=request)
@@ -131,6 +131,10 @@ class HonestClient(httpx2.AsyncClient):
         return await self._outstanding.through(asked[0], lambda: self._posted(request, asked))
 
     # --- one request --------------------------------------------------------------------------------------
+
+    async def _told(self, request: httpx2.Request, asked: tuple[RawJson, str] | None) -> None:
+        """Sent while nobody waits: what comes is let go, a stream as well."""
+        await (await self._posted(request, asked)).aclose()
 
     async def _posted(self, request: httpx2.Request, asked: tuple[RawJson, str] | None) -> httpx2.Response:
         listens = asked is not None and asked[1] == words.LISTEN
@@ -177,7 +181,7 @@ class HonestClient(httpx2.AsyncClient):
         if trouble is not None:
             self._end(trouble)
         if listens:
-            return self._listening.judged(response, request)
+            return await self._listening.judged(response, request)
         if response is None:
             return httpx2.Response(502, request=request)
         keep_alive(response)

@@ -49,7 +49,7 @@ class Listening:
         if self._misses:
             await trio.sleep(min(_FIRST_PAUSE_S * 2.0 ** min(self._misses - 1, 10), _LONGEST_PAUSE_S))
 
-    def judged(self, response: httpx2.Response | None, request: httpx2.Request) -> httpx2.Response:
+    async def judged(self, response: httpx2.Response | None, request: httpx2.Request) -> httpx2.Response:
         """What the SDK is given for what came (None: a failure): a stream, an end of one, or that there is
         none to be had.
         """
@@ -58,6 +58,8 @@ class Listening:
             return response
         if response is not None and response.status_code in _NOT_OFFERED:
             return response
+        if response is not None:
+            await response.aclose()
         self.missed()
         return httpx2.Response(200, headers={"content-type": "text/event-stream"}, request=request)
 

@@ -4,7 +4,8 @@ Owns the way from a status and its headers to a `Trouble`, which responses end a
 are followed, and why no connection could be made, in a few words. Sources: MCP 2025-11-25,
 basic/transports "Session Management" (404: the session has ended); RFC 9110; RFC 6750, 3.1.
 
-Pure. Knows nothing of: how requests are sent and repeated (`honest_client`), what they are about.
+Reads the clock (`Retry-After` may be a date) and which proxies the environment names, and nothing else.
+Knows nothing of: how requests are sent and repeated (`honest_client`), what they are about.
 """
 
 import email.utils

@@ -231,5 +231,7 @@ def is_own_entry(entry: JsonValue) -> bool:
         case _:
             return False
     said = [each for each in words if isinstance(each, str)]
+    if said[1:2] == ["-P"]:  # as carpool itself says it
+        del said[1]
     at = 3 if said[1:3] == ["-m", "carpool"] else 1 if said and said[0].rpartition("/")[2] == "carpool" else 0
     return at > 0 and said[at : at + 1] in (["connect"], ["run"])

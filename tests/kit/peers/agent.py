@@ -29,7 +29,7 @@ except ImportError:
 
     NEW = False
 
-PATIENCE_S = 5.0
+PATIENCE_S = 20.0
 plan = json.loads(open(sys.argv[1]).read())
 step = {}
 

@@ -198,8 +198,8 @@ class HousedWorld(World):
         broker, session, tenant = self.broker, agent.session, self.tenants[id(agent)]
         if session not in self.agents or broker.moving.obstacle(session, workspace):
             return
-        number = len(self.moves) + self.moved + 1
         self.moved += 1
+        number = self.moved
         self.moves[number] = session
 
         def then(_there: bool) -> None:

@@ -23,6 +23,8 @@ from tests.kit.line_agent import fault_of
 URL = "http://far.example/mcp"
 JSON = {"content-type": "application/json"}
 EVENTS = {"content-type": "text/event-stream"}
+LIMIT_S = 200.0
+"""More than any pause here, where the clock jumps."""
 Answer = Callable[[httpx2.Request], Coroutine[None, None, httpx2.Response]]
 
 
@@ -46,6 +48,13 @@ class Net:
 
 @asynccontextmanager
 async def net(says: Answer, transport: str = "http") -> AsyncIterator[Net]:
+    with trio.fail_after(LIMIT_S):
+        async with _net(says, transport) as one:
+            yield one
+
+
+@asynccontextmanager
+async def _net(says: Answer, transport: str) -> AsyncIterator[Net]:
     remote = Remote(server="far", url=URL, transport=transport, headers={"x-key": "secret"})  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         ours: list[RawJson] = []

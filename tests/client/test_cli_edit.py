@@ -69,7 +69,7 @@ def test_one_verb_at_a_time_edits_a_file(tmp_path: Path) -> None:
     assert file.read_text() == "{}\n"
 
 
-@behaviour("config:edited", "python:run")
+@behaviour("config:edited")
 def test_of_two_who_add_one_name_at_once_the_second_hears_of_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +88,7 @@ def test_of_two_who_add_one_name_at_once_the_second_hears_of_the_first(
     assert file.read_text() == first
 
 
+@behaviour("config:edited", "python:run")
 def test_a_python_module_is_added_with_the_directory_it_is_looked_for_in(house: House) -> None:
     assert house.run("add", "a", "--python", "pack.mine").returncode == 0
     assert house.run("add", "b", "--python", "mine", "--cwd", "~/code").returncode == 0

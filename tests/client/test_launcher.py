@@ -129,6 +129,7 @@ def test_what_is_held_until_carpool_stops_outlives_its_death_and_goes_with_down(
     house.run("restart", "--all")
     assert all(path.exists() for path in held)
     os.kill(house.launcher, signal.SIGKILL)
+    until(lambda: not house.left(), "all of it has ended")
     house.run("up", "--detach")
     assert all(path.exists() for path in held)
     house.run("down")

@@ -94,7 +94,6 @@ class Names:
 
     def __init__(self) -> None:
         self._keys: dict[PoolKey, PoolKey] = {}
-        self.real: dict[PoolKey, PoolKey] = {}
         self._sources: dict[SourceId, SourceId] = {DAEMON: DAEMON}
 
     def source(self, real: SourceId) -> SourceId:
@@ -112,7 +111,6 @@ class Names:
     def _named(self, real: PoolKey, name: str) -> PoolKey:
         if real not in self._keys:
             self._keys[real] = PoolKey(name)
-            self.real[PoolKey(name)] = real
         return self._keys[real]
 
     def known(self, real: PoolKey) -> PoolKey | None:
@@ -198,8 +196,8 @@ class HousedWorld(World):
         broker, session, tenant = self.broker, agent.session, self.tenants[id(agent)]
         if session not in self.agents or broker.moving.obstacle(session, workspace):
             return
-        number = len(self.moves) + self.moved + 1
         self.moved += 1
+        number = self.moved
         self.moves[number] = session
 
         def then(_there: bool) -> None:

@@ -37,7 +37,6 @@ class ListBook:
 
     def __init__(self) -> None:
         self._given: dict[SessionId, Rows] = {}
-        self.told = 0
 
     def look(self, core: BrokerCore, event: Struct, effects: Sequence[Any]) -> None:
         """It has decided this."""
@@ -50,7 +49,6 @@ class ListBook:
                     given.append(effect.session)
             elif type(effect) is bf.SayListChanged and effect.family == "tools" and not effect.listen:
                 before = self._given.pop(effect.session, None)
-                self.told += 1
                 if before is not None and before == rows_now(core, effect.session):
                     raise Violation(
                         f"{effect.session} is told that its tools are others, and they are {before}"

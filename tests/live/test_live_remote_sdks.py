@@ -55,7 +55,7 @@ async def test_agents_see_of_a_server_over_a_url_what_they_see_of_their_own(
 ) -> None:
     settings: Json = {
         "wait_s": 30,
-        "sharing": "concurrent" if server == "sdk2" else "serial",
+        "sharing": "serial",
         "pool": {"max": 1},
         "restart": {"first_delay_s": 0.1},  # it may not listen yet
     }

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_protocol.ids import InstanceId, PoolKey, RawJson
+from carpool_protocol.list_entries import Family
 from carpool_supervisor.core.events import (
     CatalogRead,
     GreetingFailed,
@@ -17,7 +18,7 @@ from carpool_supervisor.core.events import (
 )
 from carpool_supervisor.era import reading
 from carpool_supervisor.era.handshake import Handshake
-from carpool_supervisor.era.reading import CHANGED, FAMILIES, Family, Page, Reading
+from carpool_supervisor.era.reading import CHANGED, FAMILIES, Page, Reading
 from tests.behaviours import behaviour
 
 MEMBERS: dict[Family, tuple[str, str]] = {

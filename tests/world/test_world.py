@@ -58,7 +58,7 @@ def test_no_call_goes_past_the_rights_of_its_agent_through_a_storm(seed: int) ->
     try:
         world = storm(seed, profiles=True)
     except Exception as wrong:
-        wrong.add_note(f"seed {seed}, with profiles")
+        wrong.add_note(f"seed {seed}: {AGAIN} profiles:{seed}")
         raise
     assert world.profiles.judged > 10
     assert world.book.outcomes.get("not_permitted", 0) > 0

@@ -5,8 +5,9 @@ import os
 import pytest
 
 from tests.behaviours import behaviour
-from tests.kit.world_hooks import HookedWorld, no_hook_waits
-from tests.kit.world_weather import storm
+from tests.kit.soak import AGAIN
+from tests.kit.world_hooks import HookedWorld
+from tests.kit.world_storms import STORMS
 
 SEEDS = range(2, 2 + int(os.environ.get("CARPOOL_WORLD_HOOKS_SEEDS", "4")))
 
@@ -15,11 +16,10 @@ SEEDS = range(2, 2 + int(os.environ.get("CARPOOL_WORLD_HOOKS_SEEDS", "4")))
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_call_is_lost_or_doubled_whatever_hooks_say_and_whoever_dies(seed: int) -> None:
     try:
-        world = storm(seed, make=HookedWorld, profiles=seed % 3 == 0)
-        assert isinstance(world, HookedWorld)
-        no_hook_waits(world)
+        world = STORMS["hooks"](seed)
     except Exception as wrong:
-        wrong.add_note(f"seed {seed}")
+        wrong.add_note(f"seed {seed}: {AGAIN} hooks:{seed}")
         raise
+    assert isinstance(world, HookedWorld)
     assert world.verdicts.keys() >= {"allow", "deny", "rewrite", "failed"}, "no hook had anything to say"
     assert world.book.outcomes.get("denied_by_hook"), world.book.outcomes

@@ -19,6 +19,7 @@ from carpool_protocol.config.jsonc import JsonValue, parse
 from carpool_protocol.config.kinds import kind_of
 from carpool_protocol.config.problems import ConfigProblem, KeyPath, render_path
 from carpool_protocol.ids import RawJson, ServerName
+from carpool_protocol.list_entries import readable
 from carpool_protocol.messages import ToolOffer
 
 MAX_TOOLS: Final = 10_000
@@ -60,7 +61,7 @@ def read_tools(text: str, file: str, server: ServerName) -> tuple[ToolOffer, ...
             name = str(tool["name"])
             if name in offers:
                 problem((*under, at), "this tool is listed twice; keep one")
-            offers[name] = ToolOffer(name, RawJson(msgspec.json.encode(_whole(tool))))
+            offers[name] = ToolOffer(name, readable(RawJson(msgspec.json.encode(_whole(tool))), "tools"))
     if found and not offers and not problems:
         problem(under, f"lists tools of other servers only, and none of {server}")
     return problems[:MAX_PROBLEMS] or tuple(offers.values())

@@ -16,6 +16,7 @@ from carpool_protocol.content import at, text_of, value_of
 from carpool_protocol.features import features_of
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, PoolKey, RawJson
 from carpool_protocol.jsonrpc import ErrorAnswer, Result
+from carpool_protocol.list_entries import Family
 from carpool_protocol.messages import Catalog, Feature
 from carpool_protocol.stateless import SERVER_INFO, TASKS, VERSION
 from carpool_supervisor.core.events import GreetingFailed
@@ -24,7 +25,6 @@ from carpool_supervisor.era.envelope import Envelope
 from carpool_supervisor.era.greeting import VERSIONS, RpcError, read_error
 from carpool_supervisor.era.introduction import UNSUPPORTED_VERSION
 from carpool_supervisor.era.lists import Lists
-from carpool_supervisor.era.reading import Family
 
 DISCOVER: Final = "server/discover"
 PERHAPS_OLDER: Final = 'if it knows the handshake era only, set "era" to "legacy"'

@@ -14,6 +14,7 @@ import msgspec
 from carpool_protocol.features import features_of
 from carpool_protocol.ids import ABSENT, InstanceId, PoolKey, RawJson
 from carpool_protocol.jsonrpc import ErrorAnswer, Result, notification_line, quote, request_line
+from carpool_protocol.list_entries import Family
 from carpool_protocol.messages import Catalog, Feature
 from carpool_supervisor.core.events import GreetingFailed
 from carpool_supervisor.era.adapter import Taken
@@ -25,7 +26,6 @@ from carpool_supervisor.era.greeting import (
     read_initialized,
 )
 from carpool_supervisor.era.lists import Lists
-from carpool_supervisor.era.reading import Family
 from carpool_supervisor.era.tasks import tools_of
 
 UNSUPPORTED_VERSION: Final = -32022

@@ -138,8 +138,9 @@ class Listening:
 
     def nudged(self) -> None:
         """The server lives: what it ended too often is opened once more."""
-        self._renewals = 0
-        if self._gap and not self._open and not self._refused:
+        if self._open:
+            self._renewals = 0
+        elif self._gap and not self._refused:
             self._taken.write(self._listen())
 
 

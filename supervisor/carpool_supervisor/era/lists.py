@@ -11,6 +11,7 @@ from typing import Final
 
 from carpool_protocol.ids import ABSENT, InstanceId, PoolKey, RawJson
 from carpool_protocol.jsonrpc import ErrorAnswer, Result, quote
+from carpool_protocol.list_entries import Family
 from carpool_protocol.messages import Catalog, Feature
 from carpool_supervisor.core.events import (
     CatalogRead,
@@ -22,7 +23,7 @@ from carpool_supervisor.core.events import (
 from carpool_supervisor.era.adapter import Taken
 from carpool_supervisor.era.greeting import read_error
 from carpool_supervisor.era.hints import Hint
-from carpool_supervisor.era.reading import FAMILIES, METHODS, Family, Page, Reading
+from carpool_supervisor.era.reading import FAMILIES, METHODS, Page, Reading
 
 METHOD_NOT_FOUND: Final = -32601
 MAX_BEGUN: Final = 36

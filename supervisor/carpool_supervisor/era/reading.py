@@ -18,16 +18,15 @@ from msgspec import Struct
 
 from carpool_protocol.content import elements, value_of
 from carpool_protocol.ids import RawJson
+from carpool_protocol.list_entries import Family, readable
 from carpool_protocol.messages import Feature, Offer, ResourceOffer
 from carpool_supervisor.era.hints import NO_WORD, Hint, read_hint
-from carpool_supervisor.era.shapes import readable
 
 MAX_OFFERS: Final = 100_000
 MAX_PAGES: Final = 10_000
 MAX_AGAIN: Final = 3
 """A list that changes whenever it is read is taken as it is after so many times, and read again later."""
 
-Family = Literal["tools", "prompts", "resources", "templates"]
 FAMILIES: Final[tuple[Family, ...]] = ("tools", "prompts", "resources", "templates")
 METHODS: Final[dict[Family, str]] = {
     "tools": "tools/list",

@@ -53,7 +53,8 @@ def test_what_agents_could_not_read_is_filled_in_or_left_out() -> None:
         {"name": "log", "inputSchema": {"type": "object", "properties": {"n": {"type": "integer"}}}}
     ]
     nothing = {"name": "log", "description": None, "inputSchema": None, "outputSchema": None}
-    assert read([nothing]) == [{"name": "log", "inputSchema": {"type": "object"}}]
+    strange = {"name": "log", "title": 3, "annotations": "x", "outputSchema": 3}
+    assert read([nothing]) == read([strange]) == [{"name": "log", "inputSchema": {"type": "object"}}]
 
 
 def test_of_what_carpool_tools_prints_the_tools_of_this_server_count() -> None:

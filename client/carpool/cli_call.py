@@ -132,6 +132,7 @@ def _judge(name: str, arguments: msgspec.Raw, where: tuple[str, str], as_json: b
             }
         )
     elif wrong:
+        click.echo(f"{tool['name']}: the arguments do not fit; nothing was called", err=True)
         for it in wrong:
             click.echo(display.printable(f"{it.path}: {it.text}" if it.path else it.text), err=True)
     else:

@@ -215,7 +215,7 @@ def _tell(
 def next_steps(plan: Plan, untrusted: str) -> list[str]:
     """What a person does now, at most six lines."""
     titles = list(dict.fromkeys(each.client for each in plan.moved))
-    said = [f"Done. Restart {', '.join(titles)}: the first one starts carpool." if titles else "Done."]
+    said = [f"Done. Restart {', '.join(titles)}; carpool starts by itself." if titles else "Done."]
     if untrusted:
         said.append(f"carpool trust {untrusted}     lets the project's servers run")
     logins = list(dict.fromkeys(each.name for each in plan.moved if each.login and not each.under))

@@ -91,8 +91,8 @@ def test_every_program_s_files_are_set_up_and_afterwards_exactly_as_they_were(ho
     kept = house.directory / "state" / "setup"
     assert {stat.S_IMODE(each.stat().st_mode) for each in kept.rglob("*")} == {0o600, 0o700}
     assert done.stdout.splitlines()[-6:] == [
-        "Done. Restart Claude Code, Claude Desktop, Cursor, VS Code, Windsurf, Codex, Gemini CLI, opencode: "
-        "the first one starts carpool.",
+        "Done. Restart Claude Code, Claude Desktop, Cursor, VS Code, Windsurf, Codex, Gemini CLI, opencode; "
+        "carpool starts by itself.",
         f"carpool trust {project}     lets the project's servers run",
         "carpool login linear     if that server wants one (also microsoft-docs, figma)",
         "carpool status           who is there, which servers run, what is saved",

@@ -1,7 +1,9 @@
 """The configuration of a probe's private carpool: one server of the user's, twice.
 
 Pure. `ALONE` gives each session an instance of its own, `SHARED` has one instance for all; everything that
-decides how the server runs stays as the user wrote it. What would disturb the experiment is replaced.
+decides how the server runs stays as the user wrote it. What would disturb the experiment is replaced. Each
+has a profile of its own name that lets through nothing of the other one: both list the same URIs, and where
+one agent sees both, those of one are rewritten, in the answers to be compared too.
 Knows nothing of: files, what is done with it.
 """
 
@@ -9,6 +11,7 @@ import json
 from collections.abc import Mapping
 
 from carpool_protocol.config.jsonc import JsonValue
+from carpool_protocol.config.profiles import PROFILES
 from carpool_protocol.config.shape import SERVERS
 
 ALONE, SHARED = "alone", "shared"
@@ -40,6 +43,7 @@ def arranged(entry: Mapping[str, JsonValue], env_file: str | None) -> str:
             ALONE: {**kept, "sharing": "session", "pool": {"max": _MOST_ALONE}},
             SHARED: {**kept, "sharing": "concurrent", "pool": {"max": 1}},
         },
+        PROFILES: {arm: {"allow": [f"mcp:{arm}"]} for arm in (ALONE, SHARED)},
         "list_wait_s": START_S,
         # Installers do not like to run twice at once on one cache.
         "max_greeting": 1,

@@ -90,12 +90,13 @@ class Bench:
         file.write_text(config)
         with _explained():
             self._house.up()
-            with self._door(control=True) as door:
-                listed = self._asked(door, "carpool/tools")["tools"]
-                self._names = {(each["server"], each["tool"]): each["name"] for each in listed}
-                if not listed:
-                    raise ProbeError(self._why_no_tools(door))
-            with self._agent() as agent:
+            for arm in (ALONE, SHARED):
+                with self._door(arm, control=True) as door:
+                    listed = self._asked(door, "carpool/tools")["tools"]
+                    if not listed:
+                        raise ProbeError(self._why_no_tools(door, arm))
+                    self._names |= {(arm, each["tool"]): each["name"] for each in listed}
+            with self._agent(ALONE) as agent:
                 return self._tools(agent)
 
     def private(self, tries: Sequence[Try], runs: int) -> list[list[Said]]:
@@ -104,7 +105,7 @@ class Bench:
         with _explained(), contextlib.ExitStack() as stack:
             for run in range(runs):
                 time.sleep(APART_S if run else 0)
-                agent = stack.enter_context(self._agent())
+                agent = stack.enter_context(self._agent(ALONE))
                 transcripts.append(
                     [self._called(agent, ALONE, each) for _ in range(ROUNDS) for each in tries]
                 )
@@ -112,7 +113,7 @@ class Bench:
 
     def shared(self, tries: Sequence[Try]) -> list[list[Said]]:
         """Two sessions on one instance."""
-        with _explained(), self._agent() as one, self._agent() as other:
+        with _explained(), self._agent(SHARED) as one, self._agent(SHARED) as other:
             transcripts: tuple[list[Said], list[Said]] = ([], [])
             for session, call in turns(len(tries)):
                 transcripts[session].append(self._called((one, other)[session], SHARED, tries[call]))
@@ -120,11 +121,11 @@ class Bench:
 
     # --- talking to the private carpool ---------------------------------------------------------------------
 
-    def _door(self, *, control: bool) -> Door:
-        return Door(self._house.directory, control=control)
+    def _door(self, arm: str, *, control: bool) -> Door:
+        return Door(self._house.directory, control=control, profile=arm)
 
-    def _agent(self) -> Door:
-        agent = self._door(control=False)
+    def _agent(self, arm: str) -> Door:
+        agent = self._door(arm, control=False)
         agent.initialize()
         return agent
 
@@ -139,8 +140,8 @@ class Bench:
         assert isinstance(answer, dict)
         return answer
 
-    def _why_no_tools(self, door: Door) -> str:
-        server = self._asked(door, "carpool/status")["servers"][ALONE]
+    def _why_no_tools(self, door: Door, arm: str) -> str:
+        server = self._asked(door, "carpool/status")["servers"][arm]
         why = display.one_line(server.get("last_error") or "", 300)
         return f"the server offers no tools ({server['state']}){': ' if why else ''}{why}"
 

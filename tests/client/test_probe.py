@@ -235,6 +235,9 @@ def test_the_private_configuration_is_right_and_keeps_what_decides_how_the_serve
         assert (server.cwd, server.policy.timeout_s, server.tools_deny) == ("${workspace}", 7, ("d*",))
         assert (server.disabled, server.tools_prefix, server.policy.min_instances) == (False, None, 0)
         assert server.tools_file is None
+    for profile in loaded.config.profiles.values():
+        assert (profile.allow, profile.deny) == ((f"mcp:{profile.name}",), ())
+    assert loaded.config.profiles.keys() == {ALONE, SHARED}
     alone, shared = (loaded.config.servers[name].policy for name in loaded.config.servers)
     assert (alone.sharing, shared.sharing, shared.max_instances) == ("session", "concurrent", 1)
     assert alone.max_instances >= 3

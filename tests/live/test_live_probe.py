@@ -92,6 +92,15 @@ async def test_a_clock_is_not_counted_and_a_calculation_agrees(daemon: Make) -> 
         assert [each["outcome"] for each in found["calls"]] == ["not_deterministic", "agreed"]
 
 
+async def test_a_server_that_links_to_its_own_resources_agrees(daemon: Make) -> None:
+    with trio.fail_after(LIMIT_S):
+        one = daemon({"full": kit("full", "F")})
+        code, said, err = await one.carpool("check", "--probe", "full", "--json", "--call", "rich")
+        assert code == 0, err
+        found = json.loads(said)
+        assert found["calls"] == [{"tool": "rich", "outcome": "agreed"}], found
+
+
 async def test_an_interrupted_probe_leaves_nothing(place: Path) -> None:
     with trio.fail_after(LIMIT_S):
         one = Daemon({"slow": kit("counter")})

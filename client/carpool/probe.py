@@ -129,7 +129,7 @@ def _tried(
 ) -> dict[str, Any]:
     """Run the experiment to its end, and end what it started, however it went."""
     end_signals.interrupt()
-    bench = Bench(logins)
+    bench = Bench(logins, lambda text: _step(text, as_json))
     problem = ""
     outcomes: list[Outcome] = []
     tries: list[Try] = []

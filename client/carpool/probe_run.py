@@ -8,7 +8,7 @@ carpool.
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -71,8 +71,13 @@ class _Page(Struct):
 class Bench:
     """One experiment. `close` it in any case; the others raise `ProbeError`."""
 
-    def __init__(self, logins: str) -> None:
-        """`logins`: the directory of the user's logins to servers over a URL."""
+    def __init__(self, logins: str, say: Callable[[str], None]) -> None:
+        """`logins`: the directory of the user's logins to servers over a URL. `say` hears of each round that
+        begins, for calls may take their time.
+        """
+        self._say = say
+        self._alone = 0
+        """Private instances so far."""
         self._house = PrivateHouse("carpool-probe-")
         self._house.lend(logins)
         self._deadline_s = time.monotonic() + LIMIT_S
@@ -106,9 +111,11 @@ class Bench:
             for run in range(runs):
                 time.sleep(APART_S if run else 0)
                 agent = stack.enter_context(self._agent(ALONE))
-                transcripts.append(
-                    [self._called(agent, ALONE, each) for _ in range(ROUNDS) for each in tries]
-                )
+                self._alone += 1
+                transcripts.append([])
+                for number in range(ROUNDS):
+                    self._say(f"private instance {self._alone}, round {number + 1} of {ROUNDS}")
+                    transcripts[-1] += [self._called(agent, ALONE, each) for each in tries]
         return transcripts
 
     def shared(self, tries: Sequence[Try]) -> list[list[Said]]:
@@ -116,6 +123,9 @@ class Bench:
         with _explained(), self._agent(SHARED) as one, self._agent(SHARED) as other:
             transcripts: tuple[list[Said], list[Said]] = ([], [])
             for session, call in turns(len(tries)):
+                if call == 0:
+                    number = len(transcripts[session]) // len(tries) + 1
+                    self._say(f"shared instance, session {session + 1}, round {number} of {ROUNDS}")
                 transcripts[session].append(self._called((one, other)[session], SHARED, tries[call]))
             return list(transcripts)
 

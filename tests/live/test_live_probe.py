@@ -114,7 +114,7 @@ async def test_an_interrupted_probe_leaves_nothing(place: Path) -> None:
                     stdout=out,
                     stderr=out,
                 )
-            await until(lambda: b"trying" in said.read_bytes(), "calls are made", 60)
+            await until(lambda: b"instance 1, round 1 of 2" in said.read_bytes(), "calls are made", 60)
             process.send_signal(signal.SIGINT)
             assert await process.wait() == 130
             assert left(place) == []

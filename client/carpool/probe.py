@@ -40,6 +40,10 @@ Entry = Mapping[str, JsonValue]
 """A server as it is written, in our keys."""
 
 
+class CannotBeginError(Exception):
+    """No call is to be made; the text says why, and what to do."""
+
+
 class Experiment(Protocol):
     """What `Bench` can do, once it is open."""
 
@@ -66,7 +70,7 @@ def probe(server: str, wished: Sequence[Try], file: str | None, *, as_json: bool
 
 def choose(server: str, tools: Sequence[Tool], wished: Sequence[Try]) -> list[Try]:
     """The calls to make: those that the user names, else what is safe by the server's own word. Raises
-    `click.UsageError`.
+    `CannotBeginError`.
     """
     known = [tool.name for tool in tools]
     chosen = []
@@ -75,11 +79,11 @@ def choose(server: str, tools: Sequence[Tool], wished: Sequence[Try]) -> list[Tr
         if name not in known:
             meant = did_you_mean(name, known)
             hint = f"did you mean {meant!r}?" if meant else f"it has {', '.join(known)}"
-            raise click.UsageError(display.printable(f"{server} has no tool {each.tool!r}; {hint}"))
+            raise CannotBeginError(f"{server} has no tool {each.tool!r}; {hint}")
         chosen.append(Try(name, each.arguments))
     chosen = chosen or [Try(tool.name) for tool in tools if tool.reads and tool.bare]
     if not chosen:
-        raise click.UsageError(
+        raise CannotBeginError(
             f"no tool of {server} says that it only reads (readOnlyHint) and needs no argument, so none is "
             f"tried unasked; {HOW}"
         )
@@ -130,7 +134,7 @@ def _tried(
     """Run the experiment to its end, and end what it started, however it went."""
     end_signals.interrupt()
     bench = Bench(logins, lambda text: _step(text, as_json))
-    problem = ""
+    problem, code = "", EXIT_FAILED
     outcomes: list[Outcome] = []
     tries: list[Try] = []
     try:
@@ -140,12 +144,14 @@ def _tried(
         _say_calls(tries, unasked=not wished, as_json=as_json)
         outcomes = experiment(bench, tries)
     except ProbeError as error:
-        problem = str(error)
+        problem = f"the probe of {server} came to no end: {error}"
+    except CannotBeginError as error:
+        problem, code = str(error), EXIT_USAGE
     finally:
         end_signals.hold_off()
         left = bench.close()
     if problem or left:
-        fail("\n".join(([f"the probe of {server} came to no end: {problem}"] if problem else []) + left))
+        fail("\n".join([problem, *left] if problem else left), code)
     return {
         "server": server,
         "result": result_of(outcomes),

@@ -193,13 +193,35 @@ def test_what_the_user_names_is_tried_whatever_it_does_also_by_its_name_for_agen
 
 
 def test_without_a_safe_tool_nothing_is_tried_and_how_to_name_one_is_told() -> None:
-    with pytest.raises(click.UsageError, match="--call TOOL --args JSON"):
+    with pytest.raises(probe.CannotBeginError, match="--call TOOL --args JSON"):
         probe.choose("git", TOOLS[1:], [])
 
 
 def test_a_misspelt_tool_is_guessed() -> None:
-    with pytest.raises(click.UsageError, match="did you mean 'delete'"):
+    with pytest.raises(probe.CannotBeginError, match="did you mean 'delete'"):
         probe.choose("git", TOOLS, [Try("deltee")])
+
+
+def test_a_probe_that_cannot_begin_says_why_without_a_lesson_in_usage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class NothingSafe(FakeBench):
+        def __init__(self, logins: str, say: object) -> None:
+            super().__init__(counter)
+
+        def open(self, config: str) -> list[Tool]:
+            return TOOLS[1:]
+
+        def close(self) -> list[str]:
+            return []
+
+    monkeypatch.setattr(probe, "Bench", NothingSafe)
+    loaded = read_config('{"mcpServers": {"git": {"command": "true"}}}', "probe")
+    assert loaded.config is not None
+    with pytest.raises(click.exceptions.Exit) as ended:
+        probe._tried("git", [], loaded.config, {"command": "true"}, "", as_json=True)
+    assert ended.value.exit_code == 2
+    assert capsys.readouterr().err.startswith("carpool: no tool of git says that it only reads")
 
 
 def test_arguments_belong_to_the_call_before_them() -> None:

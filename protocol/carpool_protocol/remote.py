@@ -1,9 +1,10 @@
 """A server that is reached over a URL: what the bridge child is told, and how it is told.
 
-Owns the names of the variables in the bridge's environment. Everything goes there and nothing onto its
-command line, which every user of the machine can read: a URL and headers hold secrets. Each header is a
-variable of its own, so that its value is masked like any other. Invariant: what `to_environment` writes
-`of_environment` reads; what only a login needs stays out.
+Owns the names of the variables in the bridge's environment, and the code by which it says that there is no
+server. Everything goes into that environment and nothing onto its command line, which every user of the
+machine can read: a URL and headers hold secrets. Each header is a variable of its own, so that its value is
+masked like any other. Invariant: what `to_environment` writes `of_environment` reads; what only a login needs
+stays out.
 
 Pure. Knows nothing of: HTTP, configuration, who starts the bridge.
 """
@@ -20,6 +21,10 @@ Transport = Literal["http", "sse", "url"]
 
 BRIDGE: Final = "carpool.bridge"
 """What `python -m` runs."""
+UNFIT: Final = 5300
+"""The code of a greeting that failed before any server answered it: outside of what servers may say, so that
+no era is read from it.
+"""
 VARIABLES: Final = "CARPOOL_REMOTE_"
 
 _HEADER: Final = VARIABLES + "HEADER_"

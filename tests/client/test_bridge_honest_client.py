@@ -14,9 +14,8 @@ import trio
 import trio.testing
 
 from carpool.bridge.honest_client import MAX_BODY_BYTES, HonestClient
-from carpool.bridge.words import UNFIT
 from carpool_protocol.ids import RawJson
-from carpool_protocol.remote import Remote
+from carpool_protocol.remote import UNFIT, Remote
 from tests.behaviours import behaviour
 from tests.kit.line_agent import fault_of
 

@@ -57,7 +57,8 @@ async def test_agents_with_other_tokens_have_other_instances_and_no_token_is_tol
                 assert await first.text(f"{name}__header", said) == f"Bearer {ONE}"
                 assert await second.text(f"{name}__header", said) == f"Bearer {TWO}"
             refused = await first.call("gone__x")
-            assert "cannot reach 127.0.0.1:9 (connection refused)" in refused["content"][0]["text"]
+            why = "Its last error: cannot reach 127.0.0.1:9 (connection refused). "
+            assert why in refused["content"][0]["text"]
             facts = await one.status()
             pools = {name: len(each["pools"]) for name, each in facts["servers"].items()}
             assert pools == {"far": 2, "new": 2, "gone": 2}

@@ -11,6 +11,7 @@ from carpool_protocol.ids import ABSENT, CallId, InstanceId, PoolKey, RawJson, S
 from carpool_protocol.journal import Journal
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.messages import Call
+from carpool_protocol.remote import UNFIT
 from carpool_supervisor.core.events import (
     AnswerUnreadable,
     CatalogRead,
@@ -46,8 +47,8 @@ def call(number: int = 1, *, progress: bool = False, method: str = "tools/call")
 class Talk:
     """An adapter and the ids of its own requests."""
 
-    def __init__(self) -> None:
-        self.adapter = Handshake(ME, PoolKey("s:1"), "1.0")
+    def __init__(self, *, bridge: bool = False) -> None:
+        self.adapter = Handshake(ME, PoolKey("s:1"), "1.0", bridge=bridge)
         self.initialize = json.loads(self.adapter.greet())
 
     def say(self, *lines: bytes | OverlongLine) -> tuple[list[Any], list[dict[str, Any]]]:
@@ -116,6 +117,23 @@ def test_an_unusable_answer_to_initialize_is_a_failed_greeting(answer: dict[str,
     talk = Talk()
     events, _ = talk.say(line(id=talk.initialize["id"], **answer))
     assert [type(event) for event in events] == [GreetingFailed]
+
+
+@pytest.mark.parametrize(
+    ("bridge", "code", "text"),
+    [
+        (True, UNFIT, "cannot reach far.example (why)"),
+        (True, -1, "refused initialize: cannot reach far.example (why) (-1)"),
+        (False, UNFIT, f"refused initialize: cannot reach far.example (why) ({UNFIT})"),
+    ],
+)
+def test_a_bridge_that_reaches_no_server_has_its_own_sentence_for_it(
+    bridge: bool, code: int, text: str
+) -> None:
+    talk = Talk(bridge=bridge)
+    error = {"code": code, "message": "cannot reach far.example (why)"}
+    (failed,), _ = talk.say(line(id=talk.initialize["id"], error=error))
+    assert failed == GreetingFailed(ME, text, "")
 
 
 def test_a_server_that_refuses_tools_list_has_not_greeted() -> None:

@@ -77,6 +77,17 @@ def test_a_server_that_has_served_is_not_because_its_stderr_is_not_for_everybody
     assert pool.last_error == "ended with exit code 1"
 
 
+@behaviour("errors:first-words")
+def test_words_that_only_repeat_the_error_are_left_off() -> None:
+    house = House("handshake")
+    house.do(ev.InstanceSpawned(InstanceId(1), 100))
+    house.do(ev.GreetingFailed(InstanceId(1), "cannot reach far.example (why)", ""))
+    said = "carpool bridge: cannot reach far.example (why)\n"
+    house.do(ev.InstanceExited(InstanceId(1), "ended with exit code 1", (), said, 0.5))
+    [pool] = house.core.report()
+    assert pool.last_error == "cannot reach far.example (why)"
+
+
 def test_what_is_done_does_not_depend_on_the_words_which_a_journal_has_not_kept() -> None:
     effects, blank = failing(PYTHON)[1], failing(" " * len(PYTHON))[1]
     assert [type(each) for each in effects] == [type(each) for each in blank]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from carpool_protocol.ids import CallId, InstanceId, PoolKey, RawJson, SessionId, WireId
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.messages import Call
+from carpool_protocol.remote import UNFIT
 from carpool_supervisor.core.events import (
     AnswerUnreadable,
     CatalogRead,
@@ -62,8 +63,8 @@ def call(method: str = "tools/call", params: bytes = b"{}", meta: bytes = b"", t
 class Talk:
     """An adapter, and the requests it has written that are its own."""
 
-    def __init__(self, declared: Declared = NOTHING) -> None:
-        self.adapter = Stateless(ME, PoolKey("s:1"), "1.0", declared)
+    def __init__(self, declared: Declared = NOTHING, *, bridge: bool = False) -> None:
+        self.adapter = Stateless(ME, PoolKey("s:1"), "1.0", declared, bridge=bridge)
         self.discover = json.loads(self.adapter.greet())
 
     def say(self, *lines: bytes | OverlongLine) -> tuple[list[Any], list[dict[str, Any]]]:
@@ -154,6 +155,12 @@ def test_a_server_of_another_era_fails_to_greet_and_is_told_what_to_set(answer: 
     events, _ = talk.say(line(id=talk.discover["id"], **answer))
     (failed,) = [event for event in events if isinstance(event, GreetingFailed)]
     assert 'set "era" to "legacy"' in failed.text
+
+
+def test_a_bridge_that_reaches_no_server_has_its_own_sentence_for_it_in_this_era_too() -> None:
+    talk = Talk(bridge=True)
+    (failed,), _ = talk.say(line(id=talk.discover["id"], error={"code": UNFIT, "message": "cannot reach x"}))
+    assert failed.refused == "cannot reach x"
 
 
 def test_what_is_declared_is_said_with_every_request() -> None:

@@ -16,11 +16,10 @@ from msgspec import Struct
 from carpool_protocol.fault_kinds import KINDS
 from carpool_protocol.faults import fault, for_method
 from carpool_protocol.ids import RawJson
+from carpool_protocol.remote import UNFIT
 
 GREETINGS: Final = frozenset({"initialize", "server/discover"})
 LISTEN: Final = "subscriptions/listen"
-UNFIT: Final = 5300
-"""The code of a greeting that failed: outside of what servers may say, so that no era is read from it."""
 GIVEN_UP: Final = -32800
 """The code of an answer that only the SDK hears: to a request that was cancelled."""
 NO_EXTRA: Final = "servers over a URL need more than is installed: run `pip install 'carpool[remote]'`"

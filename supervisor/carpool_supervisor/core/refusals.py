@@ -49,8 +49,11 @@ def last_error(pool: Pool) -> str:
 
 
 def told_error(pool: Pool) -> str:
-    """What went wrong last, with what the server itself said before it could serve anybody (rule 7)."""
-    return f"{pool.last_error}: {pool.last_words}" if pool.last_words else pool.last_error
+    """What went wrong last, with what the server itself said before it could serve anybody (rule 7), unless
+    that is the same once more.
+    """
+    told = pool.last_words and pool.last_error not in pool.last_words
+    return f"{pool.last_error}: {pool.last_words}" if told else pool.last_error
 
 
 _NO_CARPOOL: Final = "; install carpool[python] for that Python, or let `interpreter` name one that has it"

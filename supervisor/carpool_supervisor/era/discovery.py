@@ -22,7 +22,7 @@ from carpool_protocol.stateless import SERVER_INFO, TASKS, VERSION
 from carpool_supervisor.core.events import GreetingFailed
 from carpool_supervisor.era.adapter import Taken
 from carpool_supervisor.era.envelope import Envelope
-from carpool_supervisor.era.greeting import VERSIONS, RpcError, read_error
+from carpool_supervisor.era.greeting import VERSIONS, RpcError, read_error, refusal
 from carpool_supervisor.era.introduction import UNSUPPORTED_VERSION
 from carpool_supervisor.era.lists import Lists
 
@@ -43,8 +43,13 @@ class Discovery:
         envelope: Envelope,
         taken: Taken,
         discovered: Callable[[list[Feature]], bytes],
+        *,
+        bridge: bool = False,
     ) -> None:
-        """`discovered`: what is to be written before any list is read."""
+        """`discovered`: what is to be written before any list is read. `bridge`: the process is
+        carpool's own.
+        """
+        self._bridge = bridge
         self._instance = instance
         self._key = key
         self._envelope = envelope
@@ -109,7 +114,7 @@ class Discovery:
         """
         versions = _supported(RawJson(bytes(error.data))) if error.code == UNSUPPORTED_VERSION else []
         older = not versions or any(version in VERSIONS for version in versions)
-        self._fail(f"refused {DISCOVER}: {error.message[:200]} ({error.code})", older=older)
+        self._fail(refusal(DISCOVER, error, bridge=self._bridge), older=older)
 
     def _fail(self, text: str, *, older: bool) -> None:
         """`older`: it may be a server of the handshake era."""

@@ -13,11 +13,15 @@ import msgspec
 from msgspec import Struct
 
 from carpool_protocol.ids import RawJson
+from carpool_protocol.remote import UNFIT
 from carpool_supervisor.era.reading import legible
 
 VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 """The newest first: what we say, and what we understand."""
 INVALID_PARAMS: Final = -32602
+MAX_MESSAGE_CHARS: Final = 200
+MAX_BRIDGE_CHARS: Final = 400
+"""More: its sentences end with what to do."""
 _UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 
@@ -72,6 +76,15 @@ def common_version(error: RpcError, tried: str) -> str | None:
     except _UNREADABLE:
         return None
     return next((version for version in VERSIONS if version in supported and version != tried), None)
+
+
+def refusal(method: str, error: RpcError, *, bridge: bool) -> str:
+    """What an error says that answers a greeting. Carpool's own bridge has a whole sentence for a server that
+    it cannot reach: the server has refused nothing.
+    """
+    if bridge and error.code == UNFIT:
+        return error.message[:MAX_BRIDGE_CHARS]
+    return f"refused {method}: {error.message[:MAX_MESSAGE_CHARS]} ({error.code})"
 
 
 def _read_leniently(result: RawJson) -> Initialized | None:

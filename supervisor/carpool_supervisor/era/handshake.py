@@ -82,7 +82,8 @@ class Handshake:
         """The latest of these that were cancelled: they may be answered all the same."""
         self._taken = Taken()
         self._events: list[OwnEvent] = self._taken.events
-        self._introduction = Introduction(instance, key, release, declared.capabilities(), self._taken)
+        capabilities = declared.capabilities()
+        self._introduction = Introduction(instance, key, release, capabilities, self._taken, bridge=bridge)
         self._asking = Asking(instance, declared, self._taken)
         self._tasks = Tasks(instance, max_total_s, self._taken, self._asking.erred, bridge=bridge)
 

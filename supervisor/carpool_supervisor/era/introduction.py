@@ -24,6 +24,7 @@ from carpool_supervisor.era.greeting import (
     common_version,
     read_error,
     read_initialized,
+    refusal,
 )
 from carpool_supervisor.era.lists import Lists
 from carpool_supervisor.era.tasks import tools_of
@@ -40,9 +41,19 @@ class Introduction:
     """What one server says of itself, and the request for it that is out."""
 
     def __init__(
-        self, instance: InstanceId, key: PoolKey, release: str, declared: RawJson, taken: Taken
+        self,
+        instance: InstanceId,
+        key: PoolKey,
+        release: str,
+        declared: RawJson,
+        taken: Taken,
+        *,
+        bridge: bool = False,
     ) -> None:
-        """`declared`: the capabilities that we say we have, an object."""
+        """`declared`: the capabilities that we say we have, an object. `bridge`: the process is
+        carpool's own.
+        """
+        self._bridge = bridge
         self._instance = instance
         self._key = key
         self._release = release
@@ -125,7 +136,7 @@ class Introduction:
                 self._taken.lines.append(self.greet(version))
                 return
             hint = '; it speaks the stateless era: set "era": "modern"' * (error.code == UNSUPPORTED_VERSION)
-            said = f"refused initialize: {error.message[:200]} ({error.code})"
+            said = refusal("initialize", error, bridge=self._bridge)
             self._fail(said + hint, said if error.code in NOT_THIS_ERA else "")
             return
         greeted = read_initialized(message.result)

@@ -77,7 +77,9 @@ class Stateless:
         self._taken = Taken()
         self._envelope = Envelope(release, declared)
         self._listening = Listening(instance, self._envelope, self._taken)
-        self._discovery = Discovery(instance, key, self._envelope, self._taken, self._listening.begin)
+        self._discovery = Discovery(
+            instance, key, self._envelope, self._taken, self._listening.begin, bridge=bridge
+        )
         self._rounds = Rounds(instance, declared, self._taken, self._say)
         self._relayed = Relayed(instance)
 

@@ -213,14 +213,25 @@ def reach(place: Place, *, control: bool, profile: str = "", workspace: str = ""
 def ask(door: Door, method: str, params: dict[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:
     """A `carpool/…` method and its result object; a broker's error ends the verb."""
     try:
+        return asked(door, method, params, timeout_s)
+    except AnsweredError as error:
+        refused(error)
+
+
+def asked(door: Door, method: str, params: dict[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:
+    """The same for verbs that have more to say where the broker refuses: raises `AnsweredError`."""
+    try:
         result = msgspec.json.decode(door.request(method, params, timeout_s))
     except DoorError as error:
         fail_at(error)
-    except AnsweredError as error:
-        fail(_without_protocol(str(error)))
     if not isinstance(result, dict):
         fail("the broker's answer is not understood; run `carpool restart --all`")
     return result
+
+
+def refused(error: AnsweredError, more: str = "") -> NoReturn:
+    """End the verb with the broker's refusal, and a line of `more`."""
+    fail(f"{_without_protocol(str(error))}\n{more}".rstrip("\n"))
 
 
 def _without_protocol(text: str) -> str:

@@ -9,11 +9,24 @@ from typing import Any
 import click
 
 from carpool import display, tool_costs
-from carpool.cli import ask, fail, json_option, open_door, print_json, profile_option, workspace_option
+from carpool.cli import (
+    ask,
+    asked,
+    fail,
+    json_option,
+    open_door,
+    print_json,
+    profile_option,
+    refused,
+    workspace_option,
+)
+from carpool.door import AnsweredError, Door
 
 Facts = dict[str, Any]
 
 _FORMATS = ("openai", "openai-responses", "anthropic")
+_AS_WISHED = frozenset({"serving", "cold", "disabled"})
+"""States in which a server without tools needs no word: it offers none, or nobody wants it."""
 
 
 @click.command()
@@ -40,8 +53,13 @@ def tools(
     as_json: bool,
 ) -> None:
     """List the tools agents see, or explain one NAME in any spelling. Starts carpool when it does not run."""
+    plain = not as_json and not form
     with open_door(control=True, start=True, profile=profile, workspace=workspace) as door:
-        answer = ask(door, "carpool/tools", {"name": name} if name else {}, timeout_s=60)
+        try:
+            answer = asked(door, "carpool/tools", {"name": name} if name else {}, timeout_s=60)
+        except AnsweredError as error:
+            refused(error, _not_listed(door, tag) if plain else "")
+        missing = _not_listed(door, tag) if plain and not name else ""
     found: list[Facts] = answer.get("tools") or []
     if tag:
         found = [tool for tool in found if tag in tool["tags"]]
@@ -61,13 +79,28 @@ def tools(
         click.echo(display.columns(["NAME", "SERVER", "DESCRIPTION"], rows))
     if not found and (name or answer.get("error")):
         fail(_sentence(problem))
-    if not found and not as_json and not form and tag:
+    if not found and plain and tag:
         click.echo(f"no tools: no server that offers any has the tag {display.printable(tag)}")
-    elif not found and not as_json and not form:
+    elif not found and plain:
         click.echo(
             "no tools: no server is configured, none may run here before `carpool trust`, or none has told "
             "its tools; `carpool status` says which"
         )
+    if missing:
+        click.echo(missing, err=True)
+
+
+def _not_listed(door: Door, tag: str) -> str:
+    """A line about servers that have no tools because of the state they are in; empty: there are none. `tag`:
+    only those that have it.
+    """
+    servers: list[Facts] = ask(door, "carpool/servers", {}).get("servers") or []
+    missing = [
+        f"{each['name']} ({each['state']})"
+        for each in servers
+        if not each["tools"] and each["state"] not in _AS_WISHED and (not tag or tag in each["tags"])
+    ]
+    return display.printable(f"not listed: {', '.join(missing)}; see `carpool status`") if missing else ""
 
 
 def _in_form(found: list[Facts], form: str) -> list[Facts]:

@@ -84,7 +84,7 @@ def test_status_json_has_the_same_keys_when_nothing_runs(house: House) -> None:
     assert facts["healthy"] is False
 
 
-@pytest.mark.parametrize("verb", [("tools",), ("call", "time__now")])
+@pytest.mark.parametrize("verb", [("tools", "--json"), ("call", "time__now")])
 def test_tools_and_call_start_carpool_where_it_does_not_run(house: House, verb: tuple[str, ...]) -> None:
     done = house.run(*verb)
     assert (done.returncode, done.stderr) == (0, "")
@@ -191,6 +191,23 @@ def test_one_tool_is_explained_in_any_spelling_and_an_unknown_one_is_a_failure(
     unknown = house.run("tools", "tyme")
     assert unknown.returncode == 1
     assert "tyme" in unknown.stderr
+
+
+NOT_LISTED = "not listed: dead\\x1b (backing_off), waits (untrusted); see `carpool status`\n"
+
+
+@pytest.mark.usefixtures("broker")
+def test_servers_whose_tools_are_missing_from_the_list_are_named_after_it(house: House) -> None:
+    assert house.run("tools").stderr == NOT_LISTED
+    assert (
+        house.run("tools", "--tag", "web").stderr
+        == "not listed: dead\\x1b (backing_off); see `carpool status`\n"
+    )
+    assert house.run("tools", "time.now").stderr == ""
+    gone = house.run("tools", "gone")
+    assert (gone.returncode, gone.stderr) == (1, f"carpool: There is no such tool.\n{NOT_LISTED}")
+    for form in (("--json",), ("--format", "anthropic")):
+        assert house.run("tools", *form).stderr == ""
 
 
 @pytest.mark.usefixtures("broker")

@@ -34,6 +34,7 @@ TOOLS: list[Json] = [
         "tool": "now",
         "description": "Tell the time.",
         "aliases": ["time.now", "now"],
+        "tags": ["web"],
     },
     {
         "name": "git__log",
@@ -41,8 +42,19 @@ TOOLS: list[Json] = [
         "tool": "log",
         "description": "Show\x1b[31m history.",
         "aliases": ["git.log"],
+        "tags": [],
     },
 ]
+
+SEEN: list[Json] = [
+    {"name": "bare", "state": "serving", "why": "", "tags": [], "tools": []},
+    {"name": "dead\x1b", "state": "backing_off", "why": "no", "tags": ["web"], "tools": []},
+    {"name": "git", "state": "given_up", "why": "no", "tags": [], "tools": ["git__log"]},
+    {"name": "off", "state": "disabled", "why": "", "tags": [], "tools": []},
+    {"name": "time", "state": "cold", "why": "", "tags": [], "tools": ["time__now"]},
+    {"name": "waits", "state": "untrusted", "why": "no", "tags": [], "tools": []},
+]
+"""What a session sees of its servers."""
 
 STATUS: Json = {
     "healthy": False,
@@ -258,9 +270,8 @@ class FakeBroker:
                 "serverInfo": {"name": "fake", "version": "0"},
             },
             "carpool/status": lambda: STATUS,
-            "carpool/tools": lambda: {
-                "tools": [t for t in TOOLS if params.get("name") in (None, t["name"], *t["aliases"])]
-            },
+            "carpool/tools": lambda: self._tools(params.get("name")),
+            "carpool/servers": lambda: {"servers": SEEN},
             "carpool/operate": lambda: {
                 "results": [
                     {
@@ -280,6 +291,10 @@ class FakeBroker:
             "tools/call": lambda: self._call(params),
         }
         return results.get(method, lambda: FakeError(-32601, f"no {method}"))()
+
+    def _tools(self, name: str | None) -> "Json | FakeError":
+        found = [tool for tool in TOOLS if name in (None, tool["name"], *tool["aliases"])]
+        return FakeError(-32602, "There is no such tool.") if name == "gone" else {"tools": found}
 
     def _why(self, server: str) -> "Json | FakeError":
         if server not in STATUS["servers"]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from carpool.check_commands import command_warnings
 from carpool.check_hooks import hook_warnings
 from carpool.check_modules import module_warnings, wrong_names
 from carpool.check_profiles import strangers
@@ -98,6 +99,7 @@ def read_layers(environ: Mapping[str, str], named: str | None, cwd: str, store: 
         wrong = wrong_names(found.config, expanded)
         found.warnings += wrong.values()
         found.misconfigured = sorted({*found.config.unusable, *wrong})
+        found.warnings += command_warnings(found.config, expanded, found.known)
         found.warnings += hook_warnings(found.config, {**scrub(environ), **layer.env})
         found.warnings += module_warnings(found.config, expanded, home, workspace.root)
     return found

@@ -18,6 +18,7 @@ from typing import Any
 import click
 
 from carpool import display
+from carpool.check_commands import absent_text, is_plain
 from carpool.check_layers import working_directory
 from carpool.cli import EXIT_FAILED, EXIT_USAGE, ask, fail, fail_at, json_option, print_json, reach, the_place
 from carpool.door import DoorError
@@ -108,9 +109,8 @@ def add(
     change(config.file, with_it)
     _tell(name, config.file, "added to", as_json)
     program = command[0] if command else ""
-    if program and not set(program) & {"/", "$", "~"} and "PATH" not in env and shutil.which(program) is None:
-        text = f"{display.printable(program)} is not in PATH here: {name} cannot start before it is installed"
-        click.echo(f"carpool: {text}", err=True)
+    if is_plain(program) and "PATH" not in env and shutil.which(program) is None:
+        click.echo(f"carpool: {display.printable(absent_text(program, name))}", err=True)
 
 
 @click.command()

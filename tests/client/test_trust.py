@@ -271,9 +271,9 @@ def test_check_shows_what_is_in_force_here_and_where_each_value_is_from(house: H
     (own.parent / "more").mkdir(parents=True)
     (own.parent / "more" / "c.json").write_text('{"mcpServers": {"c": {"command": "${NOWHERE}"}}}')
     own.write_text(
-        '{"include": ["more/*.json"],\n"mcpServers": {"a": {"command": "mine"},\n"b": {"command": "mine"}}}'
+        '{"include": ["more/*.json"],\n"mcpServers": {"a": {"command": "sh"},\n"b": {"command": "sh"}}}'
     )
-    file = project(house, '{"mcpServers": {\n"b": {"command": "its"}, "far": {"type": "ws"}}}')
+    file = project(house, '{"mcpServers": {\n"b": {"command": "cat"}, "far": {"type": "ws"}}}')
     (file.parent / "mcp_servers.json").write_text("[]")
     deep = file.parent / "deep"
     deep.mkdir()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from carpool_broker import own_view
 from carpool_broker.configuration import DAEMON, Configuration
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.broker import BrokerCore
@@ -331,23 +332,37 @@ def test_servers_that_await_trust_are_named_to_agents_and_not_without_end() -> N
         source=DAEMON,
         scope=Scope(()),
         specs=(),
-        misconfigured={**dict.fromkeys(names, "/p/.mcp.json is not trusted yet"), A: "no such variable"},
+        misconfigured={**dict.fromkeys(names, "/p/.mcp.json is not trusted yet"), A: "wrong", B: "no UKEY"},
         stop_first=frozenset(),
         max_processes=8,
         max_greeting=3,
         untrusted=frozenset(names),
+        unset=frozenset({B}),
     )
     core.handle(read, 0.0)
     core.handle(AgentCame(session=ONE, source=DAEMON, agent="", pid=1, carrier="shim"), 0.0)
     effects = core.handle(AgentGreeted(ONE, RawJson(b"0"), "2025-11-25", "x"), 0.0)
     (greet,) = [each for each in effects if isinstance(each, Greet)]
-    said = "Not available now: a (misconfigured), s00 (awaits trust: `carpool trust`), s01"
+    said = (
+        "Not available now: a (misconfigured), b (unset: lacks a variable or a workspace), "
+        "s00 (awaits trust: `carpool trust`), s01"
+    )
     assert greet.instructions.startswith(said)
     assert "s09 (awaits trust: `carpool trust`), 2 more that await trust." in greet.instructions
     effects = core.handle(AgentCalled(ONE, RawJson(b"1"), "s11__x", EMPTY_OBJECT, ABSENT, ABSENT), 0.0)
     (reply,) = [each for each in effects if isinstance(each, Reply)]
     assert b"The server s11 awaits trust: /p/.mcp.json is not trusted yet" in bytes(reply.body)
     assert json.loads(bytes(reply.body))["_meta"]["carpool/error"]["code"] == "untrusted"
+    for name, words in (
+        ("a__x", b"The server a is misconfigured: wrong."),
+        ("b__x", b"The server b lacks a variable or a workspace here: no UKEY."),
+    ):
+        effects = core.handle(AgentCalled(ONE, RawJson(b"2"), name, EMPTY_OBJECT, ABSENT, ABSENT), 0.0)
+        (reply,) = [each for each in effects if isinstance(each, Reply)]
+        assert words in bytes(reply.body)
+    (session,) = core.sessions.values()
+    told = own_view.servers(core.outlook, session, core.view_of(ONE))
+    assert [each["state"] for each in told][:3] == ["misconfigured", "unset", "untrusted"]
 
 
 @behaviour("profiles:strangers")

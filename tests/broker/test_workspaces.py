@@ -252,6 +252,31 @@ def test_a_project_file_that_breaks_leaves_what_was_good(tmp_path: Path) -> None
     assert house.configuration.problem == "", "the user's own file is fine"
 
 
+def test_who_comes_into_a_project_whose_file_never_was_good_is_told(tmp_path: Path) -> None:
+    house = House(tmp_path, {"b": {"command": "mine"}})
+    file = house.project("p", {"b": {"command": "its"}})
+    house.trust(file)
+    good = file.read_text(encoding="utf-8")
+    file.write_text("{", encoding="utf-8")
+    read = house.come(ONE, "p")
+    assert (runs(read)["b"][0], read.broken) == ("mine", True)
+    assert not house.come(TWO, "elsewhere").broken
+    (place,) = house.configuration.layers.places()
+    assert (place["trust"], place["servers"]) == ("nothing", [])
+    core = BrokerCore(Registry(mark="m"), Bounds(), list_wait_s=1.0)
+    core.handle(structs.replace(read, source=DAEMON), 0.0)
+    core.handle(AgentCame(session=ONE, source=DAEMON, agent="", pid=1, carrier="shim"), 0.0)
+    effects = core.handle(AgentGreeted(ONE, RawJson(b"0"), "2025-11-25", "x"), 0.0)
+    (greet,) = [each for each in effects if isinstance(each, Greet)]
+    assert "Not available now: the servers of this project (its file is broken)." in greet.instructions
+    file.write_text(good, encoding="utf-8")
+    house.look()
+    assert (runs(house.seen(ONE))["b"][0], house.seen(ONE).broken) == ("its", False)
+    file.write_text("{", encoding="utf-8")
+    house.look()
+    assert not house.seen(ONE).broken, "what was good is in force"
+
+
 def test_a_projects_env_file_is_for_its_own_servers_only(tmp_path: Path) -> None:
     template = {"command": "x", "env": {"V": "${TOKEN:-none}"}}
     house = House(tmp_path, {"a": template})

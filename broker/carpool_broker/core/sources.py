@@ -251,6 +251,10 @@ class Sources:
         """Those among them that only wait for the user's trust."""
         return self.sources[source].goal.untrusted
 
+    def broken(self, source: SourceId) -> bool:
+        """Whether its project's file is, so that nobody knows what servers it has."""
+        return self.sources[source].goal.broken
+
     def disabled(self, source: SourceId) -> Mapping[ServerName, Off]:
         """Servers that are switched off, and why."""
         return self.sources[source].goal.disabled

@@ -41,7 +41,7 @@ class Basis:
         self.name, self.named_root = ("", "") if spot is None else (spot.name, spot.root)
         """Of the named workspace."""
         self.project = project
-        """The project file whose servers count; empty: none does."""
+        """The project file whose servers count, or that they are missing; empty: none does."""
         self.server = server
         """The only one that is seen; empty: all are."""
         self.own = own

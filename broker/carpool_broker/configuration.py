@@ -367,7 +367,8 @@ class Configuration:
         return {"name": guest.spot.name, "root": self.layers.root_of(guest.spot)}
 
     def _reading(self, source: SourceId, basis: Basis, config: Config, found: Resolution) -> SourceRead:
-        strangers = self.layers.strangers(basis.name, self.layers.workspaces.projects.get(basis.project))
+        project = self.layers.workspaces.projects.get(basis.project)
+        strangers = self.layers.strangers(basis.name, project)
         frame = frame_of(config, basis.profile, strangers)
         found = narrowed(found, config, frame.rights, strangers)
         if basis.server:
@@ -377,4 +378,5 @@ class Configuration:
             for name in found.disabled
             if name in config.servers
         }
-        return reading(source, config, found, whys, find=self._kept, frame=frame, pins=self._pins)
+        read = reading(source, config, found, whys, find=self._kept, frame=frame, pins=self._pins)
+        return replace(read, broken=project is not None and project.is_lost())

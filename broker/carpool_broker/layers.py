@@ -25,7 +25,7 @@ class Layers:
         self.workspaces = Workspaces(home, trust)
 
     def project_at(self, spot: Spot) -> Project | None:
-        """The project there, if it has a file with servers."""
+        """The project there, if it has a file with servers, or one that is broken."""
         return self.workspaces.project(spot.base, spot.root)
 
     def root_of(self, spot: Spot) -> str:

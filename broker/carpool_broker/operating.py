@@ -148,7 +148,8 @@ class Operating:
     def _why_not(self, name: ServerName) -> str:
         amiss = self._core.sources.amiss()
         if why := amiss.misconfigured.get(name):
-            return f"{'awaits trust' if name in amiss.untrusted else 'misconfigured'}: {why}"
+            state = "unset" if name in amiss.unset else "misconfigured"
+            return f"{'awaits trust' if name in amiss.untrusted else state}: {why}"
         switches = self._configuration.switches
         server = switches.over(self._configuration.layers.known()).get(name)
         if server is not None and server.disabled:

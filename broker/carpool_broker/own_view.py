@@ -34,9 +34,8 @@ def servers(outlook: Outlook, session: Session, view: View) -> list[dict[str, An
         found[tool.server]["tools"].append(tool.qualified)
     for name, off in outlook.sources.disabled(session.source).items():
         found[name] = _server(name, "disabled", off.why)
-    untrusted = outlook.sources.untrusted(session.source)
-    for name, why in outlook.sources.misconfigured(session.source).items():
-        found.setdefault(name, _server(name, "untrusted" if name in untrusted else "misconfigured", why))
+    for name, (lame, why) in outlook.sources.lame(session.source).items():
+        found.setdefault(name, _server(name, lame, why))
     rights, shown = view.scope.rights, {entry.server for entry in view.scope.servers}
     # Of those that are in no scope the tags are not known: rights by tag alone do not show them.
     return [found[name] for name in sorted(found) if name in shown or rights.see(name, ())]

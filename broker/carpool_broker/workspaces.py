@@ -60,6 +60,10 @@ class Project:
         """Whether there is anything in it that could be run."""
         return self.config is not None and bool(self.config.servers or self.config.unusable)
 
+    def is_lost(self) -> bool:
+        """Whether it is broken and nothing of an earlier reading could be run either."""
+        return bool(self.problems) and not self.holds_servers()
+
     def awaits(self) -> str:
         """Why its servers may not run yet; empty: they may."""
         if self.trust == "trusted":
@@ -93,9 +97,9 @@ class Workspaces:
         return found
 
     def project(self, cwd: str, within: str = "") -> Project | None:
-        """The project of a directory, if it has a file with servers."""
+        """The project of a directory, if it has a file with servers, or one that is broken."""
         found = self.projects.get(self.at(cwd, within).file) if cwd else None
-        return found if found is not None and found.holds_servers() else None
+        return found if found is not None and (found.holds_servers() or found.is_lost()) else None
 
     def keep(self, places: set[Place]) -> None:
         """Forget every directory but these."""

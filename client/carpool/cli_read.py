@@ -119,6 +119,9 @@ def processes(facts: Facts) -> list[Facts]:
     return rows
 
 
+LOST = "a project's file is broken, so its servers are not there: "
+
+
 def _of_workspaces(workspaces: list[Facts]) -> Iterator[str]:
     """What the author or the user of a project should know."""
     for each in workspaces:
@@ -127,8 +130,10 @@ def _of_workspaces(workspaces: list[Facts]) -> Iterator[str]:
         if each["trust"] in ("untrusted", "changed"):
             why = "has changed since it was trusted" if each["trust"] == "changed" else "is not trusted"
             yield f"{file} {why}: {servers} wait for `carpool trust {root}`"
-        for text in (*each["problems"], *each["warnings"]):
-            yield display.one_line(text, 200)
+        # "nothing": no earlier reading is in force either.
+        lost = LOST if each["trust"] == "nothing" else ""
+        yield from (lost + display.one_line(text, 200) for text in each["problems"])
+        yield from (display.one_line(text, 200) for text in each["warnings"])
 
 
 def ps_page(facts: Facts, rows: list[Facts]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from carpool_broker import own_view
 from carpool_broker.configuration import DAEMON, Configuration
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.broker import BrokerCore
@@ -251,6 +252,31 @@ def test_a_project_file_that_breaks_leaves_what_was_good(tmp_path: Path) -> None
     assert house.configuration.problem == "", "the user's own file is fine"
 
 
+def test_who_comes_into_a_project_whose_file_never_was_good_is_told(tmp_path: Path) -> None:
+    house = House(tmp_path, {"b": {"command": "mine"}})
+    file = house.project("p", {"b": {"command": "its"}})
+    house.trust(file)
+    good = file.read_text(encoding="utf-8")
+    file.write_text("{", encoding="utf-8")
+    read = house.come(ONE, "p")
+    assert (runs(read)["b"][0], read.broken) == ("mine", True)
+    assert not house.come(TWO, "elsewhere").broken
+    (place,) = house.configuration.layers.places()
+    assert (place["trust"], place["servers"]) == ("nothing", [])
+    core = BrokerCore(Registry(mark="m"), Bounds(), list_wait_s=1.0)
+    core.handle(structs.replace(read, source=DAEMON), 0.0)
+    core.handle(AgentCame(session=ONE, source=DAEMON, agent="", pid=1, carrier="shim"), 0.0)
+    effects = core.handle(AgentGreeted(ONE, RawJson(b"0"), "2025-11-25", "x"), 0.0)
+    (greet,) = [each for each in effects if isinstance(each, Greet)]
+    assert "Not available now: the servers of this project (its file is broken)." in greet.instructions
+    file.write_text(good, encoding="utf-8")
+    house.look()
+    assert (runs(house.seen(ONE))["b"][0], house.seen(ONE).broken) == ("its", False)
+    file.write_text("{", encoding="utf-8")
+    house.look()
+    assert not house.seen(ONE).broken, "what was good is in force"
+
+
 def test_a_projects_env_file_is_for_its_own_servers_only(tmp_path: Path) -> None:
     template = {"command": "x", "env": {"V": "${TOKEN:-none}"}}
     house = House(tmp_path, {"a": template})
@@ -331,23 +357,37 @@ def test_servers_that_await_trust_are_named_to_agents_and_not_without_end() -> N
         source=DAEMON,
         scope=Scope(()),
         specs=(),
-        misconfigured={**dict.fromkeys(names, "/p/.mcp.json is not trusted yet"), A: "no such variable"},
+        misconfigured={**dict.fromkeys(names, "/p/.mcp.json is not trusted yet"), A: "wrong", B: "no UKEY"},
         stop_first=frozenset(),
         max_processes=8,
         max_greeting=3,
         untrusted=frozenset(names),
+        unset=frozenset({B}),
     )
     core.handle(read, 0.0)
     core.handle(AgentCame(session=ONE, source=DAEMON, agent="", pid=1, carrier="shim"), 0.0)
     effects = core.handle(AgentGreeted(ONE, RawJson(b"0"), "2025-11-25", "x"), 0.0)
     (greet,) = [each for each in effects if isinstance(each, Greet)]
-    said = "Not available now: a (misconfigured), s00 (awaits trust: `carpool trust`), s01"
+    said = (
+        "Not available now: a (misconfigured), b (unset: lacks a variable or a workspace), "
+        "s00 (awaits trust: `carpool trust`), s01"
+    )
     assert greet.instructions.startswith(said)
     assert "s09 (awaits trust: `carpool trust`), 2 more that await trust." in greet.instructions
     effects = core.handle(AgentCalled(ONE, RawJson(b"1"), "s11__x", EMPTY_OBJECT, ABSENT, ABSENT), 0.0)
     (reply,) = [each for each in effects if isinstance(each, Reply)]
     assert b"The server s11 awaits trust: /p/.mcp.json is not trusted yet" in bytes(reply.body)
     assert json.loads(bytes(reply.body))["_meta"]["carpool/error"]["code"] == "untrusted"
+    for name, words in (
+        ("a__x", b"The server a is misconfigured: wrong."),
+        ("b__x", b"The server b lacks a variable or a workspace here: no UKEY."),
+    ):
+        effects = core.handle(AgentCalled(ONE, RawJson(b"2"), name, EMPTY_OBJECT, ABSENT, ABSENT), 0.0)
+        (reply,) = [each for each in effects if isinstance(each, Reply)]
+        assert words in bytes(reply.body)
+    (session,) = core.sessions.values()
+    told = own_view.servers(core.outlook, session, core.view_of(ONE))
+    assert [each["state"] for each in told][:3] == ["misconfigured", "unset", "untrusted"]
 
 
 @behaviour("profiles:strangers")

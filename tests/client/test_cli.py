@@ -413,3 +413,12 @@ def test_status_says_which_projects_wait_for_trust_and_what_was_passed_over() ->
     assert "/p/.mcp.json is not trusted: a, b wait for `carpool trust /p`\nw\\x1b" in said[0]
     assert "/p/.mcp.json has changed since it was trusted: a, b wait" in said[1]
     assert "wait" not in said[2]
+    broken = {**place, "problems": ["/p/.mcp.json:2: it ends"]}
+    lost, kept = (
+        status_page({**NOTHING, "workspaces": [{**broken, "trust": trust}]})
+        for trust in ("nothing", "trusted")
+    )
+    prefix = "a project's file is broken, so its servers are not there: "
+    assert f"{prefix}/p/.mcp.json:2: it ends\nw" in lost
+    assert "/p/.mcp.json:2: it ends" in kept
+    assert prefix not in kept

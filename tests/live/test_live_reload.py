@@ -209,15 +209,16 @@ async def test_a_variable_comes_from_each_agents_own_environment_and_shows_nowhe
         assert not [text for text in shown if SECRET_A in text or SECRET_B in text]
 
 
-async def test_a_missing_variable_makes_one_server_misconfigured_and_says_where(daemon: Make) -> None:
+async def test_a_missing_variable_leaves_one_server_unset_and_says_where(daemon: Make) -> None:
     one = daemon({"mine": observer(env={"TOKEN": "${CARPOOL_LIVE_TOKEN}"}), "good": observer()})
     with trio.fail_after(LIMIT_S):
         async with one.shim(greet=False) as agent:
-            assert "mine" in (await agent.greet())["instructions"]
+            assert "mine (unset" in (await agent.greet())["instructions"]
             assert await agent.text("good__echo", {"text": "fine"}) == "fine"
             answer = await agent.ask("tools/call", {"name": "mine__echo"})
             said = json.dumps(answer)
-            assert "misconfigured" in said
+            assert "mine lacks a variable" in said
+            assert "misconfigured" not in said
             assert "CARPOOL_LIVE_TOKEN" in said
             facts = await one.status()
             assert (facts["servers"]["mine"]["state"], facts["reason"]) == ("unset", "ok")

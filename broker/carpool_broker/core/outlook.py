@@ -36,6 +36,16 @@ RETRIED: Final = frozenset({"breaker_open", "half_open"})
 NAMED_UNTRUSTED: Final = 10
 """Servers that wait for trust, by name; the others are counted."""
 
+LAME: Final = {"misconfigured": "misconfigured", "unset": "unset: lacks a variable or a workspace"}
+"""By state: what instructions say of a server that cannot be run. Those that await trust are counted."""
+
+OF_LAME: Final = {
+    "misconfigured": "is misconfigured",
+    "unset": "lacks a variable or a workspace here",
+    "untrusted": "awaits trust",
+}
+"""The same in an error."""
+
 NONE: Final[frozenset[ServerName]] = frozenset()
 
 
@@ -132,14 +142,16 @@ class Outlook:
         ]
         untrusted = sorted(self.sources.untrusted(session.source))
         missing += [
-            f"{server} (misconfigured)"
-            for server in self.sources.misconfigured(session.source)
-            if server not in untrusted
+            f"{server} ({LAME[state]})"
+            for server, (state, _) in self.sources.lame(session.source).items()
+            if state in LAME
         ]
         # A stranger's file has no say in how long this is.
         missing += [f"{server} (awaits trust: `carpool trust`)" for server in untrusted[:NAMED_UNTRUSTED]]
         if len(untrusted) > NAMED_UNTRUSTED:
             missing.append(f"{len(untrusted) - NAMED_UNTRUSTED} more that await trust")
+        if self.sources.broken(session.source):
+            missing.append("the servers of this project (its file is broken)")
         held = Counter(server for server, _ in view.held)
         if held:
             each = ", ".join(f"{count} of {server}" for server, count in sorted(held.items()))

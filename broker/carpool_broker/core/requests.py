@@ -20,7 +20,7 @@ from carpool_broker.core.interests import Interests
 from carpool_broker.core.ledger import Ledger
 from carpool_broker.core.listens import Listens
 from carpool_broker.core.lists import Lists
-from carpool_broker.core.outlook import FAILING, RETRIED, Outlook
+from carpool_broker.core.outlook import FAILING, OF_LAME, RETRIED, Outlook
 from carpool_broker.core.outward import needed
 from carpool_broker.core.own_calls import OwnCalls
 from carpool_broker.core.registry import Registry
@@ -263,11 +263,10 @@ class Requests:
             return
         owed.server, owed.target = ServerName(found.server), found.subject
         fault, detail = found.fault, found.detail
-        for server, why in self._outlook.sources.misconfigured(owed.session.source).items():
+        for server, (lame, why) in self._outlook.sources.lame(owed.session.source).items():
             if asked.name.startswith(server):
-                untrusted = server in self._outlook.sources.untrusted(owed.session.source)
-                detail = f"The server {server} {'awaits trust' if untrusted else 'is misconfigured'}: {why}."
-                if untrusted and fault == "unknown_tool":
+                detail = f"The server {server} {OF_LAME[lame]}: {why}."
+                if lame == "untrusted" and fault == "unknown_tool":
                     fault, owed.server = "untrusted", server
         self._ledger.fail(owed, fault, detail)
 

@@ -236,13 +236,24 @@ class Sources:
         untrusted = frozenset(name for goal in goals for name in goal.untrusted)
         return Amiss({**found, **wrong}, untrusted, frozenset(found) - wrong.keys())
 
-    def misconfigured(self, source: SourceId) -> Mapping[ServerName, str]:
-        """Servers that cannot be run, and why."""
-        return self.sources[source].goal.misconfigured
+    def lame(self, source: SourceId) -> Mapping[ServerName, tuple[str, str]]:
+        """Servers that cannot be run: (`untrusted`, `unset` or `misconfigured`, why)."""
+        goal = self.sources[source].goal
+        return {
+            name: (
+                "untrusted" if name in goal.untrusted else "unset" if name in goal.unset else "misconfigured",
+                why,
+            )
+            for name, why in goal.misconfigured.items()
+        }
 
     def untrusted(self, source: SourceId) -> frozenset[ServerName]:
         """Those among them that only wait for the user's trust."""
         return self.sources[source].goal.untrusted
+
+    def broken(self, source: SourceId) -> bool:
+        """Whether its project's file is, so that nobody knows what servers it has."""
+        return self.sources[source].goal.broken
 
     def disabled(self, source: SourceId) -> Mapping[ServerName, Off]:
         """Servers that are switched off, and why."""

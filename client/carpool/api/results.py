@@ -101,7 +101,9 @@ class Server(Struct, frozen=True):
 
     name: str
     state: str
-    """`serving`, `cold` (starts with the first call) …; `disabled`, `misconfigured`, `untrusted`."""
+    """`serving`, `cold` (starts with the first call) …; `disabled`, `misconfigured`, `untrusted`, `unset` (it
+    needs a variable, or a workspace, that is not there).
+    """
     why: str = ""
     """Why it cannot be used, where it cannot."""
     tags: tuple[str, ...] = ()

@@ -1,7 +1,8 @@
 """The verb `tools`: what agents may call, for people, programs and model APIs.
 
-Owns which of the tools are shown and in what form; what they cost a model is `tool_costs`', how model APIs
-want them is `adapters`'. Refuses to know where the facts come from.
+Owns which of the tools are shown and in what form, and which servers are named because theirs are missing;
+what tools cost a model is `tool_costs`', how model APIs want them is `adapters`'. Refuses to know where the
+facts come from.
 """
 
 from typing import Any

@@ -140,7 +140,7 @@ class SourceRead(Event, frozen=True, kw_only=True):
     unset: frozenset[ServerName] = frozenset()
     """Those among them that lack nothing but variables or places, which another session may have."""
     broken: bool = False
-    """The file of its project is, and never was good: nobody knows what servers it has."""
+    """The file of its project is broken, and no earlier reading is in force: its servers are unknown."""
     kept: dict[PoolKey, Catalog] = field(default_factory=dict)
     """What pools of this source told an earlier carpool, as far as it is on disk."""
     disabled: dict[ServerName, Off] = field(default_factory=dict)

@@ -184,9 +184,12 @@ class Spawner:
             self._tell("spawned", instance.token, instance.pid)
             return
         stage, number = marshal.loads(report)  # noqa: S302  # our own child's, written before its exec
-        self._tell("failed", instance.token, stage, number)
-        os.waitpid(instance.pid, 0)  # it is on its way out
         del self._by_pid[instance.pid]
+        try:
+            os.waitpid(instance.pid, 0)  # on its way out: who hears that it failed finds nothing left of it
+        except OSError:
+            assert not LINUX  # elsewhere looking whether it has ended reaps it (`_ended`)
+        self._tell("failed", instance.token, stage, number)
 
     # --- ending -------------------------------------------------------------------------------------------
 

@@ -38,7 +38,8 @@ async def test_a_pool_grows_under_load_and_shrinks_to_its_minimum_when_idle(shar
             waits: list[bytes] = []
             facts = await shared.status()
             while serving(facts, "wide") < 3:
-                if len(waits) < 30:
+                if not any(each["state"] == "starting" for each in facts["servers"]["wide"]["instances"]):
+                    # Also where one has come and, on a busy machine, gone again before a call was on it.
                     waits.append(await agent.start("wide__wait", {"gate": "load", "obeys": True}))
                 facts = await shared.status()
             loads = [each["in_flight"] for each in facts["servers"]["wide"]["instances"]]

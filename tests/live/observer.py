@@ -1,9 +1,9 @@
 """A good server that tells what it has seen, so that tests need no clocks. Standard library only.
 
 Tools: `echo(text)`; `wait(gate)` answers when `open(gate)` was called, also after a cancel (late, then),
-unless `obeys`; `hold(seconds, party)` waits until `party` calls are inside, then so long;
-`steps(count, text, delay_s)` sends progress and answers; `environ(name)`; `say(text)` writes to stderr;
-`seen()` tells everything counted so far.
+unless `obeys`; `hold(seconds, party, until)` waits until `party` calls are inside, then so long, then until
+there is a file `until`; `steps(count, text, delay_s, until)` sends progress, so often or until there is that
+file, and answers; `environ(name)`; `say(text)` writes to stderr; `seen()` tells everything counted so far.
 Options: `--greet-when FILE` greets only once the file is there; `--tool NAME` offers one more;
 `--order FILE` gets a line for each call, with its `text`.
 """
@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from itertools import count
 from typing import Any
 
 Json = dict[str, Any]
@@ -42,6 +43,11 @@ def gate(name: str) -> threading.Event:
         return gates.setdefault(name, threading.Event())
 
 
+def there(arguments: Json) -> bool:
+    """The file that the call waits for, if it waits for one: also where nobody is let in to open a gate."""
+    return "until" not in arguments or os.path.exists(arguments["until"])
+
+
 def work(name: str, arguments: Json, token: Any, gone: threading.Event) -> str | None:
     """The text of the answer; None: there shall be none."""
     if name == "wait":
@@ -58,8 +64,12 @@ def work(name: str, arguments: Json, token: Any, gone: threading.Event) -> str |
             barrier = parties.setdefault(party, threading.Barrier(party))
         barrier.wait(60)
         time.sleep(arguments.get("seconds", 0.2))
+        while not there(arguments):
+            time.sleep(0.01)
         return "held"
-    for at in range(int(arguments.get("count", 3))):
+    for at in count() if "until" in arguments else range(int(arguments.get("count", 3))):
+        if "until" in arguments and there(arguments):
+            break
         if arguments.get("delay_s") and gone.wait(arguments["delay_s"]):
             return None
         if token is not None:

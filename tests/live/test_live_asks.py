@@ -255,7 +255,8 @@ async def test_auto_refuses_the_first_ambiguous_question_and_is_serial_from_then
     with trio.fail_after(2 * LIMIT_S):
         async with crowd(one, 6) as agents:
             asking, other = agents["agent-0"], agents["agent-1"]
-            id_ = await other.start("sleep", {"seconds": 2})
+            end = one.base / "end"
+            id_ = await other.start("sleep", {"seconds": 0, "until": str(end)})
             await one.until(
                 lambda facts: any(each["in_flight"] for each in facts["servers"]["sdk1"]["instances"]),
                 "the other's call is open",
@@ -266,6 +267,7 @@ async def test_auto_refuses_the_first_ambiguous_question_and_is_serial_from_then
             assert not asking.asks, "nobody was asked"
             assert not other.asks, "nobody was asked"
             assert id_ not in other.answers, "both were open"
+            end.touch()
             facts = await one.until(
                 lambda facts: facts["servers"]["sdk1"]["sharing"] == "serial", "the server is serial"
             )

@@ -179,6 +179,7 @@ def test_when_broker_and_door_die_together_agents_begin_anew(daemon: Make) -> No
 async def test_a_restart_answers_what_runs_refuses_what_comes_and_sessions_begin_anew(daemon: Make) -> None:
     one = daemon({"good": observer()}, http={"port": free_port()})
     url, _ = door(one)
+    end = one.base / "end"
     answers: list[Any] = []
 
     def call(sid: str, name: str, arguments: dict[str, Any]) -> Any:
@@ -186,7 +187,7 @@ async def test_a_restart_answers_what_runs_refuses_what_comes_and_sessions_begin
         return ask(url, "POST", "", asked, Mcp_Session_Id=sid)
 
     def runs(sid: str) -> None:
-        answers.append(call(sid, "good__hold", {"seconds": 2.0}))
+        answers.append(call(sid, "good__hold", {"until": str(end)}))
 
     with trio.fail_after(LIMIT_S):
         sid, other = session(url), session(url)
@@ -198,6 +199,7 @@ async def test_a_restart_answers_what_runs_refuses_what_comes_and_sessions_begin
             refused = await trio.to_thread.run_sync(call, other, "good__echo", {"text": "late"})
             assert refused.json["result"]["_meta"]["carpool/error"]["delivered"] == "no"
             assert not answers
+            end.touch()
         assert said(answers[0]) == "held"
         assert ask(url, "POST", "", request(8, "ping"), Mcp_Session_Id=sid).status == 404
         assert said(call(session(url), "good__echo", {"text": "on"})) == "on"

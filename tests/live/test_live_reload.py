@@ -58,14 +58,17 @@ async def test_an_added_server_appears_by_itself_and_a_removed_one_leaves(shared
 
 
 async def test_a_removed_server_finishes_the_calls_it_has(shared: Daemon) -> None:
+    end = shared.base / "end"
     with trio.fail_after(LIMIT_S):
         shared.configure({**BASE, "late": observer()})
         assert (await shared.reload())["ok"]
         async with shared.agent() as agent:
-            held = await agent.start("late__hold", {"seconds": 0.5})
+            held = await agent.start("late__hold", {"until": str(end)})
             await agent.inside("late", 1)
             shared.configure(BASE)
             assert (await shared.reload())["ok"]
+            assert held not in agent.answers
+            end.touch()
             assert (await agent.answer(held))["result"]["content"][0]["text"] == "held"
 
 

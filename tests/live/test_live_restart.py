@@ -73,7 +73,8 @@ async def test_while_carpool_drains_what_runs_goes_on_what_comes_waits_or_is_ref
 ) -> None:
     file = tmp_path / "order"
     one = daemon({"good": keeping(file)})
-    steps: Json = {"count": 40, "delay_s": 0.05, "text": "steps"}
+    end = tmp_path / "end"
+    steps: Json = {"delay_s": 0.05, "text": "steps", "until": str(end)}
     with trio.fail_after(LIMIT_S):
         async with one.shim() as agent, one.shim() as other, one.agent() as plain:
             held = await agent.start("good__wait", {"gate": "g", "text": "held"})
@@ -88,6 +89,7 @@ async def test_while_carpool_drains_what_runs_goes_on_what_comes_waits_or_is_ref
                 assert fault_of(refused["result"])["delivered"] == "no"
                 assert "result" in await other.ask("ping")
                 await other.notice("notifications/progress", since=seen)
+                end.touch()
                 assert "result" in await other.answer(stepping)
                 assert late not in agent.answers
                 await agent.cancel(held)  # an end as good as an answer

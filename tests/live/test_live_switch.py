@@ -51,11 +51,12 @@ def lists_not(server: str) -> Any:
 
 @behaviour("switch:live")
 async def test_a_server_is_disabled_under_a_call_that_finishes_and_enabled_again(shared: Daemon) -> None:
+    end = shared.base / "end"
     with trio.fail_after(LIMIT_S):
         async with shared.shim() as agent, shared.agent() as other:
             assert lists("good")(await agent.tools())
             pid = (await agent.seen("good"))["pid"]
-            held = await other.start("good__hold", {"seconds": 1.5, "text": "held"})
+            held = await other.start("good__hold", {"text": "held", "until": str(end)})
             await other.inside("good", 1)
             since = len(agent.notices)
             assert "until carpool stops" in await switched(shared, "disable", "good")
@@ -65,6 +66,8 @@ async def test_a_server_is_disabled_under_a_call_that_finishes_and_enabled_again
             assert (fault["code"], fault["delivered"], fault["server"]) == ("disabled", "no", "good")
             assert "`carpool disable`" in json.dumps(refused)
             assert "`carpool enable good`" in json.dumps(refused)
+            assert held not in other.answers
+            end.touch()
             assert (await other.answer(held))["result"]["content"][0]["text"] == "held"
             await until(lambda: gone([pid]), "its process has ended", WAIT_S)
             facts = await shared.until(

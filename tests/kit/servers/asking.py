@@ -129,12 +129,14 @@ async def log(level: str, text: str, ctx: Context) -> str:
 
 
 @server.tool()
-async def sleep(seconds: float) -> str:
-    """Answer late; heeds cancels."""
+async def sleep(seconds: float, until: str = "") -> str:
+    """Answer late, or once there is a file `until`; heeds cancels."""
     global inside
     inside += 1
     try:
         await anyio.sleep(seconds)
+        while until and not os.path.exists(until):
+            await anyio.sleep(0.01)
     finally:
         inside -= 1
     return "slept"

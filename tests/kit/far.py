@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 Json = dict[str, Any]
+WAIT_S = 40.0
 _PROGRAM = Path(__file__).parent / "servers" / "far.py"
 
 
@@ -56,7 +57,7 @@ class Far:
 
     def seen(self) -> Json:
         """Its facts, and every request that came in."""
-        with urllib.request.urlopen(self.url("/seen"), timeout=20) as response:
+        with urllib.request.urlopen(self.url("/seen"), timeout=WAIT_S) as response:
             found: Json = json.load(response)
             return found
 
@@ -64,7 +65,7 @@ class Far:
         return [each for each in self.seen()["seen"] if each["path"] == path]
 
     def change(self, **what: Any) -> None:
-        with urllib.request.urlopen(self.url("/change"), json.dumps(what).encode(), timeout=20):
+        with urllib.request.urlopen(self.url("/change"), json.dumps(what).encode(), timeout=WAIT_S):
             pass
 
 

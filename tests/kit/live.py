@@ -29,7 +29,7 @@ from carpool_supervisor import marks
 from tests.kit.house import ROOTS
 from tests.kit.house import until as until_now
 from tests.kit.leaks import zombies_of
-from tests.kit.line_agent import WAIT_S, Agent, Json, settled, spoken
+from tests.kit.line_agent import LIMIT_S, WAIT_S, Agent, Json, settled, spoken
 from tests.kit.waits import until
 
 Make = Callable[..., "Daemon"]
@@ -108,13 +108,13 @@ class Daemon:
             env=self.environ,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=LIMIT_S,
             check=False,
         )
 
     async def carpool(self, *arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
         """`carpool ARGUMENTS` to its end: (exit code, stdout, stderr)."""
-        with trio.fail_after(60):
+        with trio.fail_after(LIMIT_S):
             done = await trio.run_process(
                 self.command(*arguments),
                 env=self.environ,

@@ -21,7 +21,7 @@ NODE: Final = str(PEERS / "bin" / "node")
 _KIT: Final = Path(__file__).parent
 _ASKING: Final = str(_KIT / "servers" / "asking.py")
 _MODULES: Final = PEERS / "node_modules" / "@modelcontextprotocol"
-TOUR_S: Final = 60.0
+TOUR_S: Final = 120.0
 ASKABLE: Final[Json] = {"sampling": {"tools": {}}, "elicitation": {"form": {}, "url": {}}}
 """What every agent here declares that it can be asked."""
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import trio
 
 
-async def until(predicate: Callable[[], object], what: str, timeout_s: float = 20.0) -> None:
+async def until(predicate: Callable[[], object], what: str, timeout_s: float = 40.0) -> None:
     """Return once `predicate` is true. After `timeout_s` it fails with `what` and what was said last."""
     said: object = None
     with trio.move_on_after(timeout_s):

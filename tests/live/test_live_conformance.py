@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from tests.conformance.through import FIXTURE
-from tests.kit.line_agent import Agent, Json, spoken
+from tests.kit.line_agent import WAIT_S, Agent, Json, spoken
 
 ENVELOPE: Json = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -59,7 +59,7 @@ async def fixture(*arguments: str) -> AsyncIterator[Agent]:
     try:
         async with spoken(process.stdin, process.stdout, process.pid) as agent:
             yield agent
-        with trio.fail_after(10):
+        with trio.fail_after(WAIT_S):
             await process.wait()
     finally:
         if process.returncode is None:

@@ -363,11 +363,11 @@ async def test_a_server_that_never_tells_its_prompts_holds_up_the_others_once(da
         "one": kit("full", "one"),
         "mute": kit("full", "mute", "--mute", "prompts/list", first_start_s=300.0),
     }
-    own = daemon(servers, list_wait_s=2.0)
-    # 40 lists that wait 2 s each take twice the limit.
+    own = daemon(servers, list_wait_s=3.0)
+    # 120 lists that wait 3 s each take twice the limit.
     with trio.fail_after(LIMIT_S):
         async with own.shim() as agent, own.agent() as other:
-            for _ in range(20):
+            for _ in range(60):
                 assert {name.split("__")[0] for name in await names(agent)} == {"one"}
                 assert "one://own" in await uris(other)
             assert await said(agent, "one__tell") == "one tells tell {}"

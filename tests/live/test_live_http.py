@@ -15,6 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 from carpool.http.gate import hash_of
 from tests.behaviours import behaviour
 from tests.kit.house import until as until_now
+from tests.kit.line_agent import LIMIT_S, WAIT_S
 from tests.kit.live import Daemon, kit
 from tests.kit.sdks import entry
 from tests.live.conftest import shared_daemon
@@ -55,7 +56,7 @@ class Reply:
 def ask(url: str, method: str, path: str = "", body: Any = None, **headers: str) -> Reply:
     """One HTTP request on a connection of its own."""
     host, _, rest = url.removeprefix("http://").partition("/")
-    connection = HTTPConnection(host, timeout=20)
+    connection = HTTPConnection(host, timeout=WAIT_S)
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         if body is not None:
@@ -98,7 +99,7 @@ async def test_an_agent_of_the_official_sdk_works_in_a_session(doored: Daemon) -
     async def progress(progress: float, total: float | None, message: str | None) -> None:
         seen.append(progress)
 
-    with trio.fail_after(30):
+    with trio.fail_after(LIMIT_S):
         async with (
             streamable_http_client(door(doored)[0]) as (read, write),
             mcp.ClientSession(read, write) as agent,
@@ -118,7 +119,7 @@ async def test_an_agent_of_the_official_sdk_finds_the_stateless_era(doored: Daem
     async def progress(progress: float, total: float | None, message: str | None) -> None:
         seen.append(progress)
 
-    with trio.fail_after(30):
+    with trio.fail_after(LIMIT_S):
         async with mcp.Client(door(doored)[0]) as agent:
             assert agent.protocol_version == "2026-07-28"
             assert (await agent.call_tool("add", {"a": 2, "b": 3})).structured_content == {"sum": 5}

@@ -7,17 +7,16 @@ import os
 import signal
 import socket
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 import trio
 
 from carpool.http.gate import hash_of
 from tests.kit.house import until as until_now
+from tests.kit.line_agent import WAIT_S
 from tests.kit.live import Daemon, Make, alive, fd_count, kit
 from tests.kit.sdks import entry
 from tests.live.test_live_http import BOTH, GREETING, META, ask, door, request, session
-
-WAIT_S: Final = 40.0
 
 
 class Raw:

@@ -14,12 +14,12 @@ from mcp.client.streamable_http import streamable_http_client
 
 from tests.behaviours import behaviour
 from tests.kit.house import until as until_now
+from tests.kit.line_agent import LIMIT_S
 from tests.kit.live import Daemon, Make, kit, observer
 from tests.kit.ports import free_port
 from tests.kit.waits import until
 from tests.live.test_live_http import SDK_LEAVES_GENERATORS, ask, door, modern, request, session
 
-LIMIT_S = 90.0
 SDK_WARNS_OF_THE_PAST = "ignore::mcp.shared.exceptions.MCPDeprecationWarning"
 """What the handshake era has and the stateless one has not."""
 

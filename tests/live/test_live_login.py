@@ -16,7 +16,7 @@ from carpool.bridge.signing_in import SignInError, sign_in
 from carpool_protocol.remote import Remote
 from tests.behaviours import behaviour
 from tests.kit.far import Far, far
-from tests.kit.line_agent import LIMIT_S, Json
+from tests.kit.line_agent import LIMIT_S, WAIT_S, Json
 from tests.kit.live import Daemon, Make
 from tests.live.test_live_bridge import bridge
 
@@ -52,7 +52,7 @@ async def log_in(one: Daemon, *words: str) -> tuple[int, str, str]:
 
 
 def _browse(address: str) -> None:
-    with urllib.request.urlopen(address, timeout=20) as page:
+    with urllib.request.urlopen(address, timeout=WAIT_S) as page:
         page.read()
 
 

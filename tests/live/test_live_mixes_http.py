@@ -14,7 +14,7 @@ from mcp import types
 from carpool.http.gate import hash_of
 from tests.behaviours import behaviour
 from tests.kit.house import until
-from tests.kit.line_agent import LIMIT_S, Json
+from tests.kit.line_agent import LIMIT_S, WAIT_S, Json
 from tests.kit.live import Daemon, Make
 from tests.kit.matrix import MATRIX
 from tests.kit.players import ASKABLE, said_by
@@ -86,7 +86,7 @@ def post(url: str, params: Json, bearer: str) -> Json:
     }
     asked = urllib.request.Request(url, json.dumps(message).encode(), headers)
     try:
-        with urllib.request.urlopen(asked, timeout=20) as answer:
+        with urllib.request.urlopen(asked, timeout=WAIT_S) as answer:
             found: Json = json.loads(answer.read())
     except urllib.error.HTTPError as error:
         with error:

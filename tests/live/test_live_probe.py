@@ -12,10 +12,9 @@ import pytest
 import trio
 
 from tests.behaviours import behaviour
+from tests.kit.line_agent import LIMIT_S, WAIT_S
 from tests.kit.live import Daemon, Make, kit
 from tests.kit.waits import until
-
-LIMIT_S = 100.0
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ async def test_a_counter_diverges_and_is_given_to_one_agent_at_a_time_from_then_
 
 async def until_why(daemon: Daemon, server: str, expected: tuple[str, str]) -> None:
     """The supervisor may hear of it a moment later."""
-    with trio.fail_after(10):
+    with trio.fail_after(WAIT_S):
         while await why(daemon, server) != expected:
             await trio.lowlevel.checkpoint()
 
@@ -114,7 +113,7 @@ async def test_an_interrupted_probe_leaves_nothing(place: Path) -> None:
                     stdout=out,
                     stderr=out,
                 )
-            await until(lambda: b"instance 1, round 1 of 2" in said.read_bytes(), "calls are made", 60)
+            await until(lambda: b"instance 1, round 1 of 2" in said.read_bytes(), "calls are made", LIMIT_S)
             process.send_signal(signal.SIGINT)
             assert await process.wait() == 130
             assert left(place) == []

@@ -10,7 +10,7 @@ import trio
 from carpool.http.gate import hash_of
 from tests.behaviours import behaviour
 from tests.kit.house import until
-from tests.kit.line_agent import LIMIT_S, Json, settled
+from tests.kit.line_agent import LIMIT_S, WAIT_S, Json, settled
 from tests.kit.live import Make, kit
 from tests.kit.stateless_agent import MODERN, PREFIX, Stateless
 
@@ -131,7 +131,7 @@ def post(url: str, method: str, params: Json, bearer: str, name: str) -> Json:
     }
     asked = urllib.request.Request(url, json.dumps(message).encode(), headers)
     try:
-        with urllib.request.urlopen(asked, timeout=20) as answer:
+        with urllib.request.urlopen(asked, timeout=WAIT_S) as answer:
             found: Json = json.loads(answer.read())
     except urllib.error.HTTPError as error:
         with error:

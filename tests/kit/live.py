@@ -42,6 +42,11 @@ BUGS = ("Traceback", "a bug in carpool", "said what only a")
 DAEMON_WORDS = ("carpool.launcher", "carpool_broker", "carpool_supervisor", "carpool.http")
 """One of them is in the command line of each of carpool's own processes."""
 
+LIST_WAIT_S = 30.0
+"""So long lists wait for servers unless a test says otherwise: one on an SDK may take more than the default,
+10 s, where the machine is busy.
+"""
+
 
 def kit(name: str, *args: str, **settings: Any) -> Json:
     """The configuration of one of `tests/kit/servers`."""
@@ -93,7 +98,8 @@ class Daemon:
     def configure(self, servers: Mapping[str, Json], **settings: Any) -> None:
         """Write the configuration file, whole or not at all."""
         fresh = self.config.with_suffix(".new")
-        fresh.write_text(json.dumps({"mcpServers": dict(servers), **settings}))
+        whole = {"mcpServers": dict(servers), "list_wait_s": LIST_WAIT_S, **settings}
+        fresh.write_text(json.dumps(whole))
         fresh.replace(self.config)
 
     # --- the command line ------------------------------------------------------------------------------

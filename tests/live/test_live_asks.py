@@ -154,7 +154,7 @@ async def test_a_third_that_cancels_in_the_middle_disturbs_no_other_agent(daemon
 async def test_a_few_agents_on_real_sdks_are_asked_by_one_process_each_its_own_question(
     daemon: Make,
 ) -> None:
-    one = daemon({"asking": entry("sdk2", sharing="concurrent", pool={"max": 1})}, list_wait_s=30)
+    one = daemon({"asking": entry("sdk2", sharing="concurrent", pool={"max": 1})})
     kinds = [*AGENTS, *AGENTS]
     reports: dict[str, Json] = {}
 
@@ -351,7 +351,7 @@ async def test_what_an_agent_says_to_an_ask_that_is_not_its_own_changes_nothing(
 
 @behaviour("tasks:driven", "tasks:hidden")
 async def test_a_tool_that_needs_a_task_works_for_an_agent_that_knows_none(daemon: Make) -> None:
-    one = daemon({"everything": entry("everything")}, list_wait_s=30)
+    one = daemon({"everything": entry("everything")})
     with trio.fail_after(LIMIT_S):
         async with crowd(one, 1) as agents:
             [agent] = agents.values()
@@ -369,7 +369,7 @@ async def test_a_tool_that_needs_a_task_works_for_an_agent_that_knows_none(daemo
 
 @behaviour("tasks:cancelled")
 async def test_a_cancel_ends_a_task_at_the_server(daemon: Make) -> None:
-    one = daemon({"everything": entry("everything")}, list_wait_s=30)
+    one = daemon({"everything": entry("everything")})
     with trio.fail_after(LIMIT_S):
         async with crowd(one, 1) as agents:
             [agent] = agents.values()
@@ -389,7 +389,7 @@ async def test_a_cancel_ends_a_task_at_the_server(daemon: Make) -> None:
 @behaviour("roots:of-the-agent")
 async def test_a_server_that_wants_roots_gets_the_workspace_of_its_agents(daemon: Make) -> None:
     servers = {"told": entry("sdk2", roots="workspace"), "not-told": {**entry("sdk2"), "tools_prefix": "no"}}
-    one = daemon(servers, list_wait_s=30)
+    one = daemon(servers)
     workspace = one.base / "workspace"
     (workspace / ".git").mkdir(parents=True)
     with trio.fail_after(LIMIT_S):

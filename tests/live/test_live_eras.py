@@ -61,7 +61,7 @@ def peer(name: str, **settings: Any) -> Json:
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Daemon]:
     servers = {"new": script(STATELESS_ONLY), "dual": dual(), "fixed": dual(era="modern")}
-    yield from shared_daemon(servers, list_wait_s=30)
+    yield from shared_daemon(servers)
 
 
 def eras(facts: Json, server: str) -> list[str]:
@@ -116,7 +116,7 @@ async def test_with_match_each_agent_has_a_process_of_its_own_era_if_the_server_
         )
 
     with trio.fail_after(2 * LIMIT_S):
-        here = daemon(servers, list_wait_s=30)
+        here = daemon(servers)
         async with here.agent() as old, here.agent(greet=False) as line:
             assert {"dual__echo", "frail__era", "everything__echo"} <= set(await old.tools())
             agent = Stateless(line)

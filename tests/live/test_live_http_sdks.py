@@ -39,7 +39,7 @@ async def test_agents_of_all_sdks_see_over_http_what_each_sees_on_its_own(
 ) -> None:
     sharing = "concurrent" if server == "sdk2" else "serial"
     settings: Json = {"sharing": sharing, "pool": {"max": 1}, "wait_s": 30}
-    one = daemon({server: entry(server, **settings)}, list_wait_s=30, http={"port": 0})
+    one = daemon({server: entry(server, **settings)}, http={"port": 0})
     url = url_of(one, transport, server)
     reports: dict[str, Json] = {}
     with trio.fail_after(2 * LIMIT_S):
@@ -76,7 +76,7 @@ async def test_agents_of_all_sdks_see_over_http_what_each_sees_on_its_own(
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_logs_and_updates_reach_the_only_agent_over_http(daemon: Make, transport: str) -> None:
-    one = daemon({"sdk2": entry("sdk2")}, list_wait_s=30, http={"port": 0})
+    one = daemon({"sdk2": entry("sdk2")}, http={"port": 0})
     steps = lone_steps_of("sdk2")
     with trio.fail_after(LIMIT_S):
         report = await tour(
@@ -99,7 +99,6 @@ async def test_the_official_client_sees_over_http_what_it_sees_over_stdio_in_the
     column = "sdk2-modern"
     one = daemon(
         {column: MATRIX[column].entry(sharing="concurrent", pool={"max": 1})},
-        list_wait_s=30,
         http={"port": 0},
     )
     steps = [step for step in features("anna") if not step.get("form")]
@@ -127,7 +126,7 @@ async def test_the_official_client_sees_over_http_what_it_sees_over_stdio_in_the
 
 
 async def test_each_agent_over_http_names_its_own_roots(daemon: Make) -> None:
-    one = daemon({"sdk2": entry("sdk2", roots="agent")}, list_wait_s=30, http={"port": 0})
+    one = daemon({"sdk2": entry("sdk2", roots="agent")}, http={"port": 0})
     found: dict[str, list[str]] = {}
 
     async def go(kind: str) -> None:

@@ -33,7 +33,7 @@ async def test_agents_of_both_eras_at_once_see_on_one_process_what_its_own_agent
 ) -> None:
     server = MATRIX[column]
     entry = server.entry(sharing=server.sharing, pool={"max": 1}, wait_s=30)
-    one = daemon({column: entry}, list_wait_s=30)
+    one = daemon({column: entry})
     wrong: list[str] = []
 
     async def go(name: str) -> None:
@@ -78,7 +78,7 @@ async def test_the_official_client_in_each_mode_sees_what_the_servers_own_agent_
     daemon: Make, column: str
 ) -> None:
     server = MATRIX[column]
-    one = daemon({column: server.entry(sharing="concurrent", pool={"max": 1})}, list_wait_s=30)
+    one = daemon({column: server.entry(sharing="concurrent", pool={"max": 1})})
     # The peers' agent writes words into every field.
     every = features("anna")
     wanted = [not step.get("fails") and not step.get("form") for step in every]

@@ -35,7 +35,7 @@ def both(**settings: Any) -> dict[str, Json]:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Daemon]:
-    yield from shared_daemon(both(sharing="concurrent"), list_wait_s=30)
+    yield from shared_daemon(both(sharing="concurrent"))
 
 
 @asynccontextmanager
@@ -199,7 +199,7 @@ async def test_an_agent_that_declares_roots_is_asked_for_them_by_a_server_of_its
 @pytest.mark.parametrize("server", SERVERS)
 async def test_a_missing_resource_has_the_code_of_the_agents_era(daemon: Make, server: str) -> None:
     uri = "test://none"
-    one = daemon({server: both()[server]}, list_wait_s=30)
+    one = daemon({server: both()[server]})
     with trio.fail_after(LIMIT_S):
         async with handshake(one) as old, stateless(one) as new:
             # What a server of the same era says passes: this SDK says -32602 where the era has -32002.
@@ -257,7 +257,7 @@ async def test_a_cancel_reaches_a_server_of_either_era_and_is_not_answered(
 async def test_a_killed_server_ends_the_calls_of_agents_of_both_eras_and_serves_again(
     daemon: Make, server: str
 ) -> None:
-    one = daemon({server: both(restart={"first_delay_s": 0.05})[server]}, list_wait_s=30)
+    one = daemon({server: both(restart={"first_delay_s": 0.05})[server]})
     rest = {"name": f"{server}__rest", "arguments": {"name": "x"}}
     with trio.fail_after(LIMIT_S):
         async with handshake(one) as old, stateless(one) as new:
@@ -324,7 +324,7 @@ async def test_a_changed_list_is_told_to_agents_of_both_eras_each_in_its_way(
 async def test_a_changed_resource_is_told_to_subscribers_of_both_eras_and_to_nobody_else(
     daemon: Make, server: str
 ) -> None:
-    one = daemon({server: both(sharing="concurrent")[server]}, list_wait_s=30)
+    one = daemon({server: both(sharing="concurrent")[server]})
     uri = WATCHED
     with trio.fail_after(LIMIT_S):
         async with handshake(one) as old, stateless(one) as new, stateless(one, "carl") as other:
@@ -352,7 +352,7 @@ async def test_a_changed_resource_is_told_to_subscribers_of_both_eras_and_to_nob
 async def test_logs_reach_the_request_that_wants_them_and_never_one_that_does_not(
     daemon: Make, server: str
 ) -> None:
-    one = daemon({server: both(sharing="serial")[server]}, list_wait_s=30)
+    one = daemon({server: both(sharing="serial")[server]})
     log = "notifications/message"
 
     def heard(agent: Agent) -> list[Any]:

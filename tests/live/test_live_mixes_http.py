@@ -33,7 +33,7 @@ def servers() -> dict[str, Json]:
 @pytest.fixture(scope="module")
 def door() -> Iterator[Daemon]:
     """Not `shared`: of stateless agents the door keeps one session for all, also between two tests."""
-    yield from shared_daemon(servers(), list_wait_s=30, http={"port": 0})
+    yield from shared_daemon(servers(), http={"port": 0})
 
 
 def url_of(daemon: Daemon, server: str) -> str:
@@ -101,7 +101,7 @@ def test_the_token_of_a_round_is_good_once_and_under_its_own_bearer_token_only(
 ) -> None:
     bearers = {name: f"{name}-{'x' * 40}" for name in ("anna", "eve")}
     tokens = {name: hash_of(each) for name, each in bearers.items()}
-    one = daemon({server: servers()[server]}, list_wait_s=30, http={"port": 0, "tokens": tokens})
+    one = daemon({server: servers()[server]}, http={"port": 0, "tokens": tokens})
     url = url_of(one, server)
     params: Json = {"name": CONFIRM, "arguments": {}}
 

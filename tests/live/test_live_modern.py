@@ -34,7 +34,7 @@ def shared() -> Iterator[Daemon]:
         "modern": modern(),
         "rooted": modern(roots="workspace"),
     }
-    yield from shared_daemon(servers, list_wait_s=30)
+    yield from shared_daemon(servers)
 
 
 def said_by(name: str, ask: Json) -> Json:
@@ -177,7 +177,7 @@ async def test_roots_are_told_in_a_round_where_the_configuration_says_so(
 
 @behaviour("eras:one-listen")
 async def test_changes_of_a_stateless_server_reach_its_subscribers(daemon: Make) -> None:
-    one = daemon({"modern": modern(restart={"first_delay_s": 0.05})}, list_wait_s=30)
+    one = daemon({"modern": modern(restart={"first_delay_s": 0.05})})
     updated = "notifications/resources/updated"
     with trio.fail_after(LIMIT_S):
         async with one.agent() as agent, one.agent() as other:
@@ -242,7 +242,7 @@ async def test_a_cancel_reaches_a_stateless_server_between_rounds_and_within(sha
 
 @behaviour("eras:rounds")
 async def test_a_stateless_server_that_dies_in_the_middle_ends_its_calls_once(daemon: Make) -> None:
-    one = daemon({"modern": modern(restart={"first_delay_s": 0.05})}, list_wait_s=30)
+    one = daemon({"modern": modern(restart={"first_delay_s": 0.05})})
     with trio.fail_after(LIMIT_S):
         async with one.agent(greet=False) as agent:
             await agent.greet(VERSION, ASKABLE)

@@ -27,7 +27,7 @@ def shared() -> Iterator[Daemon]:
         "slow": kit("slow"),
         "changes": kit("list_changes"),
     }
-    yield from shared_daemon(servers, list_wait_s=30)
+    yield from shared_daemon(servers)
 
 
 @asynccontextmanager

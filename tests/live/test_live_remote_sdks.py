@@ -60,7 +60,7 @@ async def test_agents_see_of_a_server_over_a_url_what_they_see_of_their_own(
         "restart": {"first_delay_s": 0.1},  # it may not listen yet
     }
     with over_url(server, transport) as entry:
-        one = daemon({server: {**entry, **settings}}, list_wait_s=30)
+        one = daemon({server: {**entry, **settings}})
         with trio.fail_after(2 * LIMIT_S):
             direct = await direct_tours(server, one)
             async with one.agent(greet=False) as first:

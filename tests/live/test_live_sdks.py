@@ -218,7 +218,7 @@ async def test_agents_of_all_sdks_at_once_see_on_one_process_what_each_sees_on_i
     daemon: Make, server: str
 ) -> None:
     settings: Json = {"sharing": "concurrent" if server == "sdk2" else "serial", "pool": {"max": 1}}
-    one = daemon({server: entry(server, wait_s=30, **settings)}, list_wait_s=30)
+    one = daemon({server: entry(server, wait_s=30, **settings)})
     with trio.fail_after(2 * LIMIT_S):
         direct = await direct_tours(server, one)
         async with one.agent(greet=False) as first:
@@ -241,7 +241,7 @@ async def test_agents_of_all_sdks_at_once_see_on_one_process_what_each_sees_on_i
 
 @pytest.mark.parametrize("server", ["sdk2", "everything"])
 async def test_logs_and_updates_reach_the_only_agent_as_they_do_directly(daemon: Make, server: str) -> None:
-    one = daemon({server: entry(server)}, list_wait_s=30)
+    one = daemon({server: entry(server)})
     steps = lone_steps_of(server)
     with trio.fail_after(LIMIT_S):
         (one.base / "lone").mkdir()

@@ -161,7 +161,7 @@ def shared() -> Iterator[Daemon]:
         "ask": entry("sdk2", sharing="concurrent"),
         "off": observer(disabled=True),
     }
-    yield from shared_daemon(servers, list_wait_s=30)
+    yield from shared_daemon(servers)
 
 
 @behaviour("streams:many-sessions", "streams:equal-ids")
@@ -409,7 +409,7 @@ async def test_nobody_can_cancel_anothers_request_on_a_shared_stream(shared: Dae
 
 @behaviour("streams:frozen-door")
 async def test_a_door_that_stands_still_is_cut_off_and_agents_on_sockets_notice_nothing(daemon: Make) -> None:
-    mine = daemon({"obs": observer(sharing="concurrent")}, session={"slow_reader_s": 1}, list_wait_s=30)
+    mine = daemon({"obs": observer(sharing="concurrent")}, session={"slow_reader_s": 1})
     with trio.fail_after(LIMIT_S):
         async with mine.agent() as other:
             await other.text("obs__echo", {"text": "warm"})

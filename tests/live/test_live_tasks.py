@@ -39,7 +39,7 @@ async def seen(agent: Stateless) -> Json:
 
 @behaviour("tasks:relayed", "tasks:own-id", "tasks:undeclared", "tasks:listened", "tasks:end-with-agent")
 async def test_a_task_is_its_agents_from_beginning_to_end_and_nobody_elses(daemon: Make) -> None:
-    one = daemon({"tasking": tasking()}, list_wait_s=30)
+    one = daemon({"tasking": tasking()})
     with trio.fail_after(LIMIT_S):
         async with one.agent(greet=False) as first, one.shim(greet=False) as second, one.agent() as old:
             anna, bert = Stateless(first, capabilities=KNOWS), Stateless(second, capabilities=KNOWS)
@@ -100,7 +100,7 @@ def _cancelled_of_bert(facts: Json) -> bool:
 
 @behaviour("tasks:held")
 async def test_an_instance_that_runs_a_task_is_not_idle_and_its_result_is_fetched_later(daemon: Make) -> None:
-    one = daemon({"tasking": tasking(pool={"idle_s": 0.3})}, list_wait_s=30)
+    one = daemon({"tasking": tasking(pool={"idle_s": 0.3})})
     with trio.fail_after(LIMIT_S):
         async with one.agent(greet=False) as agent:
             anna = Stateless(agent, capabilities=KNOWS)
@@ -143,7 +143,7 @@ def post(url: str, method: str, params: Json, bearer: str, name: str) -> Json:
 def test_at_the_http_door_a_task_is_found_under_its_own_bearer_token_only(daemon: Make) -> None:
     bearers = {name: f"{name}-{'x' * 40}" for name in ("anna", "eve")}
     tokens = {name: hash_of(each) for name, each in bearers.items()}
-    one = daemon({"tasking": tasking()}, list_wait_s=30, http={"port": 0, "tokens": tokens})
+    one = daemon({"tasking": tasking()}, http={"port": 0, "tokens": tokens})
     file = one.directory / "http.json"
     until(file.exists, "the door listens")
     url = json.loads(file.read_text())["url"]

@@ -73,9 +73,9 @@ async def test_64_calls_are_open_256_wait_and_the_rest_is_refused(shared: Daemon
                 assert (fault["code"], fault["delivered"]) == ("too_many_calls", "no")
                 assert fault["retry_after_s"] > 0
             await other.inside("gate", 64)
-            # What unblocks is read all the same (rule 3): a ping, and a cancel of one that waits.
-            await agent.result("ping")
+            # What unblocks is read all the same (rule 3): a cancel of one that waits, and a ping.
             await agent.cancel(ids[100])
+            await agent.result("ping")
             facts = await shared.status()
             assert facts["totals"]["in_flight"] >= 64
             await other.call("gate__open", {"gate": "bound"})

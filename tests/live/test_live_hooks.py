@@ -40,7 +40,7 @@ def command(*words: str) -> Json:
 
 
 def hook(name: str, tool: str, **settings: Any) -> Json:
-    return {"name": name, "match": [f"mcp:good:{tool}"], **settings}
+    return {"name": name, "match": [f"mcp:good:{tool}"], "timeout_s": LIMIT_S, **settings}
 
 
 def python(function: str) -> Json:
@@ -68,10 +68,10 @@ def house() -> Iterator[Daemon]:
         hook("unset", "unset", **command("note", notes), env={"X": "${NO_SUCH_VARIABLE}"}),
         hook("hang", "hung", **python("hang"), **QUICK),
         hook("hang_open", "hung_open", **python("hang"), **QUICK, **OPEN),
-        hook("breed", "command_hung", **command("breed", bred), timeout_s=60),
+        hook("breed", "command_hung", **command("breed", bred)),
         hook("crash", "crashed", **python("crash")),
         hook("crash_open", "crashed_open", **python("crash"), **OPEN),
-        hook("killed", "killed", **python("hang"), timeout_s=60),
+        hook("killed", "killed", **python("hang")),
         hook("note", "noted", on=["before", "after"], **command("note", notes)),
         hook("note_refused", "refused", on=["after"], **command("note", notes)),
         hook("refuse", "refused", **command("deny")),
@@ -307,8 +307,8 @@ async def test_a_broker_that_dies_while_hooks_run_leaves_none_and_loses_and_doub
     gate = one.base / "gate"
     gate.mkdir()
     hooks = [
-        hook("before", "noted", **command("gate", str(gate)), timeout_s=60),
-        hook("after", "killed", on=["after"], **command("gate", str(gate)), timeout_s=60),
+        hook("before", "noted", **command("gate", str(gate))),
+        hook("after", "killed", on=["after"], **command("gate", str(gate))),
     ]
     one.configure({"good": server()}, hooks=hooks)
     one.up()

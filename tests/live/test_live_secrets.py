@@ -100,7 +100,7 @@ def servers(hidden: Secrets) -> Json:
         "LITERAL": hidden["env of the configuration"],
     }
     return {
-        "good": observer(env=secret, timeout_s=1),
+        "good": observer(env=secret, tool_timeouts_s={"wait": 1}),
         "dies": kit("dies_after", "0", "--kill", env=secret, **quick),
         "frail": kit("dies_at_start", "--key", "${OF_FILE}", env=secret, restart={"give_up_after": 1}),
         "bad": kit("bad_answers", env=secret),

@@ -70,7 +70,9 @@ _STATUS: Final = {
 }
 """HTTP status of error answers of the stateless era; 200 for all others (basic/transports, "Errors")."""
 
-_COMMENT: Final = b":\n\n"
+_COMMENT: Final = b":\n"
+"""Keeps a connection alive. No empty line after it: httpx-sse, under the Python SDK, makes an event of one as
+soon as an event with an id has gone before, and SDK 1.9 tells its user of an event that is no JSON."""
 UNKNOWN_SESSION: Final = "Session not found: it has ended or never was; initialize a new one"
 BROKER_LOST: Final = "carpool's broker ended while this was open; nothing is known of its outcome, try again"
 

@@ -886,6 +886,9 @@ _PRIVATE: Final = {
     "private:http": Behaviour(
         "issue 5", "A door without tokens serves the processes of its own user only, on loopback too."
     ),
+    "private:environment": Behaviour(
+        "rule 13", "Whose variables an agent has its carrier says, and no line of the agent itself."
+    ),
     "private:no-secret-is-told": Behaviour(
         "issue 5",
         "No environment value, argument, header or token is in a log, an error, a report, a command line or "

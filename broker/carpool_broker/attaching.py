@@ -187,8 +187,9 @@ class Attaching:
             agent.carrier.take(lines)
 
     def _await_environment(self, agent: Agent, lines: list[bytes | OverlongLine]) -> None:
+        assert agent.attach is not None
         for place, line in enumerate(lines):
-            environment = parse_environment(line) if isinstance(line, bytes) else None
+            environment = parse_environment(line, agent.attach.mark) if isinstance(line, bytes) else None
             if environment is not None:
                 agent.kept += lines[place + 1 :]
                 self.welcome(agent, {name: environment[name] for name in agent.asked if name in environment})

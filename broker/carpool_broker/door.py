@@ -337,9 +337,10 @@ class Door:
         """Take out what its carrier says of its environment, which is no line of the agent. What came before
         is taken first; what came after is given back.
         """
+        assert agent.attach is not None
         for place, line in enumerate(lines):
             if isinstance(line, bytes) and _ENVIRONMENT in line[:_METHOD_BYTES]:
-                environment = parse_environment(line)
+                environment = parse_environment(line, agent.attach.mark)
                 if environment is not None:
                     if place:
                         self._take_kept(agent, passage, lines[:place])

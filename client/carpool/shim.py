@@ -69,7 +69,8 @@ def _main(verb: str, arguments: list[str]) -> int:
         _say(note)
     try:
         paths.ensure_private(directory)
-        hello = _attach_line(verb, options, command)
+        mark = os.urandom(16).hex()
+        hello = _attach_line(verb, options, command, mark)
     except (paths.NotPrivateError, ValueError) as error:
         _say(str(error))
         return EXIT_USAGE
@@ -77,7 +78,7 @@ def _main(verb: str, arguments: list[str]) -> int:
     sock, code = _reach(directory)
     first, deaths = hello, 0
     while sock is not None:
-        pump = Pump(sock, first, kept)
+        pump = Pump(sock, first, kept, mark=mark)
         outcome = pump.run()
         sock.close()
         if outcome == AGENT_GONE:
@@ -127,7 +128,7 @@ def _parse(verb: str, arguments: list[str]) -> tuple[dict[str, str], list[str], 
     return options, rest, ""
 
 
-def _attach_line(verb: str, options: dict[str, str], command: list[str]) -> bytes:
+def _attach_line(verb: str, options: dict[str, str], command: list[str], mark: str) -> bytes:
     """What `carpool_protocol.attach` reads. Raises `ValueError` for what JSON cannot carry."""
     try:
         cwd = os.getcwd()
@@ -149,7 +150,7 @@ def _attach_line(verb: str, options: dict[str, str], command: list[str]) -> byte
         version, workspace = NAMING_VERSION, f',"workspace":{quote(_workspace(options["workspace"]))}'
     return (
         f'{{"jsonrpc":"2.0","method":"carpool/attach","params":{{"version":{version},'
-        f'"carrier":"{carrier}","pid":{os.getpid()},"cwd":{quote(cwd)},"agent":"","profile":{profile},"control":false,"keeps":true,"tells":true{workspace}{run}}}}}\n'
+        f'"carrier":"{carrier}","pid":{os.getpid()},"cwd":{quote(cwd)},"agent":"","profile":{profile},"control":false,"keeps":true,"tells":true,"mark":"{mark}"{workspace}{run}}}}}\n'
     ).encode()
 
 

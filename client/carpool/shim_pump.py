@@ -49,11 +49,19 @@ class Pump:
     """One attachment: from the attach line until one side is gone.
 
     `sock` is a connected stream socket, `hello` what is said first: the attach line and, when the agent was
-    attached before, what `kept` begins with.
+    attached before, what `kept` begins with. `mark`: as in the attach line, letters and digits; what we say
+    among the agent's lines has it.
     """
 
     def __init__(
-        self, sock: "_socket.socket", hello: bytes, kept: Kept, stdin: int = 0, stdout: int = 1
+        self,
+        sock: "_socket.socket",
+        hello: bytes,
+        kept: Kept,
+        stdin: int = 0,
+        stdout: int = 1,
+        *,
+        mark: str = "",
     ) -> None:
         self.refusal = ""
         self.farewell = b""
@@ -61,6 +69,7 @@ class Pump:
         self.untaken_bytes = 0
         """So much of what the agent said last this broker has never had, at least."""
         self._kept = kept
+        self._telling = f'{{"jsonrpc":"2.0","method":"carpool/environment","mark":"{mark}",'
         self._socket = sock
         self._fd = sock.fileno()
         self._stdin = stdin
@@ -329,7 +338,7 @@ class Pump:
         values = {name: os.environ[name] for name in names if name in os.environ}
         values = {k: v for k, v in values.items() if not any("\ud800" <= c <= "\udfff" for c in v)}
         params = ",".join(f"{quote(name)}:{quote(value)}" for name, value in values.items())
-        line = f'{{"jsonrpc":"2.0","method":"carpool/environment","params":{{{params}}}}}\n'
+        line = f'{self._telling}"params":{{{params}}}}}\n'
         self._own_bytes += len(line.encode())
         if self._at_line_start:
             self._up = bytes(self._up) + line.encode()

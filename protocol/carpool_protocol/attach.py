@@ -13,7 +13,9 @@ one may ignore it:
     broker → carrier   carpool/wanted       to one that `tells`: more variables, as in `attached`; it answers
                                             each of these with `carpool/environment`, in their order
 
-Plain connections never see any of this. The lines we write start with a fixed
+Plain connections never see any of this. What a carrier says after its attach line stands among the lines of
+its agent, who may write the same; so a carrier whose agent is another process gives a `mark` in its attach
+line, which the agent never sees, and repeats it. The lines we write start with a fixed
 prefix (`OURS_PREFIX` and the rest of the method): the shim tells them apart
 without a JSON parser. Nothing of an environment ever appears in a problem's text.
 
@@ -106,6 +108,10 @@ class Attach(Struct, frozen=True, kw_only=True):
     tells: bool = False
     """It says variables whenever they are `carpool/wanted`. Only with `keeps`."""
     resume: ResumeSession | None = None
+    mark: str = ""
+    """What tells `carpool/environment` of this carrier from the same line of its agent. Empty: nothing does,
+    and nothing has to, where they are one process.
+    """
 
 
 class AttachProblem(Struct, frozen=True):
@@ -143,6 +149,10 @@ class _Probe(Struct):
     params: msgspec.Raw = msgspec.Raw(b"{}")
 
 
+class _Telling(_Probe):
+    mark: str = ""
+
+
 class _Version(Struct):
     version: int = 0
 
@@ -155,7 +165,9 @@ class _Wanted(Struct):
     env: list[str] = []
 
 
+_TELLS = "carpool/environment"
 _probe = msgspec.json.Decoder(_Probe)
+_telling = msgspec.json.Decoder(_Telling)
 _version = msgspec.json.Decoder(_Version)
 _attach = msgspec.json.Decoder(Attach)
 _attached = msgspec.json.Decoder(Attached)
@@ -255,9 +267,14 @@ def refused_line(text: str) -> bytes:
     return _line("carpool/refused", _Refused(text=text))
 
 
-def environment_line(values: dict[str, str]) -> bytes:
-    """The carrier's answer to a non-empty `env`, with its line end."""
-    return _line("carpool/environment", values)
+def environment_line(values: dict[str, str], mark: str = "") -> bytes:
+    """The carrier's answer to a non-empty `env`, with its line end. `mark`: as in its attach line. (The shim
+    writes its own.)
+    """
+    if not mark:
+        return _line(_TELLS, values)
+    told = (_encode(mark), _encode(values))
+    return b'{"jsonrpc":"2.0","method":"carpool/environment","mark":%s,"params":%s}\n' % told
 
 
 def parse_attached(line: bytes) -> Attached | AttachProblem:
@@ -273,13 +290,13 @@ def parse_attached(line: bytes) -> Attached | AttachProblem:
     return AttachProblem("no carpool broker of this version answers there: run `carpool restart --all`")
 
 
-def parse_environment(line: bytes) -> dict[str, str] | None:
-    """Read a `carpool/environment` line. `None`: it is another line, or one that cannot be read."""
-    params = _params_of(line, "carpool/environment")
-    if params is None:
-        return None
+def parse_environment(line: bytes, mark: str = "") -> dict[str, str] | None:
+    """Read a `carpool/environment` line. `None`: it is another line, one that cannot be read, or one without
+    the carrier's mark: the agent's.
+    """
     try:
-        return _variables.decode(params)
+        told = _telling.decode(line)
+        return _variables.decode(told.params) if (told.method, told.mark) == (_TELLS, mark) else None
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
 

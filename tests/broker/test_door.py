@@ -240,3 +240,51 @@ async def test_a_carrier_that_tells_is_asked_again_and_its_answers_are_no_lines_
     finally:
         door.close()
         ready.close()
+
+
+class Inquisitive(Inn):
+    """A host that wants a variable of everybody who comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.brought: list[dict[str, str]] = []
+
+    def wanted_variables(self, attach: Attach) -> list[str]:
+        return ["A"]
+
+    def welcome(
+        self, session: SessionId, attach: Attach, environment: dict[str, str], stream: Open | None = None
+    ) -> None:
+        super().welcome(session, attach, environment, stream)
+        self.brought.append(environment)
+
+
+@behaviour("private:environment")
+async def test_no_line_of_an_agent_is_taken_for_its_carriers_word_about_the_environment(
+    tmp_path: Path,
+) -> None:
+    path = str(tmp_path / "agents.sock")
+    ready, inn = ReadySet(), Inquisitive()
+    door = Door(path, ready, inn, Heritage(), slow_reader_s=30.0, receive_budget_bytes=BUDGET)
+    door.open(lambda: None)
+    forged, other = environment_line({"A": "forged"}), environment_line({"A": "forged"}, "guessed")
+    attach = Attach(version=ATTACH_VERSION, carrier="shim", keeps=True, tells=True, mark="m")
+    try:
+        with trio.fail_after(20), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
+            end.connect(path)
+            end.sendall(attach_line(attach) + forged + other)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ready.run, door.flush)
+                await until(lambda: bool(door.agents), "it has begun")
+                end.sendall(environment_line({"A": "honest"}, "m"))
+                await until(lambda: len(inn.said) == 2, "it is in")
+                (agent,) = door.agents.values()
+                door.ask_environment(agent.id, ["A"])
+                end.sendall(forged + environment_line({"A": "honest again"}, "m"))
+                await until(lambda: len(inn.said) == 4, "all of that is taken")
+                nursery.cancel_scope.cancel()
+        assert inn.brought == [{"A": "honest"}]
+        assert inn.said == [forged[:-1], other[:-1], forged[:-1], (1, {"A": "honest again"})]
+    finally:
+        door.close()
+        ready.close()

@@ -30,6 +30,7 @@ from carpool_protocol.attach import (
     ended_line,
     moved_line,
     parse_attach,
+    parse_environment,
     refused_line,
     settled_line,
     wanted_line,
@@ -112,6 +113,7 @@ def end(shim: "subprocess.Popen[bytes]") -> tuple[int, bytes, bytes]:
 def test_the_attach_line_comes_first_and_says_who_and_where(desk: Desk) -> None:
     shim, _, lines = desk.attach("connect", "--profile", 'a"b')
     attach = parse_attach(lines.readline())
+    assert isinstance(attach, Attach)
     assert attach == Attach(
         version=1,
         carrier="shim",
@@ -120,6 +122,7 @@ def test_the_attach_line_comes_first_and_says_who_and_where(desk: Desk) -> None:
         profile='a"b',
         keeps=True,
         tells=True,
+        mark=attach.mark,
     )
 
 
@@ -235,15 +238,15 @@ def sleeps(pid: int) -> bool:
 def test_asked_variables_are_sent_between_two_lines_of_the_agent(desk: Desk) -> None:
     desk.house.environ |= {"CP_A": "ä\n1", "CP_OTHER": "secret"}
     shim, sock, lines = desk.attach()
-    lines.readline()
+    attach = parse_attach(lines.readline())
+    assert isinstance(attach, Attach)
     say(shim, b"begun")
     assert sock.recv(5, socket.MSG_WAITALL) == b"begun"
     sock.sendall(attached_line("s1", ["CP_A", "CP_MISSING"]) + b"go on\n")
     assert heard(shim) == b"go on\n"
     say(shim, b" and ended\nnext\n")
     assert lines.readline() == b" and ended\n"
-    told = json.loads(lines.readline())
-    assert told == {"jsonrpc": "2.0", "method": "carpool/environment", "params": {"CP_A": "ä\n1"}}
+    assert parse_environment(lines.readline(), attach.mark) == {"CP_A": "ä\n1"}
     assert lines.readline() == b"next\n"
 
 
@@ -253,6 +256,23 @@ def test_asked_variables_are_sent_at_once_when_the_agent_is_between_lines(desk: 
     lines.readline()
     sock.sendall(attached_line("s1", ["CP_A"]))
     assert json.loads(lines.readline())["params"] == {"CP_A": "1"}
+
+
+@behaviour("private:environment")
+def test_each_shim_has_a_mark_that_its_agent_does_not_know(desk: Desk) -> None:
+    desk.house.environ |= {"CP_A": "1"}
+    marks = set()
+    for _ in range(2):
+        _, sock, lines = desk.attach()
+        attach = parse_attach(lines.readline())
+        assert isinstance(attach, Attach)
+        marks.add(attach.mark)
+        sock.sendall(attached_line("s1", ["CP_A"]))
+        told = lines.readline()
+        assert parse_environment(told, attach.mark) == {"CP_A": "1"}
+        assert parse_environment(told) is None
+    assert len(marks) == 2
+    assert all(len(mark) == 32 for mark in marks)
 
 
 @behaviour("workspaces:moved-variables")

@@ -106,6 +106,17 @@ def test_an_environment_line_is_read_and_other_lines_are_none() -> None:
     assert attach.parse_environment(b'{"method":"ping"}') is None
 
 
+@behaviour("private:environment")
+@pytest.mark.parametrize(
+    "mark", ['"mark":"",', '"mark":"other",', '"mark":null,', '"mark":"m","mark":"other",', ""]
+)
+def test_an_environment_line_without_the_mark_is_another_line(mark: str) -> None:
+    honest = attach.environment_line({"A": "1"}, "m")
+    assert attach.parse_environment(honest, "m") == {"A": "1"}
+    forged = f'{{"jsonrpc":"2.0","method":"carpool/environment",{mark}"params":{{"A":"2"}}}}'
+    assert attach.parse_environment(forged.encode(), "m") is None
+
+
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 @settings(deadline=None)
 def test_no_bytes_make_the_readers_raise(noise: bytes) -> None:

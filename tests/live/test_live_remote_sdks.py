@@ -6,6 +6,7 @@ over Streamable HTTP pass as well.
 """
 
 import os
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import pytest
 import trio
 
 from tests.behaviours import behaviour
+from tests.kit.house import until
 from tests.kit.line_agent import LIMIT_S, Json
 from tests.kit.live import Make
 from tests.kit.ports import free_port
@@ -30,6 +32,11 @@ WORDS = {"http": "streamableHttp", "sse": "sse"}
 """What server-everything calls a transport."""
 
 
+def listens(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
 @contextmanager
 def over_url(server: str, transport: str) -> Iterator[Json]:
     """The configuration of this server, which runs over HTTP meanwhile."""
@@ -39,6 +46,7 @@ def over_url(server: str, transport: str) -> Iterator[Json]:
     environ = {**os.environ, "PORT": str(port)}
     with subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL) as process:
         try:
+            until(lambda: listens(port), f"{server} listens")
             path = "sse" if transport == "sse" else "mcp"
             yield {"url": f"http://127.0.0.1:{port}/{path}", "transport": transport, "tools_prefix": ""}
         finally:
@@ -57,7 +65,6 @@ async def test_agents_see_of_a_server_over_a_url_what_they_see_of_their_own(
         "wait_s": 30,
         "sharing": "serial",
         "pool": {"max": 1},
-        "restart": {"first_delay_s": 0.1},  # it may not listen yet
     }
     with over_url(server, transport) as entry:
         one = daemon({server: {**entry, **settings}})

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from carpool.launcher import accepts
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S
 from tests.kit.live import Daemon, Make
@@ -49,8 +50,10 @@ async def starting(one: Daemon, place: Path, *words: str) -> AsyncIterator[None]
             stderr=log,
         )
     try:
-        ways = (one.directory / "agents.sock", one.base / "sprung")
-        await until(lambda: any(path.exists() for path in ways), "carpool is up, or has gone astray")
+        sprung = one.base / "sprung"
+        await until(
+            lambda: accepts(str(one.directory)) or sprung.exists(), "carpool is up, or has gone astray"
+        )
         yield
     finally:
         with trio.CancelScope(shield=True):

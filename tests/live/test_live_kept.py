@@ -222,7 +222,9 @@ async def test_a_tools_file_speaks_until_the_server_does_and_when_it_is_stopped(
             assert of("filed", await agent.tools()) == by_file
             assert fault_of(await agent.call("filed__order"))["code"] == "stopped"
             since = len(agent.notices)
-            shared.lists.write_text(json.dumps([{"name": "fetch"}]))
+            fresh = shared.lists.with_suffix(".new")
+            fresh.write_text(json.dumps([{"name": "fetch"}]))
+            fresh.replace(shared.lists)  # half of it would be a broken file
             await agent.notice(CHANGED, since)
             assert of("filed", await agent.tools()) == ["filed__fetch"]
 

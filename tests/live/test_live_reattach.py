@@ -293,7 +293,7 @@ async def test_when_all_of_carpool_dies_the_shim_starts_it_again(daemon: Make) -
 
 @behaviour("death:broker-frees-plain")
 async def test_the_lease_of_a_plain_connection_is_free_when_the_next_broker_is_there(daemon: Make) -> None:
-    one = daemon({"counter": kit("counter", sharing="session", pool={"max": 1}, wait_s=10)})
+    one = daemon({"counter": kit("counter", sharing="session", pool={"max": 1}, wait_s=25)})
     with trio.fail_after(LIMIT_S):
         async with one.agent() as plain, one.shim() as agent:
             assert int(await plain.text("counter__increment")) == 1

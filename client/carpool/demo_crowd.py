@@ -142,7 +142,10 @@ class Crowd:
         while not condition():
             now_s = time.monotonic()
             if now_s >= end_s:
-                raise DemoError(f"not all of {len(self._members)} agents did {what} within {limit_s:.0f} s")
+                all_ = f"all of {len(self._members)} agents did {what}"
+                if end_s == self._deadline_s:
+                    raise DemoError(f"the demo's own time was over before {all_}")
+                raise DemoError(f"not {all_} within {limit_s:.0f} s")
             for key, _ in self._selector.select(max(0.0, min(_LOOK_S, until_s - now_s))):
                 member: _Member = key.data
                 for message in self._messages(member):

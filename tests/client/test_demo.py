@@ -424,6 +424,16 @@ def test_agent_whose_server_dies_ends_the_demo_with_a_reason(crowd: Crowd, tmp_p
         crowd.attached(20)
 
 
+def test_a_demo_whose_whole_time_is_over_does_not_blame_the_step_that_it_was_at(tmp_path: Path) -> None:
+    crowd = Crowd(dict(os.environ), tmp_path, time.monotonic())
+    try:
+        crowd.start(plan(tmp_path, "well"))
+        with pytest.raises(DemoError, match="the demo's own time was over before all of 1 agents did attach"):
+            crowd.attached(20)
+    finally:
+        crowd.close()
+
+
 # --- the verb -------------------------------------------------------------------------------------------
 
 

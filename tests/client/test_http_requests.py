@@ -54,6 +54,37 @@ def test_only_pages_of_this_machine_or_allowed_ones_may_ask(origin: str, status:
     assert desk.status(desk.send("GET", "/none", origin=origin)) == status
 
 
+@pytest.mark.parametrize(
+    ("site", "origin", "status"),
+    [
+        ("cross-site", None, 403),
+        ("same-site", None, 403),
+        ("what-comes-next", None, 403),
+        ("", None, 403),
+        ("same-origin", None, 404),
+        ("none", None, 404),
+        ("cross-site", "https://app.example.org", 404),
+        ("same-site", "http://localhost:5173", 404),
+        ("same-origin", "http://evil.example.org", 403),
+    ],
+)
+@behaviour("http:host-origin")
+def test_what_other_pages_embed_is_not_asked_for_by_its_reader(
+    site: str, origin: str | None, status: int
+) -> None:
+    """A picture whose address is here comes without `Origin`, and listing tools starts servers."""
+    desk = Desk(gate=Gate(origins=["https://app.example.org"]))
+    asked = {"sec-fetch-site": site} | ({} if origin is None else {"origin": origin})
+    assert desk.status(desk.send("GET", "/none", **asked)) == status
+    assert desk.status(desk.send("GET", "/mcp/tools", **{"sec-fetch-site": "cross-site"})) == 403
+    assert not desk.told, "no server is started"
+
+
+def test_where_any_page_may_ask_it_may_embed_too() -> None:
+    desk = Desk(gate=Gate(origins=["*"]))
+    assert desk.status(desk.send("GET", "/none", **{"sec-fetch-site": "cross-site"})) == 404
+
+
 def test_configured_hosts_are_good_too() -> None:
     desk = Desk(gate=Gate(hosts=["tools.example.org"]))
     assert desk.status(desk.send("GET", "/none", host="Tools.Example.org:443")) == 404

@@ -208,6 +208,7 @@ def test_whatever_stands_in_a_header_who_comes_in_is_decided() -> None:
         value = one_of(rng, b"localhost", b"Bearer right", b"http://localhost").decode("latin-1")
         gate.host_allowed(value)
         gate.origin_allowed(value)
+        gate.origin_allowed(None, value)
         gate.principal(value)
 
     fuzz(play, examples=20, seeds=500)

@@ -158,7 +158,7 @@ class Core:
         if not self.gate.host_allowed(headers.get("host")):
             text = "this door does not answer to that Host; see `http.hosts` in docs/settings.md"
             return refusal(x, 421, INVALID_REQUEST, text)
-        if not self.gate.origin_allowed(headers.get("origin")):
+        if not self.gate.origin_allowed(headers.get("origin"), headers.get("sec-fetch-site")):
             text = "pages of that Origin may not ask here; see `http.origins` in docs/settings.md"
             return refusal(x, 403, INVALID_REQUEST, text)
         principal = self.gate.principal(headers.get("authorization"))

@@ -1,8 +1,10 @@
 """Who may come in: `Host`, `Origin` and bearer tokens.
 
 MCP, basic/transports, "Security warning": a page in somebody's browser must not reach a door on loopback, so
-`Host` has to be a name of this machine and `Origin`, where there is one, a page from here. Tokens are known
-by their SHA-256 only, and compared in constant time.
+`Host` has to be a name of this machine and `Origin`, where there is one, a page from here. With what a page
+only embeds (a picture, a frame) a browser sends no `Origin`; then `Sec-Fetch-Site` (Fetch Metadata Request
+Headers, W3C, 2.3) tells where that page is from. Tokens are known by their SHA-256 only, and compared in
+constant time.
 
 Knows nothing of: sessions, bodies, where the settings came from.
 """
@@ -17,6 +19,8 @@ from typing import Final
 HASH_PREFIX: Final = "sha256:"
 _LOOPBACK_NAMES: Final = frozenset({"localhost"})
 _MAX_KNOWN: Final = 1024
+_FROM_HERE: Final = frozenset({"same-origin", "none"})
+"""`none`: the user himself, as by typing the address."""
 # A name with an optional port and nothing else: what a lenient reader would skip, another takes for the name.
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]{2,64}\]|[0-9A-Za-z._-]{1,255})(?::[0-9]{0,5})?")
 _ORIGIN: Final = re.compile(r"https?://([^/]+)", re.IGNORECASE)
@@ -62,9 +66,13 @@ class Gate:
             self._good_hosts.add(value)
         return good
 
-    def origin_allowed(self, value: str | None) -> bool:
-        """Whether a page of this origin may ask; no `Origin` is none."""
-        if value is None or "*" in self._origins or value.lower() in self._origins:
+    def origin_allowed(self, value: str | None, site: str | None = None) -> bool:
+        """Whether a page of this origin may ask. Without `Origin` and `Sec-Fetch-Site` (`site`) none asks."""
+        if "*" in self._origins:
+            return True
+        if value is None:
+            return site is None or site.lower() in _FROM_HERE
+        if value.lower() in self._origins:
             return True
         found = _ORIGIN.fullmatch(value)
         return found is not None and is_loopback(host_name(found[1]))

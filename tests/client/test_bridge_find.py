@@ -1,13 +1,15 @@
 """Which transport a server has, without a network."""
 
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 
 import httpx2
 import pytest
 import trio
 import trio.testing
 
-from carpool.bridge.find import _Finding
+from carpool.bridge import find
+from carpool.bridge.find import _Finding, found
 from carpool_protocol.remote import Remote
 from tests.behaviours import behaviour
 
@@ -38,3 +40,25 @@ async def test_a_response_without_end_is_judged_all_the_same(
         async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as client:
             place = await _Finding(Remote(server="far", url=URL), client, None).place()
     assert place == (transport, URL)
+
+
+@behaviour("remote:found")
+@pytest.mark.parametrize(
+    ("named", "named_by"),
+    [
+        ("https://far.example/deep/mcp", ""),
+        ("https://far.example:443/mcp", ""),
+        ("https://other.example/mcp", "https://far.example"),
+        ("http://far.example/mcp", "https://far.example"),
+    ],
+)
+async def test_a_server_that_a_document_names_elsewhere_is_known_by_who_named_it(
+    monkeypatch: pytest.MonkeyPatch, named: str, named_by: str
+) -> None:
+    def client(**_: object) -> httpx2.AsyncClient:
+        document = httpx2.MockTransport(lambda _: httpx2.Response(200, json={"url": named}))
+        return httpx2.AsyncClient(transport=document)
+
+    monkeypatch.setattr(find, "httpx2", SimpleNamespace(**{**vars(httpx2), "AsyncClient": client}))
+    place = await found(Remote(server="far", url="https://far.example"), None)
+    assert (place.transport, place.url, place.named_by) == ("http", named, named_by)

@@ -3,7 +3,8 @@
 Owns the order of the questions. A URL without a path is that of a host: its well-known document is read
 (`card`). Any other is tried as it is: Streamable HTTP with a POST, then HTTP+SSE with a GET (MCP
 2025-11-25, basic/transports "Backwards Compatibility"), then the host's document. What a document names on
-another origin is used only where nothing secret would follow: neither headers nor a login.
+another origin is used only where nothing secret would follow: neither headers nor a login. Nor does it have
+the login that the user has there for another server (`Remote.named_by`).
 
 Knows nothing of: conversations, the SDK.
 """
@@ -67,7 +68,8 @@ async def found(remote: Remote, bearer: Bearer | None) -> Remote:
             raise NotFoundError(error.trouble) from None
         except (httpx2.RequestError, httpx2.InvalidURL) as error:
             raise NotFoundError(unreached(remote.url, error)) from None
-    return replace(remote, transport=place[0], url=place[1])
+    named_by = remote.url if _origin(place[1]) != _origin(remote.url) else ""
+    return replace(remote, transport=place[0], url=place[1], named_by=named_by)
 
 
 class _Finding:

@@ -67,7 +67,7 @@ class Gate:
         return good
 
     def origin_allowed(self, value: str | None, site: str | None = None) -> bool:
-        """Whether a page of this origin may ask. No `Origin` and no `Sec-Fetch-Site` (`site`): no page."""
+        """Whether a page of this origin may ask. Without `Origin` and `Sec-Fetch-Site` (`site`) none asks."""
         if "*" in self._origins:
             return True
         if value is None:

@@ -18,7 +18,7 @@ import msgspec
 
 from carpool import display, lock
 from carpool.door import AnsweredError, Door, DoorError, release
-from carpool.up import Place, bring_up, wished_config
+from carpool.up import Place, bring_up
 from carpool_protocol import paths
 
 EXIT_FAILED, EXIT_USAGE, EXIT_NO_BROKER = 1, 2, 69
@@ -184,7 +184,7 @@ def open_door(*, control: bool, start: bool = False, profile: str = "", workspac
     except DoorError as error:
         if not (start and error.no_broker):
             fail_at(error)
-    code, text = bring_up(place, wished_config())
+    code, text = bring_up(place)
     if code:
         fail(text, code if code == EXIT_USAGE else EXIT_NO_BROKER)
     try:

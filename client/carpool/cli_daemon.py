@@ -16,7 +16,7 @@ from carpool import adoption, display, lock
 from carpool.cli import EXIT_FAILED, EXIT_USAGE, ask, fail, json_option, open_door, print_json, the_place
 from carpool.launcher import DRAINED_S, RESTART, STOP_S
 from carpool.remains import CLEAR_S
-from carpool.up import Place, bring_up
+from carpool.up import Place, bring_up, wished_config
 from carpool_protocol import paths
 from carpool_protocol.config.load import find_config_file, home_of, load_layer
 
@@ -35,6 +35,7 @@ def down(timeout_s: float) -> None:
     """End carpool and every server it runs. Returns when nothing is left."""
     place = the_place()
     was = "was not running" if not end_daemon(place, timeout_s) else "is down"
+    lock.forget_killed(place.directory)
     for path in paths.held_until_down(place.directory):
         with contextlib.suppress(OSError):
             os.unlink(path)  # of a launcher that was killed
@@ -72,11 +73,11 @@ def restart(servers: tuple[str, ...], everything: bool, as_json: bool) -> None:
         _operate("restart", chosen, as_json)
         return
     place = the_place()
-    held = lock.holder(place.directory)
-    _refuse_broken(held.config if held else "")
+    before = lock.holder(place.directory) or lock.killed(place.directory)
+    config = before.config if before else wished_config()
+    _refuse_broken(config)
     end_daemon(place, DRAINED_S + DOWN_S, RESTART)
-    # The same configuration as before.
-    code, text = bring_up(place, held.config if held else "", http=held.http if held else None)
+    code, text = bring_up(place, config, http=before.http if before else None)
     if code:
         fail(text, code if code == EXIT_USAGE else EXIT_FAILED)
     if text:

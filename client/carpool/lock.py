@@ -2,11 +2,13 @@
 
 Owns the lock file: locked (flock) by the launcher for its whole life, its text
 says `pid=…`, `config=…` and `http=…` for people and for `carpool down`. The lock is the truth,
-the text only its description: a pid is believed only while the lock is held.
+the text only its description: a pid is believed only while the lock is held. A launcher that ends takes its
+text with it; one that was killed leaves it, for whoever brings carpool back.
 
 Standard library only: the launcher stays small.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -92,6 +94,30 @@ def holder(directory: str) -> Holder | None:
             os.close(fd)
         time.sleep(_PAUSE_S)
     return Holder(0, "")
+
+
+def killed(directory: str) -> Holder | None:
+    """The launcher that was here last, if it was killed and nobody has followed it or said `carpool down`."""
+    try:
+        fd = os.open(paths.lock_file(directory), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+    else:
+        found = _read(fd)
+        return found if found.pid else None
+    finally:
+        os.close(fd)
+
+
+def forget_killed(directory: str) -> None:
+    """Nobody is to follow the one that was killed. Nothing happens where somebody holds the lock."""
+    with contextlib.suppress(OSError):  # a full disk, or there is no directory
+        if killed(directory) is not None and (fd := take(directory, "")) is not None:
+            release(fd)
 
 
 def _read(fd: int) -> Holder:

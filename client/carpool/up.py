@@ -66,7 +66,8 @@ def up(arguments: list[str]) -> int:
         command += ["--config", config] if config else []
         command += ["--http", http] if http else []
         os.execve(sys.executable, command, daemon_environment(place.directory))  # noqa: S606 - no shell wanted
-    code, text = bring_up(place, config, http=http)
+    # Shims and clients say `--quiet`: they bring carpool back, or up, for their agent and choose nothing.
+    code, text = bring_up(place) if "--quiet" in values else bring_up(place, config, http=http)
     if text:
         _say(text)
     elif code == EXIT_OK and "--quiet" not in values:
@@ -85,20 +86,26 @@ def wished_config(option: str = "") -> str:
 
 
 def bring_up(
-    place: Place, config: str = "", wait_s: float = START_S, http: str | None = None
+    place: Place, config: str | None = None, wait_s: float = START_S, http: str | None = None
 ) -> tuple[int, str]:
     """Have carpool run in the background: (0, "") when sessions are taken, else a code and the reason.
 
-    With code 0 a text is a warning. `http`: where its HTTP door is to be; None: as CARPOOL_HTTP says.
+    With code 0 a text is a warning. `config`, and `http`, where its HTTP door is to be; None: as the launcher
+    had it that was killed here, so that sessions go on with the same servers and rights, else as
+    CARPOOL_CONFIG and CARPOOL_HTTP say.
     """
-    if http is None:
-        http = os.environ.get("CARPOOL_HTTP", "")
     deadline = time.monotonic() + wait_s
     while True:
+        killed = lock.killed(place.directory)
+        before = (
+            (killed.config, killed.http) if killed else (wished_config(), os.environ.get("CARPOOL_HTTP", ""))
+        )
+        wished = before[0] if config is None else config
+        door = before[1] if http is None else http
         if accepts(place.directory):
-            return EXIT_OK, _other_config(place, config, http)
+            return EXIT_OK, _other_config(place, wished, door)
         if lock.holder(place.directory) is None:
-            code, text = _start(place, config, http, deadline)
+            code, text = _start(place, wished, door, deadline)
             if code is not None:
                 return code, text
         if time.monotonic() >= deadline:

@@ -249,6 +249,54 @@ def test_a_killed_launcher_takes_its_processes_with_it_and_the_next_one_starts_c
     assert len(house.lives("broker")) == 2
 
 
+def kill_launcher(house: House) -> None:
+    os.kill(house.launcher, signal.SIGKILL)
+    until(lambda: not house.left(), "all of it has ended")
+
+
+def given(house: House) -> tuple[str, str]:
+    holder = lock.holder(str(house.directory))
+    assert holder
+    return holder.config, holder.http
+
+
+def test_who_brings_carpool_back_for_an_agent_starts_it_as_the_killed_launcher_was(house: House) -> None:
+    was = str(house.base / "some.json"), "127.0.0.1:0"
+    house.run("up", "--detach", "--config", was[0], "--http", was[1])
+    kill_launcher(house)
+    house.environ["CARPOOL_CONFIG"] = "of-this-agent.json"
+    with subprocess.Popen(  # the shim's way
+        [sys.executable, "-m", "carpool.launcher", "--detach", "--quiet"], env=house.environ
+    ) as starter:
+        assert starter.wait(timeout=60) == 0
+    assert given(house) == was
+    kill_launcher(house)
+    house.run("tools")  # a verb's way
+    assert given(house) == was
+
+
+def test_who_starts_carpool_by_hand_gets_what_he_says_whatever_a_killed_launcher_had(house: House) -> None:
+    house.run("up", "--detach", "--config", str(house.base / "some.json"), "--http", "127.0.0.1:0")
+    kill_launcher(house)
+    house.run("up", "--detach")
+    assert given(house) == ("", "")
+
+
+def test_down_and_an_end_in_order_leave_nothing_to_bring_back(house: House) -> None:
+    file = str(house.base / "some.json")
+    house.run("up", "--detach", "--config", file)
+    assert lock.killed(str(house.directory)) is None, "it runs"
+    kill_launcher(house)
+    killed = lock.killed(str(house.directory))
+    assert killed
+    assert killed.config == file
+    house.run("down")
+    assert lock.killed(str(house.directory)) is None
+    house.run("up", "--detach", "--config", file)
+    house.run("down")
+    assert lock.killed(str(house.directory)) is None
+
+
 def test_down_of_a_killed_launcher_removes_the_sockets(house: House) -> None:
     house.run("up", "--detach")
     os.kill(house.launcher, signal.SIGKILL)

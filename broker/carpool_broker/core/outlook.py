@@ -11,7 +11,7 @@ Knows nothing of: what waits, and for whom.
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from carpool_broker.core.effects import AnyEffect
 from carpool_broker.core.listing import Family
@@ -47,6 +47,15 @@ OF_LAME: Final = {
 """The same in an error."""
 
 NONE: Final[frozenset[ServerName]] = frozenset()
+
+
+class Followed(NamedTuple):
+    """A session that looks through another scope now."""
+
+    session: Session
+    before: Scope
+    families: frozenset[Family]
+    """Of these it reads different lists there."""
 
 
 class Outlook:
@@ -89,11 +98,11 @@ class Outlook:
         """The session is gone."""
         self._registry.release(session.scope)
 
-    def follow(self, sessions: Iterable[Session]) -> list[tuple[Session, frozenset[Family]]]:
+    def follow(self, sessions: Iterable[Session]) -> list[Followed]:
         """Have everybody look through the scope that is in force for it now. Returns for whom that is another
-        one, and the families of which it reads different lists there.
+        one.
         """
-        moved: list[tuple[Session, frozenset[Family]]] = []
+        moved: list[Followed] = []
         seen: dict[tuple[Scope, Scope], frozenset[Family]] = {}
         for session in sessions:
             scope = self._in_force(session)
@@ -104,8 +113,8 @@ class Outlook:
             if way not in seen:
                 seen[way] = differing(self._registry.view(session.scope), view)
             self._registry.release(session.scope)
+            moved.append(Followed(session, session.scope, seen[way]))
             session.scope = scope
-            moved.append((session, seen[way]))
         return moved
 
     def view(self, session: Session) -> View:

@@ -376,15 +376,22 @@ def test_servers_that_await_trust_are_named_to_agents_and_not_without_end() -> N
     assert "s09 (awaits trust: `carpool trust`), 2 more that await trust." in greet.instructions
     effects = core.handle(AgentCalled(ONE, RawJson(b"1"), "s11__x", EMPTY_OBJECT, ABSENT, ABSENT), 0.0)
     (reply,) = [each for each in effects if isinstance(each, Reply)]
-    assert b"The server s11 awaits trust: /p/.mcp.json is not trusted yet" in bytes(reply.body)
+    assert b"/p/.mcp.json is not trusted yet." in bytes(reply.body)
     assert json.loads(bytes(reply.body))["_meta"]["carpool/error"]["code"] == "untrusted"
-    for name, words in (
-        ("a__x", b"The server a is misconfigured: wrong."),
-        ("b__x", b"The server b lacks a variable or a workspace here: no UKEY."),
+    for name, code, words in (
+        ("a__x", "misconfigured", "[a] The configuration of this server has a mistake"),
+        ("a.x", "misconfigured", "wrong. Ask the user"),
+        ("b__x", "unset", "[b] The server lacks a variable or a workspace"),
+        ("mcp__b__x", "unset", "no UKEY. Ask the user"),
     ):
         effects = core.handle(AgentCalled(ONE, RawJson(b"2"), name, EMPTY_OBJECT, ABSENT, ABSENT), 0.0)
         (reply,) = [each for each in effects if isinstance(each, Reply)]
-        assert words in bytes(reply.body)
+        said = json.loads(bytes(reply.body))
+        assert said["_meta"]["carpool/error"]["code"] == code
+        assert words in said["content"][0]["text"]
+    effects = core.handle(AgentCalled(ONE, RawJson(b"2"), "abc__x", EMPTY_OBJECT, ABSENT, ABSENT), 0.0)
+    (reply,) = [each for each in effects if isinstance(each, Reply)]
+    assert json.loads(bytes(reply.body))["data"]["code"] == "unknown_tool", "it is no server of these"
     (session,) = core.sessions.values()
     told = own_view.servers(core.outlook, session, core.view_of(ONE))
     assert [each["state"] for each in told][:3] == ["misconfigured", "unset", "untrusted"]

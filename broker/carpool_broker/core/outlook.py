@@ -39,13 +39,6 @@ NAMED_UNTRUSTED: Final = 10
 LAME: Final = {"misconfigured": "misconfigured", "unset": "unset: lacks a variable or a workspace"}
 """By state: what instructions say of a server that cannot be run. Those that await trust are counted."""
 
-OF_LAME: Final = {
-    "misconfigured": "is misconfigured",
-    "unset": "lacks a variable or a workspace here",
-    "untrusted": "awaits trust",
-}
-"""The same in an error."""
-
 NONE: Final[frozenset[ServerName]] = frozenset()
 
 
@@ -120,6 +113,18 @@ class Outlook:
     def view(self, session: Session) -> View:
         """What this session sees."""
         return self._registry.view(session.scope)
+
+    def lame(self, session: Session, name: str) -> tuple[ServerName, str, str] | None:
+        """The server that an unknown name can belong to and that cannot be run for this session, as in `off`:
+        the one with the longest name, the fault, and why.
+        """
+        separator = session.scope.separator
+        meant = [
+            (len(server), server, state, f"{why}.")
+            for server, (state, why) in self.sources.lame(session.source).items()
+            if may_be_of(name, server, separator)
+        ]
+        return max(meant)[1:] if meant else None
 
     def off(self, session: Session, name: str) -> tuple[ServerName, str, str] | None:
         """The server that an unknown name can belong to and that is disabled, or that the profile keeps back

@@ -25,6 +25,7 @@ from carpool_broker.core.scope import Scope
 from carpool_broker.readings import at_once
 from carpool_protocol.attach import Attach, RunCommand
 from carpool_protocol.attach_version import ATTACH_VERSION
+from carpool_protocol.config.last_good import LastGood
 from carpool_protocol.config.load import ConfigFile, load_layer
 from carpool_protocol.config.project import find_workspace
 from carpool_protocol.config.trust import give_trust, take_trust
@@ -35,6 +36,7 @@ from tests.broker.supervisors import supervisor_comes
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 A, B = ServerName("a"), ServerName("b")
+FILE = ".carpool/mcp.json"
 
 
 class House:
@@ -45,8 +47,17 @@ class House:
         self.file = base / "carpool.json"
         self.file.write_text(json.dumps({"mcpServers": user, **rest}), encoding="utf-8")
         self.store = str(base / "state" / "trust.json")
+        self.good = base / "good.json"
+        self.start()
+
+    def start(self) -> None:
+        """A broker, the first one or the next."""
         self.configuration = Configuration(
-            ConfigFile(str(self.file), asked_for=True), {"HOME": str(base)}, self.store
+            ConfigFile(str(self.file), asked_for=True),
+            {"HOME": str(self.base)},
+            self.store,
+            secret=b"of all of them",
+            trusted_good=LastGood(str(self.good), most=2),
         )
 
     def project(self, name: str, servers: dict[str, Any], file: str = ".mcp.json", **rest: Any) -> Path:
@@ -395,6 +406,83 @@ def test_servers_that_await_trust_are_named_to_agents_and_not_without_end() -> N
     (session,) = core.sessions.values()
     told = own_view.servers(core.outlook, session, core.view_of(ONE))
     assert [each["state"] for each in told][:3] == ["misconfigured", "unset", "untrusted"]
+
+
+class Fallen:
+    """A project that a broker has read, whose file is broken when the next one comes."""
+
+    def __init__(self, base: Path) -> None:
+        self.house = House(base, {"a": {"command": "mine"}})
+        (base / "p" / ".carpool").mkdir(parents=True)
+        (base / "p" / ".carpool" / "its.env").write_text("TOKEN=1\n")
+        its = {"a": {"command": "its"}, "b": {"command": "${TOKEN}"}}
+        self.file = self.house.project("p", its, FILE, env_file="its.env")
+        self.house.trust(self.file)
+
+    def next(self, *, reads: bool = True) -> SourceRead:
+        """What an agent there sees at the next broker. `reads`: the one before has read the file."""
+        if reads:
+            self.house.come(ONE, "p")
+        self.file.write_text("{")
+        self.house.start()
+        return self.house.come(TWO, "p")
+
+    def is_lost(self) -> bool:
+        found = self.house.seen(TWO)
+        return found.broken and runs(found) == {"a": ("mine", str(self.house.base))}
+
+
+@behaviour("config:last-good-of-projects")
+def test_a_trusted_projects_last_good_reading_counts_at_the_next_broker_when_its_file_is_broken(
+    tmp_path: Path,
+) -> None:
+    fallen = Fallen(tmp_path)
+    read, at = fallen.next(), str(tmp_path / "p")
+    assert (runs(read), read.broken) == ({"a": ("its", at), "b": ("1", at)}, False)
+    (place,) = [each for each in fallen.house.configuration.layers.places() if each["root"] == at]
+    assert place["trust"] == "trusted"
+    assert "is missing" in str(place["problems"])
+    assert fallen.house.good.stat().st_mode & 0o777 == 0o600
+    fallen.house.project("p", {"c": {"command": "its"}}, FILE)
+    assert fallen.house.look()
+    assert runs(fallen.house.seen(TWO)) == {"a": ("mine", str(tmp_path))}, "a mended one waits for trust"
+
+
+@behaviour("config:last-good-of-projects")
+def test_it_does_not_count_where_trust_was_revoked_while_no_broker_was_there(tmp_path: Path) -> None:
+    fallen = Fallen(tmp_path)
+    fallen.house.come(ONE, "p")
+    take_trust(fallen.house.store, find_workspace(str(tmp_path / "p"), str(tmp_path)))
+    fallen.next(reads=False)
+    assert fallen.is_lost()
+
+
+@behaviour("config:last-good-of-projects")
+def test_it_does_not_count_with_another_env_file_than_was_trusted(tmp_path: Path) -> None:
+    fallen = Fallen(tmp_path)
+    fallen.house.come(ONE, "p")
+    (tmp_path / "p" / ".carpool" / "its.env").write_text("TOKEN=2\n")
+    fallen.next(reads=False)
+    assert fallen.is_lost()
+
+
+@behaviour("config:last-good-of-projects")
+def test_a_reading_that_was_followed_by_one_that_nobody_trusts_does_not_come_back(tmp_path: Path) -> None:
+    fallen = Fallen(tmp_path)
+    fallen.house.come(ONE, "p")
+    fallen.house.project("p", {"c": {"command": "evil"}}, FILE)
+    fallen.house.look()
+    fallen.next(reads=False)
+    assert fallen.is_lost()
+
+
+@behaviour("config:last-good-of-projects")
+def test_nothing_of_a_project_that_was_never_trusted_is_kept(tmp_path: Path) -> None:
+    fallen = Fallen(tmp_path)
+    take_trust(fallen.house.store, find_workspace(str(tmp_path / "p"), str(tmp_path)))
+    fallen.next()
+    assert fallen.is_lost()
+    assert not fallen.house.good.exists()
 
 
 @behaviour("profiles:strangers")

@@ -1055,6 +1055,10 @@ _CONFIG: Final = {
         "design 10",
         "A broken file leaves the last good reading in force, also for whoever takes the place of the dead.",
     ),
+    "config:last-good-of-projects": Behaviour(
+        "design 10, rule 19",
+        "So does a project's file, as far as the very bytes of that reading are trusted then.",
+    ),
     "config:included": Behaviour(
         "issue 6", "Files that are included come, change and go, and their servers with them."
     ),

@@ -13,6 +13,7 @@ from carpool_broker.pin_board import PinBoard
 from carpool_broker.shell import BrokerShell
 from carpool_broker.switchboard import Switchboard
 from carpool_broker.users_file import BrokenConfigError
+from carpool_broker.workspaces import MAX_KEPT_PROJECTS
 from carpool_protocol import paths
 from carpool_protocol.config.last_good import LastGood
 from carpool_protocol.config.load import find_config_file
@@ -62,6 +63,9 @@ def main() -> int:
             board=board,
             pins=pins.find,
             last_good=LastGood(paths.last_good_file(arguments.runtime_dir)),
+            trusted_good=LastGood(
+                paths.projects_last_good_file(arguments.runtime_dir), most=MAX_KEPT_PROJECTS
+            ),
         )
     except BrokenConfigError as error:
         print(error, file=sys.stderr)  # noqa: T201 - the launcher shows it to whoever started it

@@ -61,11 +61,12 @@ class Configuration:
         board: Switchboard | None = None,
         pins: Callable[[PinId], Approved | None] = lambda _: None,
         last_good: LastGood | None = None,
+        trusted_good: LastGood | None = None,
     ) -> None:
         """`trust`: the file of trusted projects; empty: none is. `secret` keys the hashes in pool keys: with
         an earlier broker's its pools are ours. `kept`: what a pool told an earlier one, `pins`: what of a
-        pinned server is approved. `last_good`: without it no good reading outlives this process. Raises
-        `BrokenConfigError`.
+        pinned server is approved. `last_good`: without it no good reading of the user's file
+        outlives this process, without `trusted_good` none of a project's. Raises `BrokenConfigError`.
         """
         self._base_environment = scrub(environ)
         self._home = home_of(environ)
@@ -78,7 +79,7 @@ class Configuration:
         self.switches = self._board.switches
         self._logins = paths.logins_dir(os.path.dirname(trust)) if trust else ""
         self._users = UsersFile(file, self._home, last_good or LastGood())
-        self.layers = Layers(self._users.config, self._home, trust)
+        self.layers = Layers(self._users.config, self._home, trust, trusted_good or LastGood())
 
     @property
     def config(self) -> Config:

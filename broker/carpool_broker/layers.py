@@ -10,6 +10,7 @@ Knows nothing of: sessions, sources, environments.
 from carpool_broker.places import named_places, project_places
 from carpool_broker.whereabouts import Spot
 from carpool_broker.workspaces import Project, Workspaces
+from carpool_protocol.config.last_good import LastGood
 from carpool_protocol.config.merge import cap_problem, merge, taken_over
 from carpool_protocol.config.model import Config, NamedWorkspace, ServerConfig, variables
 from carpool_protocol.ids import ServerName
@@ -18,11 +19,11 @@ from carpool_protocol.ids import ServerName
 class Layers:
     """All of them. `config`: the last good reading of the user's file."""
 
-    def __init__(self, config: Config, home: str, trust: str) -> None:
-        """`trust`: the file of trusted projects; empty: none is."""
+    def __init__(self, config: Config, home: str, trust: str, last_good: LastGood) -> None:
+        """`trust`: the file of trusted projects; empty: none is. `last_good`: what is kept of these."""
         self.config = config
         self.home = home
-        self.workspaces = Workspaces(home, trust)
+        self.workspaces = Workspaces(home, trust, last_good)
 
     def project_at(self, spot: Spot) -> Project | None:
         """The project there, if it has a file with servers, or one that is broken."""

@@ -6,7 +6,7 @@ Knows nothing of: what the supervisor then does, what operators switch on and of
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import trio
 from msgspec import Struct
@@ -24,6 +24,8 @@ EXPLAIN_S = 5.0
 OPERATE_S = 310.0
 """A first start may install for minutes."""
 MAX_DETAIL_CHARS = 500
+
+NOBODY: Final = "It belongs to a workspace, and no session that sees it is there."
 
 Verb = Literal["start", "stop", "restart"]
 
@@ -81,7 +83,8 @@ class Operating:
 
     async def _operate_one(self, name: ServerName, verb: Verb, keys: list[PoolKey]) -> dict[str, Any]:
         if not keys:
-            return {"server": name, "ok": False, "text": self._why_not(name)}
+            slug, text = self._why_not(name) or ("", "no such server in the configuration")
+            return {"server": name, "ok": False, "text": f"{slug}: {text}" if slug else text}
         texts: list[str] = []
         ok = True
         for key in keys:
@@ -127,10 +130,9 @@ class Operating:
         name = ServerName(server)
         if name in pools:
             return pools[name]
-        known = sorted({*pools, *self._configuration.layers.known()})
-        if name in known or self._misconfigured(name):
-            slug = "misconfigured" if self._misconfigured(name) else "stopped"
-            raise ControlError(slug, f"The server {server} has no pool: {self._why_not(name)}.")
+        known = sorted({*pools, *self._configuration.layers.names()})
+        if found := self._why_not(name):
+            raise ControlError(*found, name)
         meant = did_you_mean(server, known)
         hint = f"Did you mean {meant}?" if meant else f"There are: {', '.join(known) or 'none'}."
         raise ControlError("bad_params", f"There is no server of this name in the configuration. {hint}")
@@ -142,16 +144,15 @@ class Operating:
             pools.setdefault(spec.server, []).append(spec.key)
         return pools
 
-    def _misconfigured(self, name: ServerName) -> str:
-        return self._core.sources.amiss().misconfigured.get(name, "")
-
-    def _why_not(self, name: ServerName) -> str:
+    def _why_not(self, name: ServerName) -> tuple[str, str] | None:
+        """Why a server has no pool: (fault, sentence). None: there is no such server."""
         amiss = self._core.sources.amiss()
         if why := amiss.misconfigured.get(name):
-            state = "unset" if name in amiss.unset else "misconfigured"
-            return f"{'awaits trust' if name in amiss.untrusted else state}: {why}"
-        switches = self._configuration.switches
-        server = switches.over(self._configuration.layers.known()).get(name)
+            if name in amiss.untrusted:
+                return "untrusted", f"{why}."
+            return "unset" if name in amiss.unset else "misconfigured", f"{why}."
+        layers, switches = self._configuration.layers, self._configuration.switches
+        server = switches.over(layers.known()).get(name)
         if server is not None and server.disabled:
-            return f"disabled: {switches.why_off(server)} `carpool enable {name}` switches it on"
-        return "no such server in the configuration"
+            return "disabled", switches.why_off(server)
+        return ("unavailable", NOBODY) if name in layers.names() else None

@@ -2,18 +2,24 @@
 
 Owns the readings of project files, from the first session in a workspace to the last, what is trusted of
 them, and what on disk all that comes from. A file that breaks leaves its last good reading in
-force; one that changes waits for trust again.
+force; one that changes waits for trust again. A trusted reading is kept for the brokers after this one, until
+another one that is not trusted takes its place. It comes back only where its very bytes are trusted then.
 
 Knows nothing of: sessions, sources, the user's own file.
 """
 
 import logging
+from typing import Final
 
-from carpool_protocol.config.load import ConfigFile, Layer, load_layer
+from carpool_protocol.config.last_good import LastGood
+from carpool_protocol.config.load import ConfigFile, Layer, Texts, load_layer
 from carpool_protocol.config.model import Config
 from carpool_protocol.config.project import Workspace, find_workspace
 from carpool_protocol.config.stamps import Stamp, stamp
 from carpool_protocol.config.trust import Trust, complaint, read_listed, read_trust, trust_of
+
+MAX_KEPT_PROJECTS: Final = 64
+"""Of so many trusted projects the last good reading outlives a broker."""
 
 log = logging.getLogger("carpool.broker")
 
@@ -44,8 +50,17 @@ class Project:
         self.seen = layer.seen
         self.problems = [each.render() for each in layer.loaded.problems]
         if layer.loaded.config is not None:
-            self.config, self.env, self.digest = layer.loaded.config, layer.env, layer.digest
-            self.warnings = [each.render() for each in layer.loaded.warnings]
+            self._stand_on(layer)
+
+    def inherit(self, layer: Layer) -> None:
+        """It never was good here, and this is what it was before: an earlier broker has kept it."""
+        self._stand_on(layer)
+        self.seen = {**layer.seen, **self.seen}
+
+    def _stand_on(self, layer: Layer) -> None:
+        assert layer.loaded.config is not None
+        self.config, self.env, self.digest = layer.loaded.config, layer.env, layer.digest
+        self.warnings = [each.render() for each in layer.loaded.warnings]
 
     def said(self) -> list[str]:
         """What its author should know."""
@@ -76,10 +91,13 @@ class Project:
 class Workspaces:
     """All that sessions are in."""
 
-    def __init__(self, home: str, store: str) -> None:
-        """`store`: the file of trust; empty: nothing is trusted."""
+    def __init__(self, home: str, store: str, last_good: LastGood) -> None:
+        """`store`: the file of trust; empty: nothing is trusted. `last_good`: what is kept."""
         self._home = home
         self._store = store
+        self._last_good = last_good
+        self._unkept = ""
+        """Why the last one that was to be kept is not."""
         self._store_seen: Stamp = stamp(store)
         self._store_wrong = ""
         """What was last said of it."""
@@ -134,15 +152,34 @@ class Workspaces:
             return
         project = self.projects.setdefault(workspace.file, Project())
         before = set(project.said())
-        layer = load_layer(ConfigFile(workspace.file, asked_for=True), self._home, project=True)
+        layer = self._load(workspace)
         project.take(workspace, layer)
         trusted = read_trust(self._store) if self._store else {}
+        if project.config is None and (earlier := self._last_good.find(workspace.file)) is not None:
+            kept = self._load(workspace, earlier)
+            if kept.loaded.config is not None and trust_of(trusted, workspace, kept.digest) == "trusted":
+                project.inherit(kept)
         wrong = complaint(self._store) if self._store else ""
         if wrong and wrong != self._store_wrong:
             log.warning("%s", wrong)
         self._store_wrong = wrong
         project.trust = trust_of(trusted, workspace, project.digest)
         project.listed = read_listed(self._store, workspace) if self._store else frozenset()
+        self._keep(project, layer)
         for text in project.said():
             if text not in before:
                 log.warning("%s", text)
+
+    def _load(self, workspace: Workspace, earlier: Texts | None = None) -> Layer:
+        file = ConfigFile(workspace.file, asked_for=True)
+        return load_layer(file, self._home, project=True, earlier=earlier)
+
+    def _keep(self, project: Project, layer: Layer) -> None:
+        """For the brokers after this one: what stands is trusted, or nothing is to come back."""
+        if project.trust != "trusted":
+            self._last_good.forget(project.workspace.file)
+        elif layer.loaded.config is not None:
+            why = self._last_good.keep(layer)
+            if why and why != self._unkept:
+                log.warning("%s: if carpool dies while a project's file is broken, that has no servers", why)
+            self._unkept = why

@@ -89,7 +89,7 @@ class Bench:
         return self._house.close()
 
     def open(self, config: str) -> list[Tool]:
-        """Start the private carpool with this configuration; the server's tools."""
+        """Start the private carpool with this configuration; the tools that each instance has."""
         file = self._house.config_file
         file.touch(mode=0o600)  # it may hold secrets, as the user's own does
         file.write_text(config)
@@ -101,8 +101,16 @@ class Bench:
                     if not listed:
                         raise ProbeError(self._why_no_tools(door, arm))
                     self._names |= {(arm, each["tool"]): each["name"] for each in listed}
+            self._leave_out()
             with self._agent(ALONE) as agent:
                 return self._tools(agent)
+
+    def _leave_out(self) -> None:
+        """What only one of two instances offers cannot be compared."""
+        tools = {arm: {tool for each, tool in self._names if each == arm} for arm in (ALONE, SHARED)}
+        if odd := tools[ALONE] ^ tools[SHARED]:
+            self._names = {key: name for key, name in self._names.items() if key[1] not in odd}
+            self._say(f"leaving out {', '.join(sorted(odd))}: of two instances only one offers them")
 
     def private(self, tries: Sequence[Try], runs: int) -> list[list[Said]]:
         """So many private runs, one after the other. All sessions stay to the end: each has its instance."""

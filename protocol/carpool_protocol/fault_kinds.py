@@ -178,6 +178,13 @@ _KINDS: Final = (
         "Ask the user to run `carpool check` and to correct the configuration.",
     ),
     FaultKind(
+        "unset",
+        "refused",
+        4109,
+        "The server lacks a variable or a workspace that its configuration names, so it cannot be started.",
+        "Ask the user to set it as the reason says.",
+    ),
+    FaultKind(
         "untrusted",
         "refused",
         4106,

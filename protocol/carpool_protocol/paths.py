@@ -159,9 +159,14 @@ def last_good_file(directory: str) -> str:
     return directory + "/last-good.json"
 
 
-def held_until_down(directory: str) -> tuple[str, str]:
+def projects_last_good_file(directory: str) -> str:
+    """The last good readings of the files of trusted projects, until carpool stops."""
+    return directory + "/last-good-projects.json"
+
+
+def held_until_down(directory: str) -> tuple[str, ...]:
     """The files that go when carpool stops, and outlive the death of any of its processes."""
-    return switches_file(directory), last_good_file(directory)
+    return switches_file(directory), last_good_file(directory), projects_last_good_file(directory)
 
 
 def lock_file(directory: str) -> str:

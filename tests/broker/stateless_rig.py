@@ -93,9 +93,9 @@ class Rig(Clocked):
             )
         )  # fmt: skip
 
-    def mode(self, key: PoolKey, mode: Mode) -> None:
+    def mode(self, key: PoolKey, mode: Mode) -> list[Any]:
         """The pool serves, shared like that."""
-        self.feed(PoolChanged(key, "serving", "", None, mode))
+        return self.feed(PoolChanged(key, "serving", "", None, mode))
 
     def come(self, session: SessionId, *, shared: bool = False, anonymous: bool = False) -> None:
         """An agent attaches."""

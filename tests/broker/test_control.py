@@ -27,13 +27,24 @@ ONE, TWO = SessionId("s2"), SessionId("s3")
 
 
 class Rig:
-    """A control with a supervisor that answers as it is told, and three servers of which one is disabled."""
+    """A control with a supervisor that answers as it is told, and three servers of which one is disabled.
 
-    def __init__(self, place: Path, *, linked: bool = True) -> None:
+    `more`: servers beside them, `others`: what else the file says.
+    """
+
+    def __init__(
+        self, place: Path, *, linked: bool = True, more: dict[str, Any] | None = None, **others: Any
+    ) -> None:
         file = place / "carpool.json"
         servers = {"git": {"command": "git", "tags": ["code"]}, "time": {"command": "time"}}
         file.write_text(
-            json.dumps({"mcpServers": {**servers, "old": {"command": "old", "disabled": True}}}), "utf-8"
+            json.dumps(
+                {
+                    "mcpServers": {**servers, "old": {"command": "old", "disabled": True}, **(more or {})},
+                    **others,
+                }
+            ),
+            "utf-8",
         )
         configuration = Configuration(ConfigFile(str(file), asked_for=True), {"PATH": "/bin", "HOME": "/h"})
         self.configuration = configuration
@@ -135,10 +146,27 @@ async def test_a_server_that_nobody_can_say_anything_of_is_refused_with_the_reas
     far = await rig.refused(method, server="zzz", **more)
     assert "git, old, time" in far.detail
     disabled = await rig.refused(method, server="old", **more)
-    assert (disabled.slug, "disabled" in disabled.detail) == ("stopped", True)
+    assert (disabled.slug, disabled.detail) == ("disabled", f"{tmp_path}/carpool.json says so.")
     assert rig.sent == []
     away = await Rig(tmp_path, linked=False).refused(method, server="git", **more)
     assert away.slug == "supervisor_away"
+
+
+async def test_of_a_server_without_a_pool_is_said_what_it_lacks_and_where_to_give_it_that(
+    tmp_path: Path,
+) -> None:
+    more = {"keyed": {"command": "x", "env": {"K": "${UKEY}"}}, "module": {"python": "no module"}}
+    rig = Rig(tmp_path, more=more, workspaces={"shop": {"mcpServers": {"till": {"command": "till"}}}})
+    for server, slug, words in (
+        ("keyed", "unset", "env.K: the environment variable UKEY is not set; set it where the agent starts"),
+        ("module", "misconfigured", "mcpServers.module.python"),
+        ("till", "unavailable", "no session that sees it"),
+    ):
+        why = await rig.refused("carpool/why", server=server)
+        assert (why.slug, why.server) == (slug, server)
+        assert words in why.detail
+        (done,) = (await rig.ask("carpool/operate", verb="start", servers=[server]))["results"]
+        assert done == {"server": server, "ok": False, "text": f"{slug}: {why.detail}"}
 
 
 @behaviour("modes:probe")

@@ -225,9 +225,9 @@ FILE = "file:///a"
 
 
 class Core(CoreRig):
-    """An agent of the handshake era on servers `a` and `b`."""
+    """An agent on servers `a` and `b`."""
 
-    def __init__(self, *, keeps: bool = False) -> None:
+    def __init__(self, *, keeps: bool = False, greets: bool = True) -> None:
         super().__init__()
         self.feed(ev.AgentLeft(AGENT))
         self.feed(
@@ -235,21 +235,26 @@ class Core(CoreRig):
                 session=AGENT, source=SourceId("daemon"), agent="", pid=1, carrier="shim", keeps=keeps
             )
         )
-        self.feed(ev.AgentGreeted(AGENT, RawJson(b"0"), "2025-11-25", "x"))
+        if greets:
+            self.feed(ev.AgentGreeted(AGENT, RawJson(b"0"), "2025-11-25", "x"))
 
     def away(self, *keys: PoolKey, elsewhere: bool = True) -> list[Any]:
         """It moves to where these pools serve."""
+        self.read("there", *keys)
+        return self.feed(SessionMoved(AGENT, SourceId("there"), elsewhere))
+
+    def read(self, source: str, *keys: PoolKey) -> list[Any]:
+        """A source comes to these pools."""
         entries = tuple(ScopeEntry(server=ServerName(key[0]), key=key) for key in keys)
         specs = tuple(
             PoolSpec(key=e.key, server=e.server, argv=[], env={}, cwd="/", policy=Policy()) for e in entries
         )
-        self.feed(
+        return self.feed(
             ev.SourceRead(
-                source=SourceId("there"), scope=Scope(entries), specs=specs, misconfigured={},
+                source=SourceId(source), scope=Scope(entries), specs=specs, misconfigured={},
                 stop_first=frozenset(), max_processes=8, max_greeting=3,
             )
         )  # fmt: skip
-        return self.feed(SessionMoved(AGENT, SourceId("there"), elsewhere))
 
     def subscribe(self) -> None:
         self.feed(ev.AgentWatched(AGENT, RawJson(b"5"), FILE, True))
@@ -274,6 +279,37 @@ def test_a_session_that_came_back_returns_leases_of_servers_that_it_has_not_call
     other = PoolKey("a:2")
     assert SessionRekeyed(AGENT, A, other) in Core(keeps=True).away(other, B)
     assert not [each for each in Core().away(other, B) if isinstance(each, SessionRekeyed)]
+
+
+def rekeyed(effects: list[Any]) -> list[SessionRekeyed]:
+    return [each for each in effects if isinstance(each, SessionRekeyed)]
+
+
+def used(core: Core) -> Core:
+    (call,) = core.feed(ev.AgentCalled(AGENT, RawJson(b"2"), "a__x", EMPTY_OBJECT, ABSENT, ABSENT))
+    core.feed(Answered(call.call, is_error=False, body=EMPTY_OBJECT))
+    return core
+
+
+@behaviour("workspaces:moved")
+def test_a_reload_returns_the_lease_of_a_server_that_goes_here_and_stays_elsewhere() -> None:
+    core = used(Core())
+    core.read("elsewhere", A)
+    assert rekeyed(core.read("daemon", B)) == [SessionRekeyed(AGENT, A, PoolKey(""))]
+
+
+@behaviour("workspaces:moved")
+def test_a_reload_returns_the_lease_of_a_server_that_another_pool_runs_here_and_the_same_elsewhere() -> None:
+    core, other = used(Core()), PoolKey("a:2")
+    core.read("elsewhere", A)
+    core.mode(A, "session")
+    assert rekeyed(core.read("daemon", other, B)) == [], "the new one has not greeted yet"
+    assert rekeyed(core.catalog(other, "x")) == [SessionRekeyed(AGENT, A, other)]
+
+
+def test_a_lease_of_a_pool_that_goes_for_everybody_is_the_supervisors_to_end() -> None:
+    assert rekeyed(used(Core()).read("daemon", B)) == []
+    assert rekeyed(used(Core()).read("daemon", PoolKey("a:2"), B)) == []
 
 
 @behaviour("workspaces:moved-subscriptions")
@@ -307,7 +343,7 @@ def test_where_only_the_configuration_is_another_nothing_is_said_of_subscription
 
 @behaviour("workspaces:moved-subscriptions")
 def test_a_listen_hears_the_same() -> None:
-    core = CoreRig()
+    core = Core(greets=False)
     core.feed(ev.AgentListened(AGENT, RawJson(b"7"), PLAIN, (), (FILE,)))
-    effects = Core.away(core, B)  # type: ignore[arg-type]
+    effects = core.away(B)
     assert [(each.uri, each.listen) for each in effects if isinstance(each, SayUpdated)] == [(FILE, b"7")]

@@ -25,6 +25,7 @@ from carpool_broker.core.scope import Scope
 from carpool_broker.readings import at_once
 from carpool_protocol.attach import Attach, RunCommand
 from carpool_protocol.attach_version import ATTACH_VERSION
+from carpool_protocol.config.last_good import LastGood
 from carpool_protocol.config.load import ConfigFile, load_layer
 from carpool_protocol.config.project import find_workspace
 from carpool_protocol.config.trust import give_trust, take_trust
@@ -35,6 +36,7 @@ from tests.broker.supervisors import supervisor_comes
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 A, B = ServerName("a"), ServerName("b")
+FILE = ".carpool/mcp.json"
 
 
 class House:
@@ -45,8 +47,17 @@ class House:
         self.file = base / "carpool.json"
         self.file.write_text(json.dumps({"mcpServers": user, **rest}), encoding="utf-8")
         self.store = str(base / "state" / "trust.json")
+        self.good = base / "good.json"
+        self.start()
+
+    def start(self) -> None:
+        """A broker, the first one or the next."""
         self.configuration = Configuration(
-            ConfigFile(str(self.file), asked_for=True), {"HOME": str(base)}, self.store
+            ConfigFile(str(self.file), asked_for=True),
+            {"HOME": str(self.base)},
+            self.store,
+            secret=b"of all of them",
+            trusted_good=LastGood(str(self.good), most=2),
         )
 
     def project(self, name: str, servers: dict[str, Any], file: str = ".mcp.json", **rest: Any) -> Path:
@@ -376,18 +387,102 @@ def test_servers_that_await_trust_are_named_to_agents_and_not_without_end() -> N
     assert "s09 (awaits trust: `carpool trust`), 2 more that await trust." in greet.instructions
     effects = core.handle(AgentCalled(ONE, RawJson(b"1"), "s11__x", EMPTY_OBJECT, ABSENT, ABSENT), 0.0)
     (reply,) = [each for each in effects if isinstance(each, Reply)]
-    assert b"The server s11 awaits trust: /p/.mcp.json is not trusted yet" in bytes(reply.body)
+    assert b"/p/.mcp.json is not trusted yet." in bytes(reply.body)
     assert json.loads(bytes(reply.body))["_meta"]["carpool/error"]["code"] == "untrusted"
-    for name, words in (
-        ("a__x", b"The server a is misconfigured: wrong."),
-        ("b__x", b"The server b lacks a variable or a workspace here: no UKEY."),
+    for name, code, words in (
+        ("a__x", "misconfigured", "[a] The configuration of this server has a mistake"),
+        ("a.x", "misconfigured", "wrong. Ask the user"),
+        ("b__x", "unset", "[b] The server lacks a variable or a workspace"),
+        ("mcp__b__x", "unset", "no UKEY. Ask the user"),
     ):
         effects = core.handle(AgentCalled(ONE, RawJson(b"2"), name, EMPTY_OBJECT, ABSENT, ABSENT), 0.0)
         (reply,) = [each for each in effects if isinstance(each, Reply)]
-        assert words in bytes(reply.body)
+        said = json.loads(bytes(reply.body))
+        assert said["_meta"]["carpool/error"]["code"] == code
+        assert words in said["content"][0]["text"]
+    effects = core.handle(AgentCalled(ONE, RawJson(b"2"), "abc__x", EMPTY_OBJECT, ABSENT, ABSENT), 0.0)
+    (reply,) = [each for each in effects if isinstance(each, Reply)]
+    assert json.loads(bytes(reply.body))["data"]["code"] == "unknown_tool", "it is no server of these"
     (session,) = core.sessions.values()
     told = own_view.servers(core.outlook, session, core.view_of(ONE))
     assert [each["state"] for each in told][:3] == ["misconfigured", "unset", "untrusted"]
+
+
+class Fallen:
+    """A project that a broker has read, whose file is broken when the next one comes."""
+
+    def __init__(self, base: Path) -> None:
+        self.house = House(base, {"a": {"command": "mine"}})
+        (base / "p" / ".carpool").mkdir(parents=True)
+        (base / "p" / ".carpool" / "its.env").write_text("TOKEN=1\n")
+        its = {"a": {"command": "its"}, "b": {"command": "${TOKEN}"}}
+        self.file = self.house.project("p", its, FILE, env_file="its.env")
+        self.house.trust(self.file)
+
+    def next(self, *, reads: bool = True) -> SourceRead:
+        """What an agent there sees at the next broker. `reads`: the one before has read the file."""
+        if reads:
+            self.house.come(ONE, "p")
+        self.file.write_text("{")
+        self.house.start()
+        return self.house.come(TWO, "p")
+
+    def is_lost(self) -> bool:
+        found = self.house.seen(TWO)
+        return found.broken and runs(found) == {"a": ("mine", str(self.house.base))}
+
+
+@behaviour("config:last-good-of-projects")
+def test_a_trusted_projects_last_good_reading_counts_at_the_next_broker_when_its_file_is_broken(
+    tmp_path: Path,
+) -> None:
+    fallen = Fallen(tmp_path)
+    read, at = fallen.next(), str(tmp_path / "p")
+    assert (runs(read), read.broken) == ({"a": ("its", at), "b": ("1", at)}, False)
+    (place,) = [each for each in fallen.house.configuration.layers.places() if each["root"] == at]
+    assert place["trust"] == "trusted"
+    assert "is missing" in str(place["problems"])
+    assert fallen.house.good.stat().st_mode & 0o777 == 0o600
+    fallen.house.project("p", {"c": {"command": "its"}}, FILE)
+    assert fallen.house.look()
+    assert runs(fallen.house.seen(TWO)) == {"a": ("mine", str(tmp_path))}, "a mended one waits for trust"
+
+
+@behaviour("config:last-good-of-projects")
+def test_it_does_not_count_where_trust_was_revoked_while_no_broker_was_there(tmp_path: Path) -> None:
+    fallen = Fallen(tmp_path)
+    fallen.house.come(ONE, "p")
+    take_trust(fallen.house.store, find_workspace(str(tmp_path / "p"), str(tmp_path)))
+    fallen.next(reads=False)
+    assert fallen.is_lost()
+
+
+@behaviour("config:last-good-of-projects")
+def test_it_does_not_count_with_another_env_file_than_was_trusted(tmp_path: Path) -> None:
+    fallen = Fallen(tmp_path)
+    fallen.house.come(ONE, "p")
+    (tmp_path / "p" / ".carpool" / "its.env").write_text("TOKEN=2\n")
+    fallen.next(reads=False)
+    assert fallen.is_lost()
+
+
+@behaviour("config:last-good-of-projects")
+def test_a_reading_that_was_followed_by_one_that_nobody_trusts_does_not_come_back(tmp_path: Path) -> None:
+    fallen = Fallen(tmp_path)
+    fallen.house.come(ONE, "p")
+    fallen.house.project("p", {"c": {"command": "evil"}}, FILE)
+    fallen.house.look()
+    fallen.next(reads=False)
+    assert fallen.is_lost()
+
+
+@behaviour("config:last-good-of-projects")
+def test_nothing_of_a_project_that_was_never_trusted_is_kept(tmp_path: Path) -> None:
+    fallen = Fallen(tmp_path)
+    take_trust(fallen.house.store, find_workspace(str(tmp_path / "p"), str(tmp_path)))
+    fallen.next()
+    assert fallen.is_lost()
+    assert not fallen.house.good.exists()
 
 
 @behaviour("profiles:strangers")

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool import cli_check, probe
+from carpool.private_house import PrivateHouse
 from carpool.probe_config import ALONE, SHARED, arranged
 from carpool.probe_judge import ROUNDS, Outcome, Said, judge, result_of, said, turns
-from carpool.probe_run import Tool, Try
+from carpool.probe_run import Bench, Tool, Try
 from carpool.up import Place
 from carpool_protocol.config.shape import read_config
 from tests.behaviours import behaviour
@@ -222,6 +223,46 @@ def test_a_probe_that_cannot_begin_says_why_without_a_lesson_in_usage(
         probe._tried("git", [], loaded.config, {"command": "true"}, "", as_json=True)
     assert ended.value.exit_code == 2
     assert capsys.readouterr().err.startswith("carpool: no tool of git says that it only reads")
+
+
+class Moody:
+    """A door to a private carpool whose two instances of a server offer different tools."""
+
+    def __init__(self, arm: str) -> None:
+        self._tools = [*(["mood"] if arm == ALONE else ["grudge"]), "read"]
+
+    def __enter__(self) -> "Moody":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def initialize(self) -> None:
+        pass
+
+    def request(self, method: str, params: dict[str, Any], _timeout_s: float) -> bytes:
+        if method == "tools/call":
+            return msgspec.json.encode({"content": [params["name"]]})
+        named = [{"tool": tool, "name": tool, "inputSchema": {}} for tool in self._tools]
+        hints = {"annotations": {"readOnlyHint": True}}
+        return msgspec.json.encode({"tools": [{**each, **hints} for each in named]})
+
+
+def test_a_tool_that_only_one_of_two_instances_offers_is_left_out_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(Bench, "_door", lambda _, arm, control: Moody(arm))
+    monkeypatch.setattr(PrivateHouse, "up", lambda _: None)
+    bench = Bench(str(tmp_path), heard.append)
+    try:
+        tools = bench.open("{}")
+        tries = probe.choose("odd", tools, [])
+        assert [each.tool for each in tries] == ["read"]
+        assert heard == ["leaving out grudge, mood: of two instances only one offers them"]
+        assert len(bench.shared(tries)[1]) == ROUNDS
+    finally:
+        bench.close()
 
 
 def test_arguments_belong_to_the_call_before_them() -> None:

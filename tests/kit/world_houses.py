@@ -50,6 +50,7 @@ from tests.kit.world_traits import catalog
 HERE = SourceId("free")
 BACK_S = 1.5
 """So long after a move leases may be held where it was made from: frames take up to 0.3 s each way."""
+MOMENT_S = 1e-6
 PATIENCE_S = 2.0
 """So long a carrier has to say variables."""
 LINGERS_S = 60.0
@@ -203,7 +204,7 @@ class HousedWorld(World):
         def then(_there: bool) -> None:
             if self.moves.pop(number, None) != session:
                 raise Violation(f"{session} was told twice that it has moved")
-            since = (self.mishaps, len(tenant.sources))
+            since = (self.mishaps, len(tenant.sources), self.now)
             self.later(BACK_S, lambda: self._has_given_back(session, tenant, since))
 
         broker.moving.go(session, Moved(workspace), then)
@@ -222,9 +223,14 @@ class HousedWorld(World):
 
     # --- the rules --------------------------------------------------------------------------------------
 
-    def _has_given_back(self, session: SessionId, tenant: Tenant, since: tuple[int, int]) -> None:
+    def _has_given_back(self, session: SessionId, tenant: Tenant, since: tuple[int, int, float]) -> None:
         """What a session had leased where it was before is nobody's soon after it has moved."""
-        if since != (self.mishaps, len(tenant.sources)) or self.of(session) is not tenant or self.broker.life:
+        left_s = BACK_S - self.book.pauses.took_s(since[2], self.now)
+        if left_s > MOMENT_S:  # one that was stopped already as it moved has not heard yet
+            self.later(left_s, lambda: self._has_given_back(session, tenant, since))
+            return
+        now = (self.mishaps, len(tenant.sources))
+        if since[:2] != now or self.of(session) is not tenant or self.broker.life:
             return  # something else has happened, or pools may stay for those who come back to a later broker
         source = tenant.sources[-1][0]
         for pool in self.supervisor.core.report() if self.broker.alive and self.supervisor.alive else ():

@@ -1,5 +1,6 @@
 """kill -9, of everybody: each open call ends once and honestly, nothing is left, and work goes on."""
 
+import json
 import os
 import signal
 import subprocess
@@ -233,26 +234,37 @@ async def test_down_in_the_middle_of_calls_leaves_no_process_and_no_socket(daemo
         assert (await one.carpool("down"))[0] == 0  # again: was not running
 
 
-@behaviour("config:last-good")
+@behaviour("config:last-good", "config:last-good-of-projects")
 async def test_whoever_dies_while_the_file_is_broken_comes_back_with_the_last_good_one(daemon: Make) -> None:
     one = daemon({"good": observer()}, http={"port": 0})
+    project = one.base / "project"
+    project.mkdir()
+    its = project / ".mcp.json"
+    its.write_text(json.dumps({"mcpServers": {"its": observer()}}))
     with trio.fail_after(LIMIT_S):
-        async with one.shim() as agent:
+        assert (await one.carpool("trust", "--yes", str(project)))[0] == 0
+        async with one.shim(cwd=project) as agent:
             assert await agent.text("good__echo", {"text": "before"}) == "before"
+            assert await agent.text("its__echo", {"text": "before"}) == "before"
+            its.write_text("{")
             one.config.write_text('{"mcpServers": {"good": {"comand": "x"}}, "http": {"port": 0}}')
             await one.until(lambda facts: facts["config"]["problem"], "the broken file is noticed")
+            await one.until(lambda facts: facts["workspaces"][0]["problems"], "the project's is as well")
             kill(pid_of(one, "carpool_broker"))
             assert await agent.text("good__echo", {"text": "broker"}) == "broker"
+            assert await agent.text("its__echo", {"text": "broker"}) == "broker"
             daemons = one.daemons()
             kill(pid_of(one, "carpool.launcher"))
             await until(lambda: gone(daemons), "all of it has ended", WAIT_S)
             assert await agent.text("good__echo", {"text": "launcher"}) == "launcher"
+            assert await agent.text("its__echo", {"text": "launcher"}) == "launcher"
             facts = await one.until(lambda facts: facts["reason"] == "config_broken", "status says so")
             assert "comand" in facts["config"]["problem"]
             door = Path(paths.door_file(str(one.directory)))
             await until(door.exists, "the HTTP door is open again as well", WAIT_S)
             code, _, said = await one.carpool("down")
             assert code == 0, said
+            assert not [each for each in paths.held_until_down(str(one.directory)) if Path(each).exists()]
             await agent.ended.wait()
         code, _, said = await one.carpool("up", "--detach", "--config", str(one.config))
         assert (code, "comand" in said) == (2, True), "whoever stops it and starts it is told"

@@ -220,7 +220,7 @@ async def test_a_missing_variable_leaves_one_server_unset_and_says_where(daemon:
             assert await agent.text("good__echo", {"text": "fine"}) == "fine"
             answer = await agent.ask("tools/call", {"name": "mine__echo"})
             said = json.dumps(answer)
-            assert "mine lacks a variable" in said
+            assert "[mine] The server lacks a variable" in said
             assert "misconfigured" not in said
             assert "CARPOOL_LIVE_TOKEN" in said
             facts = await one.status()

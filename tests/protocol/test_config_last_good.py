@@ -122,3 +122,39 @@ def test_where_it_cannot_be_written_is_said(tmp_path: Path) -> None:
     assert "cannot be written" in LastGood(str(tmp_path / "none" / "last-good.json")).keep(house.read())
     os.symlink(tmp_path / "carpool.json", house.kept)
     assert LastGood(str(house.kept)).find(house.config.path) is None, "no link is followed"
+
+
+def of(base: Path, name: str, *, size_bytes: int = 0) -> Layer:
+    """A project's reading."""
+    path = base / name
+    path.write_text(json.dumps({"mcpServers": {"a": {"command": "x" * size_bytes or "x"}}}))
+    return load_layer(ConfigFile(str(path), asked_for=True), HOME, project=True)
+
+
+def kept(base: Path) -> list[str]:
+    """Of which files a reading is kept, for whoever reads the file next."""
+    last_good = LastGood(str(base / "kept.json"), most=3)
+    names = sorted(each.name for each in base.glob("*.p"))
+    return [name for name in names if last_good.find(str(base / name)) is not None]
+
+
+def test_of_several_files_the_last_that_were_read_are_kept(tmp_path: Path) -> None:
+    last_good = LastGood(str(tmp_path / "kept.json"), most=3)
+    for name in ("1.p", "2.p", "3.p", "1.p"):
+        assert last_good.keep(of(tmp_path, name)) == ""
+    assert kept(tmp_path) == ["1.p", "2.p", "3.p"]
+    last_good.keep(of(tmp_path, "4.p"))
+    assert kept(tmp_path) == ["1.p", "3.p", "4.p"]
+    next_one = LastGood(str(tmp_path / "kept.json"), most=3)
+    next_one.forget(str(tmp_path / "3.p"))
+    assert kept(tmp_path) == ["1.p", "4.p"]
+    for name in ("1.p", "4.p"):
+        next_one.forget(str(tmp_path / name))
+    assert not (tmp_path / "kept.json").exists()
+
+
+def test_the_readings_that_are_kept_are_bounded_in_bytes(tmp_path: Path) -> None:
+    last_good = LastGood(str(tmp_path / "kept.json"), most=99)
+    for number in range(12):
+        last_good.keep(of(tmp_path, f"{number:02}.p", size_bytes=500_000))
+    assert kept(tmp_path) == [f"{number:02}.p" for number in range(4, 12)]

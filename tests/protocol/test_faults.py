@@ -31,7 +31,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: ki
 
 PROMISED = {
     "refused": "unknown_tool unknown_prompt unknown_resource unknown_method bad_params bad_cursor "
-    "bad_request_state duplicate_request_id not_permitted too_large bad_line bad_request misconfigured "
+    "bad_request_state duplicate_request_id not_permitted too_large bad_line bad_request misconfigured unset "
     "needs_session untrusted not_initialized unknown_task too_many_servers denied_by_hook quarantined",
     "unavailable": "unavailable waiting_line_full waited_too_long too_many_calls starting_failed "
     "backing_off given_up stopped disabled draining closing supervisor_away breaker_open "

@@ -28,7 +28,7 @@ def test_the_lease_ends_and_the_next_call_is_told_once_at_the_new_pool() -> None
     assert two.closing == [first]
     two.call(3, "a", OTHER)
     assert (two.fault(3), two.failed[3].delivered) == ("state_lost", "no")
-    assert "roots" in two.failed[3].text
+    assert "roots, the workspace or the configuration" in two.failed[3].text
     assert two.served(4, "a", OTHER) not in (first, others)
     assert two.served(5, "b") == others, "another's lease is its own"
 

@@ -9,6 +9,7 @@ Knows nothing of: leases, which are the supervisor's.
 from collections.abc import Collection, Iterable, Mapping
 
 from carpool_broker.core.effects import TellStateful
+from carpool_broker.core.scope import Scope
 from carpool_broker.core.session import Session
 from carpool_protocol.ids import PoolKey, ServerName, SessionId
 from carpool_protocol.messages import Bereft, Fleeting, PoolChanged, SessionNote, SessionRekeyed, Sessions
@@ -50,17 +51,17 @@ def said(sessions: Collection[Session], expected: Iterable[SessionNote] = ()) ->
     return Sessions([*notes, *expected])
 
 
-def places(session: Session) -> dict[ServerName, PoolKey]:
-    """Where this session is served."""
-    return {entry.server: entry.key for entry in session.scope.servers}
+def places(scope: Scope) -> dict[ServerName, PoolKey]:
+    """Where who looks through this is served."""
+    return {entry.server: entry.key for entry in scope.servers}
 
 
-def moved(session: Session, before: Mapping[ServerName, PoolKey]) -> list[SessionRekeyed]:
+def moved(session: Session, before: Scope) -> list[SessionRekeyed]:
     """It was served there before: what it held there of servers that it has called is gone."""
-    now = places(session)
+    now = places(session.scope)
     return [
         SessionRekeyed(session.id, old, now.get(server, PoolKey("")))
-        for server, old in before.items()
+        for server, old in places(before).items()
         # What a session that keeps has called at an earlier broker is not known.
         if (server in session.used or session.keeps) and now.get(server) != old
     ]

@@ -131,9 +131,7 @@ class BrokerCore:
             self.sessions, registry, self.outlook, self.ledger, self.requests,
             hearing=self.hearing, roots=self.roots, recovery=self.recovery, out=self._out,
         )  # fmt: skip
-        self.greetings = Greetings(
-            self.outlook, self.roots, self._out, self.following.look, self.following.follow
-        )
+        self.greetings = Greetings(self.outlook, self.roots, self._out, self.following.classed)
         self.linking = Linking(
             self.sessions, registry, self.outlook, self.ledger, self.requests,
             recovery=self.recovery, out=self._out, told=self.following.told,

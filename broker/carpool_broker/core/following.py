@@ -14,8 +14,7 @@ from carpool_broker.core.effects import AnyEffect
 from carpool_broker.core.events import PinsApproved, SessionMoved, SourceDropped, SourceRead
 from carpool_broker.core.hearing import Hearing
 from carpool_broker.core.ledger import Ledger
-from carpool_broker.core.listing import Family
-from carpool_broker.core.outlook import Outlook
+from carpool_broker.core.outlook import Followed, Outlook
 from carpool_broker.core.recovery import Recovery
 from carpool_broker.core.registry import Changes, Registry
 from carpool_broker.core.requests import Requests
@@ -112,10 +111,8 @@ class Following:
         session.source = event.source
         if (session.asking or session.stateless) and not session.control:
             self._sources.enter(event.source, asking=session.asking, stateless=session.stateless)
-        before = bereft.places(session)
-        self.follow()
-        for each in bereft.moved(session, before):
-            self._out(each)
+        before = session.scope
+        self.follow(session)
         if event.elsewhere:
             self._hearing.left(session, before)
         self._roots.look(session)
@@ -131,16 +128,21 @@ class Following:
             for session in self._sessions.values():
                 self._hearing.tell(session, changes.get(session.scope, ()))
 
-    def follow(self) -> None:
-        """Other scopes are in force, or other pools wanted: sessions go along, the supervisor is told."""
+    def follow(self, gone: Session | None = None) -> None:
+        """Other scopes are in force, or other pools wanted: sessions go along, the supervisor is told.
+        `gone`: it is served elsewhere by what it has done itself.
+        """
         self._registry.meet()
         moved = self._outlook.follow(self._sessions.values())
         self.say_wanted()
-        self._led(moved)
+        self._led(moved, gone)
 
-    def look(self, session: Session) -> None:
-        """Something has become known of this session that decides what it sees."""
-        self._led(self._outlook.follow([session]))
+    def classed(self, session: Session) -> None:
+        """It is of another class of agents now: it sees what that one does (rule 12)."""
+        if self._sources.enter(session.source, asking=session.asking, stateless=session.stateless):
+            self.follow(session)
+        else:
+            self._led(self._outlook.follow([session]), session)
 
     def _moved(self, now: float, key: PoolKey | None = None) -> None:
         """Catalogs or pool states are others now (`key`'s): what waited for that may go on."""
@@ -148,7 +150,12 @@ class Following:
             self.follow()
         self._requests.moved(now)
 
-    def _led(self, moved: list[tuple[Session, frozenset[Family]]]) -> None:
-        for session, families in moved:
+    def _led(self, moved: list[Followed], gone: Session | None) -> None:
+        for session, before, _ in moved:
+            for word in bereft.moved(session, before):
+                # A pool that nobody has any more gives its leases back by itself, and lets them finish.
+                if session is gone or self._sources.goes_on(session.source, word.old, word.new):
+                    self._out(word)
+        for session, _, families in moved:
             self._hearing.tell(session, families)
             self._requests.followed(session)

@@ -13,7 +13,6 @@ from typing import Final
 
 import msgspec
 
-from carpool_broker.core.bereft import moved, places
 from carpool_broker.core.declared import Asker
 from carpool_broker.core.effects import AnyEffect, Greet, ReplyStateless
 from carpool_broker.core.events import AgentGreeted
@@ -39,14 +38,13 @@ class Greetings:
         outlook: Outlook,
         roots: Roots,
         out: Callable[[AnyEffect], None],
-        look: Callable[[Session], None],
-        follow: Callable[[], None],
+        classed: Callable[[Session], None],
     ) -> None:
         self._outlook = outlook
         self._roots = roots
         self._out = out
-        self._look = look
-        self._follow = follow
+        self._classed = classed
+        """It sees from now on what its class of agents does."""
 
     def greet(self, session: Session, event: AgentGreeted) -> None:
         """`initialize`."""
@@ -83,17 +81,6 @@ class Greetings:
         """Such an agent sees the servers that were greeted for such agents (rule 12)."""
         session.asking = True
         self._classed(session)
-
-    def _classed(self, session: Session) -> None:
-        """It is of another class of agents now: it sees what that one does (rule 12)."""
-        sources = self._outlook.sources
-        before = places(session)
-        if sources.enter(session.source, asking=session.asking, stateless=session.stateless):
-            self._follow()
-        else:
-            self._look(session)
-        for word in moved(session, before):
-            self._out(word)
 
 
 def _unsupported(session: Session, event: AgentGreeted) -> ReplyStateless:

@@ -17,8 +17,9 @@ from carpool_broker.core.listing import Family
 from carpool_broker.core.lists import notice_of
 from carpool_broker.core.outlook import Outlook
 from carpool_broker.core.requests import Requests
+from carpool_broker.core.scope import Scope
 from carpool_broker.core.session import Session
-from carpool_protocol.ids import PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.ids import RawJson, SessionId
 from carpool_protocol.jsonrpc import quote
 from carpool_protocol.messages import Logged, Updated
 
@@ -67,12 +68,12 @@ class Hearing:
                 uri = self._outlook.view(session).outward_uri(event.key, event.uri)
             self._ledger.unread.updated(SayUpdated(session_id, uri, event.params, listen), session)
 
-    def left(self, session: Session, before: Mapping[ServerName, PoolKey]) -> None:
+    def left(self, session: Session, scope: Scope) -> None:
         """It is in another workspace. What it is subscribed to is told as changed where another pool serves
-        it from now on; where none does that is also the last that is told of it. `before`: its pools until
-        now.
+        it from now on; where none does that is also the last that is told of it. `scope`: what it looked
+        through until now.
         """
-        now = places(session)
+        before, now = places(scope), places(session.scope)
         for server, uri, listen, spelled in self._interests.watched_by(session.id):
             if now.get(server) != before.get(server):
                 params = RawJson(b'{"uri":%b}' % quote(uri))

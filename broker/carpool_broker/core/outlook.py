@@ -11,7 +11,7 @@ Knows nothing of: what waits, and for whom.
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from carpool_broker.core.effects import AnyEffect
 from carpool_broker.core.listing import Family
@@ -39,14 +39,16 @@ NAMED_UNTRUSTED: Final = 10
 LAME: Final = {"misconfigured": "misconfigured", "unset": "unset: lacks a variable or a workspace"}
 """By state: what instructions say of a server that cannot be run. Those that await trust are counted."""
 
-OF_LAME: Final = {
-    "misconfigured": "is misconfigured",
-    "unset": "lacks a variable or a workspace here",
-    "untrusted": "awaits trust",
-}
-"""The same in an error."""
-
 NONE: Final[frozenset[ServerName]] = frozenset()
+
+
+class Followed(NamedTuple):
+    """A session that looks through another scope now."""
+
+    session: Session
+    before: Scope
+    families: frozenset[Family]
+    """Of these it reads different lists there."""
 
 
 class Outlook:
@@ -89,11 +91,11 @@ class Outlook:
         """The session is gone."""
         self._registry.release(session.scope)
 
-    def follow(self, sessions: Iterable[Session]) -> list[tuple[Session, frozenset[Family]]]:
+    def follow(self, sessions: Iterable[Session]) -> list[Followed]:
         """Have everybody look through the scope that is in force for it now. Returns for whom that is another
-        one, and the families of which it reads different lists there.
+        one.
         """
-        moved: list[tuple[Session, frozenset[Family]]] = []
+        moved: list[Followed] = []
         seen: dict[tuple[Scope, Scope], frozenset[Family]] = {}
         for session in sessions:
             scope = self._in_force(session)
@@ -104,13 +106,25 @@ class Outlook:
             if way not in seen:
                 seen[way] = differing(self._registry.view(session.scope), view)
             self._registry.release(session.scope)
+            moved.append(Followed(session, session.scope, seen[way]))
             session.scope = scope
-            moved.append((session, seen[way]))
         return moved
 
     def view(self, session: Session) -> View:
         """What this session sees."""
         return self._registry.view(session.scope)
+
+    def lame(self, session: Session, name: str) -> tuple[ServerName, str, str] | None:
+        """The server that an unknown name can belong to and that cannot be run for this session, as in `off`:
+        the one with the longest name, the fault, and why.
+        """
+        separator = session.scope.separator
+        meant = [
+            (len(server), server, state, f"{why}.")
+            for server, (state, why) in self.sources.lame(session.source).items()
+            if may_be_of(name, server, separator)
+        ]
+        return max(meant)[1:] if meant else None
 
     def off(self, session: Session, name: str) -> tuple[ServerName, str, str] | None:
         """The server that an unknown name can belong to and that is disabled, or that the profile keeps back

@@ -20,7 +20,7 @@ from carpool_broker.core.interests import Interests
 from carpool_broker.core.ledger import Ledger
 from carpool_broker.core.listens import Listens
 from carpool_broker.core.lists import Lists
-from carpool_broker.core.outlook import FAILING, OF_LAME, RETRIED, Outlook
+from carpool_broker.core.outlook import FAILING, RETRIED, Outlook
 from carpool_broker.core.outward import needed
 from carpool_broker.core.own_calls import OwnCalls
 from carpool_broker.core.registry import Registry
@@ -246,29 +246,27 @@ class Requests:
                 self._ledger.fail(owed, *self._outlook.refusal(state, now))
                 return
         asked = owed.asked
-        if (
-            found.fault in {"unknown_tool", "unknown_prompt"}
-            and (off := self._outlook.off(owed.session, asked.name)) is not None
-        ):
+        is_name = found.fault in {"unknown_tool", "unknown_prompt"}
+        off = self._outlook.off(owed.session, asked.name) if is_name else None
+        if off is not None:
             owed.server, fault, why = off
             self._ledger.fail(owed, fault, why)
             return
-        if found.fault in {"unknown_tool", "unknown_prompt"} and found.suspects:
+        if is_name and found.suspects:
             servers = [entry.server for entry in view.scope.servers if entry.key in found.suspects]
             owed.server = max(servers, key=len)  # the name that says the most
             self._ledger.fail(owed, "unavailable", UNTOLD, retry_after_s=1.0)
+            return
+        lame = self._outlook.lame(owed.session, asked.name) if is_name else None
+        if lame is not None:
+            owed.server, fault, why = lame
+            self._ledger.fail(owed, fault, why)
             return
         if asked.by is not None and not asked.own and _FAMILIES[asked.method] not in view.capabilities():
             self._ledger.fail(owed, "unknown_method")  # what is not announced is not served
             return
         owed.server, owed.target = ServerName(found.server), found.subject
-        fault, detail = found.fault, found.detail
-        for server, (lame, why) in self._outlook.sources.lame(owed.session.source).items():
-            if asked.name.startswith(server):
-                detail = f"The server {server} {OF_LAME[lame]}: {why}."
-                if lame == "untrusted" and fault == "unknown_tool":
-                    fault, owed.server = "untrusted", server
-        self._ledger.fail(owed, fault, detail)
+        self._ledger.fail(owed, found.fault, found.detail)
 
     def _resolved(self, owed: Owed) -> None:
         """Its name no longer waits for a catalog."""

@@ -224,6 +224,11 @@ class Sources:
                 return lanes[which].in_force
         return lanes[False, False].in_force
 
+    def goes_on(self, source: SourceId, old: PoolKey, new: PoolKey) -> bool:
+        """Whether a pool in whose place `new` serves this source, another launch, goes on for others."""
+        is_wanted = any(old in each.specs for each in self.sources.values())
+        return is_wanted and not _are_twins(self.sources[source].goal, old, new)
+
     def amiss(self) -> Amiss:
         """What is wrong with servers in any source."""
         goals = [source.goal for source in self.sources.values()]

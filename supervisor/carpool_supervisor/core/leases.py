@@ -39,7 +39,7 @@ CAUSES: Final[Mapping[Cause, str]] = {
     "reload": "its configuration was changed",
     "restart": "an operator restarted or stopped it",
     "needed": "this session waited for another server, and its idle instance had to make room",
-    "roots": "the roots of this session are others now, and servers are told of roots when they start",
+    "roots": "the roots, the workspace or the configuration of this session are others now",
     "link": "the parts of carpool had lost touch with each other",
     "supervisor": "the part of carpool that runs the servers was restarted",
     "away": "carpool was started again, or this session was away for longer than it is waited for",

@@ -260,7 +260,9 @@ class CancelCall(Message, frozen=True, tag=13):
     call: CallId
     reason: Text
     answered: bool = False
-    """The broker answers it by itself: that it was there is remembered until that answer is `Written`."""
+    """That it was there is remembered: until the answer that the broker gives by itself is `Written`, or its
+    session, which is to be told next, is gone.
+    """
 
 
 class Operate(Message, frozen=True, tag=14):
@@ -314,7 +316,7 @@ class AskProgressed(Message, frozen=True, tag=19):
 
 
 class SessionGone(Message, frozen=True, tag=20):
-    """The agent is gone: its leases end. Its calls are cancelled one by one, before this."""
+    """The agent is gone: its leases end. Its calls are cancelled one by one, before this, and forgotten."""
 
     session: SessionId
 

@@ -355,7 +355,10 @@ def test_all_that_an_agent_had_open_ends_with_it() -> None:
     rig = Rig()
     rig.ready()
     rig.call("a__x", "1")
-    assert rig.feed(ev.AgentLeft(ONE)) == [CancelCall(CallId(1), "the agent is gone"), SessionGone(ONE)]
+    assert rig.feed(ev.AgentLeft(ONE)) == [
+        CancelCall(CallId(1), "the agent is gone", answered=True),
+        SessionGone(ONE),
+    ]
     assert rig.feed(Answered(CallId(1), is_error=False, body=EMPTY_OBJECT)) == []
     assert rig.core.next_deadline() is None
 

@@ -296,7 +296,7 @@ def test_what_ended_with_the_link_and_whose_agent_is_gone_is_remembered_no_longe
     rig.unlink()
     rig.feed(ev.AgentLeft(ONE))
     effects = rig.link(msgspec.structs.replace(recorded(0, ended=True), call=call.call))
-    assert only(effects, Written) == [Written([call.call])]
+    assert only(effects, SessionGone) == [SessionGone(ONE)]
     assert only(effects, LetGo) == []
 
 
@@ -371,12 +371,30 @@ def test_a_session_that_is_not_back_in_time_is_gone_and_its_calls_are_cancelled(
     rig = Rig()
     rig.link(recorded(7), recorded(8, request="2", ended=True), recorded(9, request="3", parked=True))
     effects = rig.wait(RETURN_S)
-    cancels = [CancelCall(OLD, "the agent is gone"), CancelCall(call_of(0, 9), "the agent is gone")]
-    assert only(effects, CancelCall) == cancels
-    assert only(effects, Written) == [Written([call_of(0, 8)])]
+    cancelled = [(each.call, each.reason) for each in only(effects, CancelCall)]
+    assert cancelled == [(OLD, "the agent is gone"), (call_of(0, 9), "the agent is gone")]
     assert only(effects, SessionGone) == [SessionGone(ONE)]
     assert notes(effects) == [[]]
     assert rig.core.next_deadline() is None
+
+
+@behaviour("record:nothing-runs-twice")
+@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize("by", ["time", "itself"])
+def test_no_call_of_a_session_is_forgotten_before_the_session_is_known_to_be_gone(
+    ended: bool, by: str
+) -> None:
+    """Else, if the broker dies between the two, a carrier that comes back is told nothing of it, and it runs
+    again.
+    """
+    rig = Rig()
+    rig.link(recorded(7, ended=ended))
+    if by == "itself":
+        rig.resume(called())
+    gone = rig.feed(ev.AgentLeft(ONE)) if by == "itself" else rig.wait(RETURN_S)
+    assert only(gone, SessionGone) == [SessionGone(ONE)]
+    assert only(gone, Written) == []
+    assert all(each.answered for each in only(gone, CancelCall))
 
 
 @behaviour("calls:honest-delivery")
@@ -412,7 +430,7 @@ def test_an_agent_that_leaves_before_the_record_comes_is_awaited_no_more() -> No
     rig.resume(called())
     rig.feed(ev.AgentLeft(ONE))
     effects = rig.link(recorded(7), held={ONE: [SERVER]})
-    assert only(effects, CancelCall) == [CancelCall(OLD, "the agent is gone")]
+    assert only(effects, CancelCall) == [CancelCall(OLD, "the agent is gone", answered=True)]
     assert only(effects, SessionGone) == [SessionGone(ONE)]
     assert notes(effects) == [[]]
 

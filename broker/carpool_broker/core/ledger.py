@@ -288,21 +288,23 @@ class Ledger:
         self.admission.pump(session, now)
         return True
 
-    def drop(self, owed: Owed, reason: str) -> None:
-        """Nobody waits for this call any more: it is cancelled."""
+    def drop(self, owed: Owed, reason: str, *, leaves: bool = False) -> None:
+        """Nobody waits for this call any more: it is cancelled. `leaves`: its session is gone, and that makes
+        the supervisor forget the call, not this (`Record.leave`).
+        """
         if self.trail is not None:
             self.trail.dropped(owed)
         if owed.stage == "sent":
             owed.session.called.add(owed.server)
-            self._out(CancelCall(owed.call, reason))
-        elif owed.stage == "told":
+            self._out(CancelCall(owed.call, reason, answered=leaves))
+        elif owed.stage == "told" and not leaves:
             self._out(Written([owed.call]))
         self.close(owed)
 
     def forget(self, session: Session) -> None:
         """The agent is gone: everything of it is cancelled."""
         for owed in list(session.owed.values()):
-            self.drop(owed, "the agent is gone")
+            self.drop(owed, "the agent is gone", leaves=True)
         self.admission.forget(session)
         self.unread.forget(session)
         if self.trail is not None:

@@ -301,7 +301,7 @@ class Parked:
     def forget(self, session: Session) -> None:
         """The agent is gone."""
         for call in list(self._of.get(session.id, ())):
-            self._end(call, "the agent is gone")
+            self._end(call, "the agent is gone", leaves=True)
         self.spent.forget(session.id)
 
     def overdue(self, now: float) -> None:
@@ -319,12 +319,12 @@ class Parked:
         """When something is to be said or ends."""
         return (self.gathering, self.expiring)
 
-    def _end(self, call: CallId, reason: str) -> None:
-        """Nobody comes back for this call."""
+    def _end(self, call: CallId, reason: str, *, leaves: bool = False) -> None:
+        """Nobody comes back for this call. `leaves`: as in `Ledger.drop`."""
         owed = self._rounds[call].owed
         if call in self._ledger.calls:
-            self._ledger.drop(owed, reason)
-        elif not self._rounds[call].again:
+            self._ledger.drop(owed, reason, leaves=leaves)
+        elif not self._rounds[call].again and not leaves:
             self._out(Written([call]))
         self._drop(call)
 

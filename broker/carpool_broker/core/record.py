@@ -94,6 +94,17 @@ class Record:
         else:
             self._out(CancelCall(call.call, reason))
 
+    def leave(self, call: RecordedCall, reason: str) -> None:
+        """Its session is given up: one that is open is cancelled, and `SessionGone`, which comes next, makes
+        the supervisor forget it. Not before: if we died between the two, a carrier that comes back all the
+        same would say it to the next broker, and it would be taken for a new one.
+        """
+        self.take(call)
+        if self.trail is not None:
+            self.trail.released(call)
+        if not call.ended:
+            self._out(CancelCall(call.call, reason, answered=True))
+
     def let_go(self, call: RecordedCall, reason: str) -> None:
         """Its agent is here and does not wait for it: it has cancelled it, or has an answer, or is to have
         one that was said and may be unread. Until that is with its carrier the supervisor remembers that the

@@ -143,7 +143,7 @@ class Recovery:
 
     def _release_own(self, session: SessionId) -> None:
         """The link was down for a while: what this very broker had sent has ended here."""
-        let_go = self.record.let_go if session in self._sessions else self.record.release
+        let_go = self.record.let_go if session in self._sessions else self.record.leave
         for call in self.record.calls_of(session):
             if call.call in self._ledger.calls:
                 self.record.take(call)  # its server has answered, and hooks look at that
@@ -357,7 +357,9 @@ class Recovery:
                 self._give_up(session)
 
     def _give_up(self, session: SessionId) -> None:
-        self._release(session)
+        self.record.awaited.pop(session, None)
+        for call in self.record.calls_of(session):
+            self.record.leave(call, "the agent is gone")
         self._out(SessionGone(session))
 
     def _release(self, session: SessionId) -> None:

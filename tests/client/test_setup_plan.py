@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from carpool.setup import into
 from carpool.setup.clients import (
     CLAUDE_CODE,
     CLAUDE_DESKTOP,
@@ -25,6 +26,7 @@ from carpool.setup.model import Change, Own, Plan, Secrets, Source
 from carpool.setup.plan import make_plan
 from carpool.setup.show import page
 from carpool.setup.undo import verdict
+from carpool_protocol.config import edit
 from carpool_protocol.config.edit import put
 from carpool_protocol.config.jsonc import parse
 from tests.behaviours import behaviour
@@ -66,6 +68,25 @@ def variables(plan: Plan) -> str:
 
 def undone(change: Change, now: bytes | None) -> bytes | None:
     return verdict(change.role, change.before, change.after, now, change.regions).data
+
+
+def test_our_file_is_read_as_often_for_many_servers_as_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each edit reads it all: eight thousand tables of Codex took minutes."""
+    readings: list[int] = []
+
+    def parse_and_count(text: str, file: str) -> Any:
+        readings.append(len(text))
+        return parse(text, file)
+
+    for module in (edit, into):
+        monkeypatch.setattr(module, "parse", parse_and_count)
+    counts = []
+    for many in (1, 40):
+        readings.clear()
+        tables = "".join(f'[mcp_servers.s{number}]\ncommand = "x{number}"\n' for number in range(many))
+        assert len(servers(planned(source(CODEX, tables)))) == many
+        counts.append(len(readings))
+    assert counts[0] == counts[1]
 
 
 @behaviour("trust:asked")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol.config.edit import CannotEditError, Swap, drop, put, swap
+from carpool_protocol.config.edit import CannotEditError, Swap, drop, put, put_all, swap
 from carpool_protocol.config.jsonc import parse
 from tests.behaviours import behaviour
 
@@ -69,6 +69,22 @@ def test_a_server_is_taken_out_with_its_lines_and_what_was_added_leaves_no_trace
 )
 def test_a_member_finds_its_place_in_any_layout(before: str, after: str) -> None:
     assert put(before, ("m", "a"), 1) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("{}", '{\n  "m": {\n    "a": 1,\n    "c": {\n      "d": 3\n    }\n  }\n}'),
+        ('{"m": {"b": 2}}', '{"m": {"b": 2, "a": 1, "c": {"d": 3}}}'),
+        ('{"m": {"a": 7, "b": 2}}', '{"m": {"a": 1, "b": 2, "c": {"d": 3}}}'),
+        (
+            '{\n  "m": {\n    "b": 2, "a": 5 // why\n  }\n}',
+            '{\n  "m": {\n    "b": 2, "a": 1, // why\n    "c": {\n      "d": 3\n    }\n  }\n}',
+        ),
+    ],
+)
+def test_several_members_find_their_places_at_once(before: str, after: str) -> None:
+    assert put_all(before, ("m",), {"a": 1, "c": {"d": 3}}) == after
 
 
 @pytest.mark.parametrize(

@@ -1,38 +1,52 @@
 """One of carpool's own files as servers come into it.
 
-Owns which name a server gets there: its own, unless another server has it.
+Owns which name a server gets there: its own, unless another server has it. What comes is written at the end,
+at once: each edit of a file reads it all.
 
 Pure. Knows nothing of: where a server comes from.
 """
 
+import copy
+import json
 import posixpath
+from collections.abc import Callable
 
 from carpool.setup.model import Change, KeyPath, Own, Role
-from carpool_protocol.config.edit import put, value_at
+from carpool_protocol.config.edit import CannotEditError, put_all, value_at
 from carpool_protocol.config.expand import from_home
 from carpool_protocol.config.jsonc import JsonValue, parse
 from carpool_protocol.config.named import WORKSPACES
 from carpool_protocol.config.shape import SERVERS
 from carpool_protocol.names import safe_server_name
 
-State = tuple[str, tuple[KeyPath, ...]]
+State = tuple[JsonValue, tuple[KeyPath, ...]]
 
 
 class Into:
-    """Its text so far."""
+    """What it says so far."""
 
     def __init__(self, own: Own) -> None:
         self.path = own.path
         self._before = own.text
         self._text = own.text if own.text is not None else "{}\n"
+        self._value = parse(self._text, "").value
         self._taken = own.taken
-        self._regions: list[KeyPath] = []
+        self._regions: dict[KeyPath, None] = {}
+        self._written: dict[KeyPath, dict[str, list[str]]] = {}
+        """By the place of an object of servers and how a server is written: its names there. Of those places
+        that were asked for.
+        """
 
     def set(self, path: KeyPath, value: JsonValue) -> None:
-        """Write a member. Raises `CannotEditError`."""
-        self._text = put(self._text, path, value)
-        if not any(path[: len(each)] == each for each in self._regions):
-            self._regions.append(path)
+        """Set a member. Raises `CannotEditError`."""
+        holder = self._value
+        for key in path[:-1]:
+            holder = holder.setdefault(key, {}) if isinstance(holder, dict) else None
+        if not isinstance(holder, dict):
+            raise CannotEditError("what is there already is not an object")
+        holder[path[-1]] = value
+        if not any(path[:length] in self._regions for length in range(1, len(path))):
+            self._regions[path] = None
 
     def workspace(self, root: str, home: str) -> KeyPath:
         """Where servers of a directory stand; a workspace is made for it where there is none."""
@@ -41,7 +55,7 @@ class Into:
             said = each.get("root") if isinstance(each, dict) else None
             if isinstance(said, str) and _absolute(said, home) == posixpath.normpath(root):
                 return (WORKSPACES, name)
-        name = _free(safe_server_name(posixpath.basename(posixpath.normpath(root))), held.keys())
+        name = _free(safe_server_name(posixpath.basename(posixpath.normpath(root))), held.__contains__)
         self.set((WORKSPACES, name), {"root": root, SERVERS: {}})
         return (WORKSPACES, name)
 
@@ -50,42 +64,64 @@ class Into:
         name ends in.
         """
         path = (*place, SERVERS)
+        same = self._names_in(path).setdefault(_as_text(server), [])
+        if name in same:
+            return name, True
+        again = [key for key in same if key.startswith(f"{name}-")]
+        if again:
+            return again[0], True
         held = self._at(path)
-        if server in held.values():
-            same = [key for key, each in held.items() if each == server]
-            if name in same:
-                return name, True
-            again = [key for key in same if key.startswith(f"{name}-")]
-            if again:
-                return again[0], True
-        taken = {*held, *(self._taken if not place else ())}
-        said = name if name not in taken else _free(f"{name}-{other}", taken)
+
+        def is_taken(each: str) -> bool:
+            return each in held or (not place and each in self._taken)
+
+        said = name if not is_taken(name) else _free(f"{name}-{other}", is_taken)
         self.set((*path, said), server)
+        same.append(said)
         return said, False
+
+    def _names_in(self, path: KeyPath) -> dict[str, list[str]]:
+        if path not in self._written:
+            names = self._written[path] = {}
+            for name, each in self._at(path).items():
+                names.setdefault(_as_text(each), []).append(name)
+        return self._written[path]
 
     def state(self) -> State:
         """For `back`."""
-        return self._text, tuple(self._regions)
+        return copy.deepcopy(self._value), tuple(self._regions)
 
     def back(self, state: State) -> None:
         """As it was then."""
-        self._text, self._regions = state[0], [*state[1]]
+        self._value, self._regions = state[0], dict.fromkeys(state[1])
+        self._written.clear()
 
     def change(self, role: Role) -> list[Change]:
-        """What becomes of the file; nothing where it is as it was."""
+        """What becomes of the file; nothing where it is as it was. Raises `CannotEditError`."""
         if not self._regions:
             return []
+        members: dict[KeyPath, dict[str, JsonValue]] = {}
+        for path in self._regions:
+            members.setdefault(path[:-1], {})[path[-1]] = value_at(self._value, path)
+        text = self._text
+        for holder, new in members.items():
+            text = put_all(text, holder, new)
         before = None if self._before is None else self._before.encode()
-        return [Change(self.path, role, before, self._text.encode(), tuple(self._regions))]
+        return [Change(self.path, role, before, text.encode(), tuple(self._regions))]
 
     def _at(self, path: KeyPath) -> dict[str, JsonValue]:
-        held = value_at(parse(self._text, "").value, path)
+        held = value_at(self._value, path)
         return held if isinstance(held, dict) else {}
 
 
-def _free(name: str, taken: object) -> str:
+def _as_text(server: JsonValue) -> str:
+    """The same for the same, in whatever order its members are."""
+    return json.dumps(server, sort_keys=True)
+
+
+def _free(name: str, is_taken: Callable[[str], bool]) -> str:
     number, said = 1, name
-    while said in taken:  # type: ignore[operator]
+    while is_taken(said):
         number += 1
         said = f"{name}-{number}"
     return said

@@ -67,9 +67,10 @@ def _without_tables(text: str, out: Collection[str]) -> str:
     found = list(_HEADER.finditer(text))
     starts = [*(each.start() for each in found), len(text)]
     kept = text[: starts[0]]
+    gone = {(SERVERS, name) for name in out}
     for header, start, end in zip(found, starts, starts[1:], strict=False):
         block = text[start:end]
-        if _path(header.group().rstrip())[:2] in [(SERVERS, name) for name in out]:
+        if _path(header.group().rstrip())[:2] in gone:
             lines = block.splitlines(keepends=True)
             last = max(
                 at for at, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")

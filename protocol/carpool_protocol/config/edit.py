@@ -39,26 +39,33 @@ def put(text: str, path: tuple[str, ...], value: JsonValue) -> str:
 
     Raises `CannotEditError`.
     """
+    return put_all(text, path[:-1], {path[-1]: value})
+
+
+def put_all(text: str, path: tuple[str, ...], members: Mapping[str, JsonValue]) -> str:
+    """The same for members of the object at `path`. The file is read once before and once after, however many
+    there are.
+    """
     parsed = _parsed(text)
     wished = copy.deepcopy(parsed.value)
     holder = wished
-    for key in path[:-1]:
+    for key in path:
         holder = holder.setdefault(key, {}) if isinstance(holder, dict) else None
     if not isinstance(holder, dict):
         raise CannotEditError("what is there already is not an object")
-    holder[path[-1]] = value
-    if path in parsed.spans:
-        at = parsed.spans[path]
-        changed = (
-            text[: at.value]
-            + _written(value, _indent_at(text, at.start), _step(text, parsed))
-            + text[at.end :]
-        )
-    else:
-        known = max(length for length in range(len(path)) if path[:length] in parsed.spans)
-        for key in reversed(path[known + 1 :]):
-            value = {key: value}
-        changed = _with_member(text, parsed, path[:known], path[known], value)
+    holder.update(members)
+    step = _step(text, parsed)
+    there = [(parsed.spans[*path, key], key) for key in members if (*path, key) in parsed.spans]
+    known = {key for _, key in there}
+    changed = text
+    if new := {key: value for key, value in members.items() if key not in known}:
+        made = max(length for length in range(len(path) + 1) if path[:length] in parsed.spans)
+        for key in reversed(path[made:]):
+            new = {key: new}
+        changed = _with_members(text, parsed, path[:made], new, step=step)
+    for at, key in sorted(there, reverse=True):  # all of them before what is new
+        value = _written(members[key], _indent_at(text, at.start), step)
+        changed = changed[: at.value] + value + changed[at.end :]
     return _checked(changed, wished)
 
 
@@ -85,7 +92,7 @@ def drop(text: str, path: tuple[str, ...]) -> str:
             comma = skip_blank(text, max(before))
             text = text[:comma] + text[comma + 1 :]
             start, end = start - 1, end - 1
-            if not text[comma:start].strip(" \t"):  # on one line with it, as `_with_member` puts it
+            if not text[comma:start].strip(" \t"):  # on one line with it, as `_with_members` puts it
                 start = comma
     line = text.rfind("\n", 0, start) + 1
     rest = re.compile(r"[ \t\r]*\n").match(text, end)
@@ -117,8 +124,8 @@ def swap(text: str, swaps: Mapping[tuple[str, ...], Swap]) -> str:
         for key in out:
             inner = drop(inner, (key,))
             del holder[key]
-        for key, value in put_in.items():
-            inner = _put_in(inner, key, value, step)
+        if put_in:
+            inner = _put_in(inner, put_in, step)
         holder.update(put_in)  # what was read is, by now, what is wished
         changed = changed[: at.value] + inner[len(indent) :].replace("\n", ends) + changed[at.end :]
     return _checked(changed, parsed.value)
@@ -131,12 +138,13 @@ def value_at(value: JsonValue, path: tuple[str, ...]) -> JsonValue:
     return value
 
 
-def _put_in(text: str, key: str, value: JsonValue, step: str) -> str:
+def _put_in(text: str, members: Mapping[str, JsonValue], step: str) -> str:
     parsed = _parsed(text)
     assert isinstance(parsed.value, dict)
-    if key in parsed.value:
-        raise CannotEditError(f"there is a {json.dumps(key)} already")
-    return _checked(_with_member(text, parsed, (), key, value, step=step), {**parsed.value, key: value})
+    for key in members:
+        if key in parsed.value:
+            raise CannotEditError(f"there is a {json.dumps(key)} already")
+    return _checked(_with_members(text, parsed, (), members, step=step), {**parsed.value, **members})
 
 
 def _parsed(text: str) -> Parsed:
@@ -157,34 +165,35 @@ def _members(parsed: Parsed, path: tuple[str, ...]) -> list[Span]:
     return [span for each, span in parsed.spans.items() if len(each) == len(path) + 1 and each[:-1] == path]
 
 
-def _with_member(
-    text: str, parsed: Parsed, path: tuple[str, ...], key: str, value: JsonValue, *, step: str = ""
+def _with_members(
+    text: str, parsed: Parsed, path: tuple[str, ...], new: Mapping[str, JsonValue], *, step: str
 ) -> str:
-    """The object at `path` with one member more, behind all others. `step`: one level of indentation, where
-    it is known.
-    """
-    step = step or _step(text, parsed)
+    """The object at `path` with more members, behind all others. `step`: one level of indentation."""
     around, members = parsed.spans[path], _members(parsed, path)
     closing = around.end - 1
     line = text.rfind("\n", around.value, closing) + 1
     if members and line == 0:  # all on one line
         last = max(span.end for span in members)
         comma = skip_blank(text, last)
-        new = f"{json.dumps(key)}: {json.dumps(value)}"
+        said = ", ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in new.items())
         if text[comma] == ",":
-            return f"{text[: comma + 1]} {new}{text[comma + 1 :]}"
-        return f"{text[:last]}, {new}{text[last:]}"
+            return f"{text[: comma + 1]} {said}{text[comma + 1 :]}"
+        return f"{text[:last]}, {said}{text[last:]}"
     outer = _indent_at(text, around.start)
     inner = _indent_at(text, max(members).start) if members else outer + step
-    new = f"{inner}{json.dumps(key, ensure_ascii=False)}: {_written(value, inner, step)}\n"
+    lines = (
+        f"{inner}{json.dumps(key, ensure_ascii=False)}: {_written(value, inner, step)}"
+        for key, value in new.items()
+    )
+    said = ",\n".join(lines) + "\n"
     if members:
         last = max(span.end for span in members)
         if text[skip_blank(text, last)] != ",":
             text = f"{text[:last]},{text[last:]}"
             closing, line = closing + 1, line + 1
     if line and not text[line:closing].strip():
-        return text[:line] + new + text[line:]
-    return f"{text[:closing].rstrip(' ')}\n{new}{outer}{text[closing:]}"
+        return text[:line] + said + text[line:]
+    return f"{text[:closing].rstrip(' ')}\n{said}{outer}{text[closing:]}"
 
 
 def _written(value: JsonValue, indent: str, step: str) -> str:

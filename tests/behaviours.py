@@ -295,6 +295,9 @@ _RUNS: Final = {
     "pressure:server-lines": Behaviour(
         "rule 3", "Unfinished lines of all servers stay within a budget; the oldest goes on."
     ),
+    "pressure:short-lines": Behaviour(
+        "issue 5", "Of a flood of short lines each turn takes a few, and all others have theirs between."
+    ),
     "pressure:fair-share": Behaviour(
         "issue 5", "Beside a swarm a lone agent's call starts after at most one call of each session."
     ),

@@ -15,7 +15,7 @@ from carpool_protocol import credentials
 from carpool_protocol.ids import CallId
 from carpool_protocol.lines import LineBuffer, OverlongLine
 from carpool_protocol.runtime.pump import PIECE
-from carpool_protocol.runtime.ready import ReadySet
+from carpool_protocol.runtime.ready import TURN_LINES, ReadySet
 
 LINE_CAP_BYTES = 8 * 1024 * 1024
 UNREAD_HIGH_BYTES = 1024 * 1024
@@ -73,7 +73,7 @@ class AgentIo:
         self._waiting_bytes = 0
         """Accepted and not yet taken by the socket."""
         self._later: list[bytes | OverlongLine] = []
-        """Lines that were read together with others whose answers the agent does not read."""
+        """Lines that were read together with others, and wait for their turn, or until the agent reads."""
         self._going = False
         self._unfinished = False
         """The last read brought no line end: what there is of a line counts towards the door's budget."""
@@ -184,6 +184,9 @@ class AgentIo:
             self._on_closed = self._on_unfinished = _nothing
 
     def _readable(self) -> None:
+        if self._later:
+            self._go_on()
+            return
         try:
             crowded = self._ready.crowded and self._buffer.pending_bytes <= READ_BYTES
             size = self._sock.recv_into(_room, CROWD_READ_BYTES if crowded else READ_BYTES)
@@ -210,15 +213,19 @@ class AgentIo:
 
     def _go_on(self) -> None:
         """Hand over what was read: a piece at a time, for one read may hold a thousand requests, and what
-        answers them may be all that the agent can take.
+        answers them may be all that the agent can take. A flood has more than one turn.
         """
         if self._going:
             return  # from within: the piece before comes to its end first
         self._going = True
-        while self._later and not self._paused and not self.closed:
+        left = TURN_LINES
+        while self._later and left > 0 and not self._paused and not self.closed:
             lines, self._later = self._later[:PIECE], self._later[PIECE:]
+            left -= PIECE
             self.on_lines(lines)
         self._going = False
+        if self._later and not self._paused and not self.closed:
+            self._ready.again(self._fd)
 
     def _writable(self) -> None:
         try:

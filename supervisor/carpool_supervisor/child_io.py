@@ -4,7 +4,8 @@ Owns the two descriptors and what waits for a full pipe. Nothing here ever block
 never reads its stdin only makes `unwritten_bytes` grow, and whoever writes watches that number.
 
 Invariants: lines are written whole and in order; `unwritten_count` never counts a line that the process
-could have executed; reading never depends on writing (a full stdin and a full stdout must not deadlock).
+could have executed; reading never depends on writing (a full stdin and a full stdout must not deadlock);
+no more than `TURN_LINES` lines are handed over in one turn.
 
 Pipes are raised to 1 MiB for an instance that has sent a long line, and for few of them: raising all
 pipes of a user shrinks everybody's new ones to 8 KiB (rule 11).
@@ -19,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 
 from carpool_protocol.lines import LineBuffer, OverlongLine
-from carpool_protocol.runtime.ready import ReadySet
+from carpool_protocol.runtime.ready import TURN_LINES, ReadySet
 
 LINE_CAP_BYTES = 64 * 1024 * 1024
 LONG_LINE_BYTES = 256 * 1024
@@ -80,6 +81,8 @@ class ChildIo:
         self._on_stdin_blocked = on_stdin_blocked
         self._on_long_line = on_long_line
         self._buffer = LineBuffer(cap_bytes=cap_bytes)
+        self._ahead: list[bytes | OverlongLine] = []
+        """Lines that were read and wait for their turn."""
         self._lines: deque[bytes] = deque()
         self._offset = 0
         """Bytes of the first waiting line that are written."""
@@ -206,6 +209,8 @@ class ChildIo:
     def resume(self) -> None:
         if self._stdout_fd >= 0:
             self._ready.resume_read(self._stdout_fd)
+            if self._ahead:
+                self._ready.again(self._stdout_fd)
 
     def drain(self) -> None:
         """Once the process has ended: take in all that it had written, also while paused.
@@ -217,11 +222,16 @@ class ChildIo:
         answer = fcntl.ioctl(self._stdout_fd, termios.FIONREAD, bytes(4))
         until = self.received_bytes + int(struct.unpack("i", answer)[0])
         before = -1
+        self._hand_over(len(self._ahead))
         while before < self.received_bytes < until and self._stdout_fd >= 0:
             before = self.received_bytes
             self._readable()
+            self._hand_over(len(self._ahead))
 
     def _readable(self) -> None:
+        if self._ahead:
+            self._hand_over(TURN_LINES)
+            return
         try:
             data = os.read(self._stdout_fd, self._read_bytes)
         except BlockingIOError:
@@ -245,8 +255,20 @@ class ChildIo:
         lines = self._buffer.feed(data)
         if is_long or was_long:
             self._on_long_line(self)
-        if lines:
+        if len(lines) > TURN_LINES:
+            self._ahead = lines
+            self._hand_over(TURN_LINES)
+        elif lines:
             self._on_lines(lines)
+
+    def _hand_over(self, most: int) -> None:
+        """So many of the lines that wait, at most; the others have their turn after everybody else's."""
+        if not self._ahead:
+            return
+        lines, self._ahead = self._ahead[:most], self._ahead[most:]
+        if self._ahead:
+            self._ready.again(self._stdout_fd)
+        self._on_lines(lines)
 
     def _raise_pipe(self) -> None:
         if not hasattr(fcntl, "F_SETPIPE_SZ"):  # Linux only
@@ -272,6 +294,7 @@ class ChildIo:
     def close(self) -> None:
         """Let go of both pipes. No callback comes after this."""
         self.close_stdin()
+        self._ahead = []
         if self._stdout_fd >= 0:
             self._close_stdout()
         # They lead back here by way of the conversation: what stands in no circle is freed now, not by the

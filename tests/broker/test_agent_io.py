@@ -12,7 +12,8 @@ from carpool_broker.agent_io import CROWD_READ_BYTES, READ_BYTES, AgentIo
 from carpool_protocol.ids import CallId
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.runtime.pump import PIECE
-from carpool_protocol.runtime.ready import ReadySet
+from carpool_protocol.runtime.ready import TURN_LINES, ReadySet
+from tests.behaviours import behaviour
 
 MIB = 1024 * 1024
 
@@ -84,6 +85,18 @@ def test_a_burst_of_requests_is_taken_in_pieces_and_no_further_than_the_agent_re
         total += count
     assert total == 500 * MIB
     assert [line for piece in ends.taken for line in piece] == [b"line %d" % n for n in range(500)]
+
+
+@behaviour("pressure:short-lines")
+def test_of_a_flood_of_short_lines_each_round_takes_a_few(ends: Ends) -> None:
+    ends.agent.send(b"{}\n" * 1000)
+    for turn in range(1, 8):
+        ends.round()
+        assert sum(map(len, ends.taken)) == turn * TURN_LINES
+    ends.agent.send(b"more\n")
+    for _ in range(3):
+        ends.round()
+    assert [line for piece in ends.taken for line in piece] == [*[b"{}"] * 1000, b"more"]
 
 
 def test_it_is_said_at_every_step_how_much_is_unread_and_when_all_is_read(ends: Ends) -> None:

@@ -92,6 +92,52 @@ async def test_paused_reading_leaves_bytes_where_they_are_and_does_not_spin(sock
         ready.remove(a.fileno())
 
 
+async def test_who_asks_for_another_turn_has_it_in_the_next_round_though_nothing_came(
+    sockets: list[Ends],
+) -> None:
+    ready, heard = ReadySet(), []
+    (a, b), (c, d) = sockets[:2]
+
+    def once_more() -> None:
+        with suppress(BlockingIOError):
+            a.recv(100)
+        heard.append("a")
+        if heard.count("a") < 4:
+            ready.again(a.fileno())
+
+    ready.add(a.fileno(), once_more)
+    ready.add(c.fileno(), lambda: heard.append(c.recv(1).decode()))
+    b.sendall(b"x")
+    d.sendall(b"123")
+    async with serving(ready) as rounds:
+        await until(lambda: len(heard) == 7, "all have had their turns")
+        assert [heard[at : at + 2].count("a") for at in (0, 2, 4)] == [1, 1, 1], "one in each round"
+        await turns()
+        assert len(heard) == 7
+        assert len(rounds) == 4
+        ready.again(a.fileno())
+        await until(lambda: len(heard) == 8, "whoever asks while nothing happens is not left waiting")
+        await turns()
+        assert len(rounds) == 5
+
+
+async def test_another_turn_is_not_for_whom_is_paused_or_removed_by_then(sockets: list[Ends]) -> None:
+    ready, heard = ReadySet(), []
+    (a, _), (c, _), (e, f) = sockets[:3]
+    ready.add(a.fileno(), lambda: heard.append("a"))
+    ready.add(c.fileno(), lambda: heard.append("c"))
+    ready.add(e.fileno(), lambda: heard.append(e.recv(1).decode()))
+    ready.again(a.fileno())
+    ready.again(c.fileno())
+    ready.remove(a.fileno())
+    ready.pause_read(c.fileno())
+    async with serving(ready):
+        f.sendall(b"e")
+        await until(lambda: bool(heard), "the third is served")
+        await turns()
+        assert heard == ["e"]
+
+
 async def test_writing_is_offered_until_it_is_no_longer_wanted(sockets: list[Ends]) -> None:
     ready, log = ReadySet(), []
     a, b = sockets[0]

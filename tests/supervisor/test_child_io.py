@@ -6,6 +6,7 @@ import os
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_protocol.lines import OverlongLine
-from carpool_protocol.runtime.ready import ReadySet
+from carpool_protocol.runtime.ready import TURN_LINES, ReadySet
 from carpool_supervisor.child_io import RAISED_PIPE_BYTES, ChildIo, PipeBudget
 from tests.behaviours import behaviour
 from tests.kit.leaks import no_leaks
@@ -244,6 +245,59 @@ def test_draining_ends_though_somebody_else_holds_the_pipe_open() -> None:
         one.io.drain()
         one.io.drain()
         assert (one.lines, one.closed) == ([b"last words"], 0)
+
+
+@behaviour("pressure:short-lines")
+async def test_of_a_flood_of_short_lines_each_turn_takes_a_few_and_others_have_theirs() -> None:
+    budget = PipeBudget()
+    with far(budget) as (flooding, ready):
+        other = Far(ready, budget)
+        seen: list[int] = []
+        other.io._on_lines = lambda _: seen.append(len(flooding.lines))
+        os.write(flooding.stdout_fd, b"".join(b"%d\n" % number for number in range(5000)))
+        os.write(other.stdout_fd, b"other\n")
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ready.run, lambda: None)
+                await until(lambda: len(flooding.lines) == 5000, "all came")
+                nursery.cancel_scope.cancel()
+        assert flooding.lines == [b"%d" % number for number in range(5000)]
+        assert seen, "the other was heard"
+        assert seen[0] <= TURN_LINES
+        other.io.close()
+        other.end()
+
+
+def reached(one: Far, count: int) -> bool:
+    return len(one.lines) == count
+
+
+@behaviour("pressure:short-lines")
+async def test_what_waits_for_its_turn_stays_while_paused_and_comes_first_when_drained() -> None:
+    numbers = [b"%d" % number for number in range(1000)]
+
+    async with served() as one:
+
+        def take_and_pause(lines: list[bytes | OverlongLine]) -> None:
+            one.lines += lines
+            one.io.pause()
+
+        one.io._on_lines = take_and_pause
+        os.write(one.stdout_fd, b"\n".join([*numbers, b""]))
+        await until(lambda: bool(one.lines), "the first have come")
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert one.lines == numbers[:TURN_LINES]
+        os.write(one.stdout_fd, b"later\n")
+        one.io.drain()
+        assert one.lines == [*numbers, b"later"]
+        os.write(one.stdout_fd, b"\n".join([*numbers, b""]))
+        for count in range(1001 + TURN_LINES, 1500, TURN_LINES):
+            one.io.resume()
+            await until(partial(reached, one, count), "one turn")
+        one.io._on_lines = one.lines.extend
+        one.io.resume()
+        await until(lambda: len(one.lines) == 2001, "the rest follows, with nothing more in the pipe")
+        assert one.lines[1001:] == numbers
 
 
 @behaviour("pipes:raised-for-few")

@@ -11,6 +11,8 @@ Rules:
   removed descriptor is dropped, also when its number is in use again within the same round;
 - a hung-up descriptor is reported to whoever is interested (reading: end of file; writing: EPIPE); while
   nobody is, it is not watched, so it cannot spin;
+- whoever has read more than he may take in one turn asks for the next one (`again`): the kernel has nothing
+  more to report;
 - a callback that raises ends `run`: it is a bug of ours and must be loud.
 
 Knows nothing of: what is read or written.
@@ -34,6 +36,11 @@ _OUT: Final = 4
 CROWD: Final = 64
 """So many descriptors are served in a round at most. The kernel has all take turns, those that were not come
 to first; and between two rounds the owner settles and other tasks run."""
+
+TURN_LINES: Final = 128
+"""So many lines of one descriptor are taken in a round at most, whoever reads lines. 64 KiB may hold twenty
+thousand of them, and what costs little for each stops everybody else for a second.
+"""
 
 
 class _Selected:
@@ -86,6 +93,9 @@ class ReadySet:
         self._poll = _new_poll()
         self._watched: dict[int, _Watched] = {}
         self._rounds = 0
+        self._again: dict[int, None] = {}
+        self._asleep = False
+        """`run` waits for the kernel."""
         self.crowded = False
         """So many are ready that each should be served in small portions."""
 
@@ -115,6 +125,13 @@ class ReadySet:
         entry.reading = False
         self._apply(fd, entry)
 
+    def again(self, fd: int) -> None:
+        """Call `on_readable` in the next round, whether more has come or not; not while reading is paused."""
+        self._again[fd] = None
+        if self._asleep:
+            self._asleep = False
+            trio.lowlevel.notify_closing(self._poll.fileno())  # nothing is closed: it ends the wait
+
     def resume_read(self, fd: int) -> None:
         entry = self._watched[fd]
         entry.reading = True
@@ -123,6 +140,7 @@ class ReadySet:
     def remove(self, fd: int) -> None:
         """Watch the descriptor no more; nothing happens when it is not watched."""
         entry = self._watched.pop(fd, None)
+        self._again.pop(fd, None)
         if entry is not None and entry.mask:
             self._poll.unregister(fd)
 
@@ -130,7 +148,15 @@ class ReadySet:
         """Serve until cancelled. `settle` is called after each round in which something was ready."""
         fileno: int = self._poll.fileno()
         while True:
-            await trio.lowlevel.wait_readable(fileno)
+            if self._again:
+                await trio.lowlevel.checkpoint()
+            else:
+                self._asleep = True
+                try:  # noqa: SIM105 - `suppress` costs something in each round
+                    await trio.lowlevel.wait_readable(fileno)
+                except trio.ClosedResourceError:  # see `again`
+                    pass
+                self._asleep = False
             if self._round():
                 settle()
 
@@ -144,6 +170,11 @@ class ReadySet:
         self.crowded = len(ready) >= CROWD
         watched = self._watched
         self._rounds = this = self._rounds + 1
+        again: list[int] = []
+        if self._again:
+            served = {fd for fd, events in ready if events & ~_OUT}
+            again = [fd for fd in self._again if fd not in served]
+            self._again = {}
         for fd, events in ready:
             entry = watched.get(fd)
             if entry is None or entry.added_in == this:
@@ -154,7 +185,11 @@ class ReadySet:
             # Looked at again: the reader may have removed the descriptor or written all there was.
             if events & ~_IN and entry.on_writable is not None and watched.get(fd) is entry:
                 entry.on_writable()
-        return bool(ready)
+        for fd in again:
+            entry = watched.get(fd)
+            if entry is not None and entry.reading and entry.added_in != this:
+                entry.on_readable()
+        return bool(ready or again)
 
     def _apply(self, fd: int, entry: _Watched) -> None:
         mask = (_IN if entry.reading else 0) | (_OUT if entry.on_writable is not None else 0)

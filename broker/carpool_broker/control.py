@@ -80,6 +80,8 @@ class Control:
         self._switching = Switching(configuration, follow, reload)
         self.hooks: Callable[[], list[dict[str, Any]]] = list
         """What `status` says of the hooks."""
+        self.doors: Callable[[], list[int]] = list
+        """The pids of what carries many sessions on one connection."""
         self._began_at = trio.current_time()
 
     async def answer(  # noqa: C901 - an arm per method
@@ -123,10 +125,11 @@ class Control:
         operators = self._control_sessions()
         sessions = [session for session in core.sessions.values() if session.id not in operators]
         shims = [session.pid for session in sessions if session.carrier in ("shim", "run") and session.pid]
-        launcher = os.getppid()
+        launcher, doors = os.getppid(), self.doors()
         surveyed = None
         if self.inquiries.supervisors():
-            pids = [os.getpid(), launcher, *shims]
+            hooks = [hook["pid"] for hook in self.hooks() if hook["pid"]]
+            pids = [os.getpid(), launcher, *doors, *hooks, *shims]
             surveyed = await self.inquiries.ask(lambda token: Survey(token, pids), SURVEY_S)
         sessions = [each for each in sessions if each.id in core.sessions]  # some may have left meanwhile
         waiting: dict[PoolKey, int] = {}
@@ -167,6 +170,7 @@ class Control:
                 disabled_in={name: self._configuration.layers.disabled_in(name) for name in known},
                 waiting=waiting,
                 hooks=self.hooks(),
+                doors=doors,
                 audit=self._audit_facts(),
                 pinned=self._pinning.summary(),
             )

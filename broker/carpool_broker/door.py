@@ -127,6 +127,11 @@ class Door:
             agent.io.close()
         self.agents.clear()
 
+    def carriers(self) -> list[int]:
+        """Pids of those that carry many sessions each."""
+        pids = [agent.io.peer_pid() for agent in self.agents.values() if agent.carrier is not None]
+        return [pid for pid in pids if pid]
+
     def serve_by(self, epoch: Epoch) -> None:
         """Sessions that come from now on are served by this supervisor; empty: by none."""
         self._attaching.epoch = epoch

@@ -151,6 +151,7 @@ class BrokerShell:
             self._settle,
         )
         self._control.hooks = lambda: rows(self.core.hooks, self._hooking)
+        self._control.doors = self._door.carriers
         self._supervisor: Hello | None = None
         self._unflushed = 0
         """Messages sent since the link was flushed."""

@@ -4,7 +4,7 @@ Owns the keys of that page: they are a contract (see `docs/json.md`), so they on
 Knows nothing of: how anything was found out, how it is shown to people.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -66,6 +66,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     """The files that say that a server is disabled."""
     hooks: list[dict[str, Any]] = []
     """In the order of the file (`hook_rows`)."""
+    doors: Sequence[int] = ()
+    """Pids of the HTTP door, and of whatever else carries many sessions on one connection."""
 
 
 def page(facts: Facts) -> dict[str, Any]:
@@ -244,6 +246,7 @@ def _processes(facts: Facts) -> list[dict[str, Any]]:
     if facts.surveyed is None:
         return []
     roles = {facts.broker_pid: "broker", facts.launcher_pid: "launcher"}
+    roles |= dict.fromkeys(facts.doors, "door") | {hook["pid"]: "hook" for hook in facts.hooks}
     return [
         {
             "role": process.role or roles.get(process.pid, "shim"),

@@ -81,7 +81,7 @@ def ps(as_json: bool) -> None:
     click.echo(ps_page(facts, rows))
 
 
-_ROLES = "launcher broker supervisor spawner shim"
+_ROLES = "launcher broker supervisor spawner door hook shim"
 """In this order."""
 
 

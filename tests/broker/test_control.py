@@ -19,7 +19,7 @@ from carpool_broker.core.registry import Registry
 from carpool_protocol import messages
 from carpool_protocol.config.load import ConfigFile
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson, SessionId
-from carpool_protocol.messages import AnyMessage, Catalog, Discover, Explain, Explained, ToolOffer
+from carpool_protocol.messages import AnyMessage, Catalog, Discover, Explain, Explained, Survey, ToolOffer
 from tests.behaviours import behaviour
 
 ME = SessionId("s1")
@@ -133,6 +133,18 @@ async def test_an_agent_that_leaves_while_the_supervisor_is_asked_is_not_in_the_
 
     rig.answer = answer
     assert [each["id"] for each in (await rig.ask("carpool/status"))["sessions"]] == [TWO]
+
+
+async def test_the_supervisor_is_asked_for_the_door_the_hooks_that_run_and_the_shims(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.core.handle(AgentCame(session=ONE, source=DAEMON, agent="", pid=33, carrier="shim"), 1.0)
+    rig.control.doors = lambda: [30]
+    rig.control.hooks = lambda: [{"pid": 40}, {"pid": 0}]
+    rig.answer = lambda _: rig.control.inquiries.supervisor_went()
+    await rig.ask("carpool/status")
+    (asked,) = rig.sent
+    assert isinstance(asked, Survey)
+    assert asked.pids[2:] == [30, 40, 33]
 
 
 @pytest.mark.parametrize("method", ["carpool/why", "carpool/testify"])

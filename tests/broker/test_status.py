@@ -133,6 +133,14 @@ def test_savings_are_the_servers_that_sessions_would_run_less_all_of_ours() -> N
     assert (totals["instances"], totals["sessions"], totals["calls"]) == (2, 3, 7)
 
 
+def test_a_door_and_a_hook_are_carpools_own_processes() -> None:
+    pids = (1, 10, 30, 40, 50)
+    processes = [ProcessReport(role="", pid=pid, rss_bytes=9, pss_bytes=1, cpu_s=0.1) for pid in pids]
+    said = status(surveyed=Surveyed(1, [], processes), doors=[30], hooks=[{"pid": 40}, {"pid": 0}])
+    assert [each["role"] for each in said["processes"]] == ["launcher", "broker", "door", "hook", "shim"]
+    assert said["totals"]["memory_saved_bytes"] == -len(pids)
+
+
 def test_the_mode_in_force_is_the_one_that_the_supervisor_says_and_whether_anybody_has_looked() -> None:
     said = status(pool(A, "serving", sharing="serial", verified=False), sharing={A: "auto", B: "session"})[
         "servers"

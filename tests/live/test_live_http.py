@@ -110,6 +110,7 @@ async def test_an_agent_of_the_official_sdk_works_in_a_session(doored: Daemon) -
             assert found.structured_content == {"result": "3 steps"}
     assert seen == [1.0, 2.0, 3.0]
     await doored.until(lambda status: not status["sessions"], "the session has ended with its agent")
+    assert [each["role"] for each in (await doored.status())["processes"]].count("door") == 1
 
 
 @pytest.mark.filterwarnings(SDK_LEAVES_GENERATORS)

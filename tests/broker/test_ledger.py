@@ -166,7 +166,7 @@ def test_everything_of_an_agent_that_is_gone_is_cancelled() -> None:
     for n in range(3):
         rig.call(str(n))
     rig.ledger.forget(rig.sessions[ONE])
-    assert rig.done() == [CancelCall(CallId(n), "the agent is gone") for n in (1, 2)]
+    assert rig.done() == [CancelCall(CallId(n), "the agent is gone", answered=True) for n in (1, 2)]
     assert not rig.ledger.calls
 
 

@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.arms import Relay, make_arms
-from carpool import bench_procs
+from carpool import bench_agents, bench_procs, bench_scenarios
 from carpool.bench import bench
 from carpool.bench_agents import Crowd, Load
 from carpool.bench_arms import ECHO_ARGV, Direct
@@ -25,7 +27,8 @@ from carpool.bench_spawn import end_all, spawn_piped
 from carpool.bench_work import EchoWork, PayloadWork, ToolWork, answer_id, error_kind
 from carpool.echo_server import answer
 
-SHORT = Load(in_flight=4, seconds=0.15, warmup_s=0.05, patience_s=5.0)
+SHORT = Load(in_flight=4, seconds=60.0, warmup_s=0.05, calls=40, patience_s=20.0)
+"""A window of so many answers, not of so much time: the machine may stand still for a moment."""
 
 GREETING = r"""
 import json, sys
@@ -211,9 +214,28 @@ def test_a_ping_with_the_id_of_an_open_call_is_answered_and_not_taken_for_its_an
     assert measured.errors == {}
 
 
-def test_failures_in_the_warm_up_are_told_apart_from_those_in_the_window(crowds: list[object]) -> None:
+class Warming(EchoWork):
+    """Time stands still until so many answers are judged, and then goes on."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__("echo")
+        self.left = failures
+
+    def fault(self, agent: int, number: int, line: bytes) -> str:
+        self.left -= 1
+        return super().fault(agent, number, line)
+
+    def now_s(self) -> float:
+        return 0.0 if self.left > 0 else time.perf_counter()
+
+
+def test_failures_in_the_warm_up_are_told_apart_from_those_in_the_window(
+    crowds: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     body = "result(id, text) if calls > 4 else say(id, error={'code': 7})"
-    measured = crowd_of(crowds, server(body)).drive(EchoWork("echo"), SHORT)
+    crowd, work = crowd_of(crowds, server(body)), Warming(4)
+    monkeypatch.setattr(bench_agents, "now_s", work.now_s)
+    measured = crowd.drive(work, SHORT)
     assert measured.errors == {"JSON-RPC error 7 (outside the window)": 4}
 
 
@@ -326,6 +348,12 @@ def is_installed() -> bool:
     return True
 
 
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The windows of scenarios end with so many answers, if not with their time."""
+    monkeypatch.setattr(bench_scenarios, "Load", partial(Load, calls=100))
+
+
 needs_carpool = pytest.mark.skipif(not is_installed(), reason="carpool is not installed in this environment")
 
 
@@ -338,6 +366,7 @@ needs_carpool = pytest.mark.skipif(not is_installed(), reason="carpool is not in
         pytest.param("carpool-shims", marks=needs_carpool),
     ],
 )
+@pytest.mark.usefixtures("counted")
 def test_an_arm_serves_every_scenario_and_leaves_nothing_running(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,7 +383,7 @@ def test_an_arm_serves_every_scenario_and_leaves_nothing_running(
     try:
         arm.start()
         for scenario in SCENARIOS[:3] + SCENARIOS[-1:]:
-            taken = measure(arm, scenario, seconds=0.1, warmup_s=0.05)
+            taken = measure(arm, scenario, seconds=60.0, warmup_s=0.05)
             assert taken.calls > 0
             assert (taken.errors, taken.unanswered) == ({}, 0)
     finally:
@@ -396,8 +425,9 @@ def relay(monkeypatch: pytest.MonkeyPatch) -> Iterator[Relay]:
         arm.stop()
 
 
-def test_the_verb_loads_a_named_tool_and_tells_its_figures(relay: Relay) -> None:
-    arguments = ["echo", "--args", '{"text": "hi"}', "--agents", "4", "--in-flight", "2", "--seconds", "0.2"]
+@pytest.mark.usefixtures("counted", "relay")
+def test_the_verb_loads_a_named_tool_and_tells_its_figures() -> None:
+    arguments = ["echo", "--args", '{"text": "hi"}', "--agents", "4", "--in-flight", "2", "--seconds", "2"]
     done = CliRunner().invoke(bench, [*arguments, "--json"])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)

@@ -5,10 +5,12 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from bench import http_load
 from bench.http_agents import HttpCrowd, StatelessEcho, connected
 from bench.http_arms import Relay
 from bench.http_load import SCENARIOS, main, measure
@@ -55,11 +57,14 @@ def crowd(port: int) -> HttpCrowd:
 
 
 @pytest.mark.parametrize("arm", [Relay("handshake"), Relay("stateless")], ids=lambda arm: str(arm.name))
-def test_agents_over_http_count_every_answer_of_the_relay_as_right(arm: Relay) -> None:
+def test_agents_over_http_count_every_answer_of_the_relay_as_right(
+    arm: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_load, "Load", partial(Load, calls=40))
     arm.start()
     try:
         (pid,) = arm.roles()["relay"]
-        sample = measure(arm, SCENARIOS[0], seconds=0.15, warmup_s=0.05, number=0)
+        sample = measure(arm, SCENARIOS[0], seconds=60.0, warmup_s=0.05, number=0)
     finally:
         arm.stop()
     assert sample.calls > 0
@@ -85,7 +90,7 @@ def test_an_answer_to_another_call_is_shown_and_not_counted_as_right() -> None:
         one = crowd(port)
         try:
             one.greet()
-            load = Load(in_flight=1, seconds=0.1, warmup_s=0.02, patience_s=0.3)
+            load = Load(in_flight=1, seconds=20.0, warmup_s=0.02)  # but the connection ends with that answer
             found = one.drive(StatelessEcho("echo"), load)
         finally:
             one.close()

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import threading
 from typing import Any
 
 import anyio
@@ -19,7 +20,7 @@ from carpool import (
 )
 from carpool.api.session import MOST_CALLS
 from tests.behaviours import behaviour
-from tests.kit.desk import Desk, Json, carpool, play
+from tests.kit.desk import Desk, Json, carpool, happened, play
 
 BACKENDS = ("asyncio", "trio")
 pytestmark = pytest.mark.parametrize("backend", BACKENDS)
@@ -93,18 +94,25 @@ def test_a_call_whose_scope_is_cancelled_is_cancelled_and_its_late_answer_droppe
     def script(desk: Desk) -> None:
         desk.greeted()
         call = desk.expect("tools/call")
+        came.set()
         assert desk.expect("notifications/cancelled")["params"] == {"requestId": call["id"]}
         desk.text(call, "late")
         desk.text(desk.expect("tools/call"), "next")
         desk.until_gone()
 
     async def client(directory: str) -> None:
-        async with carpool(directory) as agent:
-            with anyio.move_on_after(0.05) as scope:
+        async def give_up() -> None:
+            await happened(came)
+            scope.cancel()
+
+        async with carpool(directory) as agent, anyio.create_task_group() as tasks:
+            tasks.start_soon(give_up)
+            with anyio.CancelScope() as scope:
                 await agent.call("s__t")
             assert scope.cancelled_caught
             assert (await agent.call("s__t")).text == "next"
 
+    came = threading.Event()
     play(backend, client, script)
 
 
@@ -119,7 +127,7 @@ def test_a_call_that_takes_longer_than_it_may_is_cancelled_and_a_timeout_error(b
     async def client(directory: str) -> None:
         async with carpool(directory) as agent:
             with pytest.raises(TimeoutError, match="may have been executed") as caught:
-                await agent.call("s__t", timeout_s=0.05)
+                await agent.call("s__t", timeout_s=0.5)
             assert isinstance(caught.value, TimedOut)
             assert (caught.value.kind, caught.value.delivered, caught.value.whose) == (
                 "timed_out",
@@ -374,6 +382,7 @@ def test_calls_of_others_end_when_the_session_is_left(backend: str) -> None:
     def script(desk: Desk) -> None:
         desk.greeted()
         desk.expect("tools/call")
+        came.set()
         desk.until_gone()
 
     async def client(directory: str) -> None:
@@ -386,8 +395,7 @@ def test_calls_of_others_end_when_the_session_is_left(backend: str) -> None:
         async with anyio.create_task_group() as tasks:
             async with carpool(directory) as agent:
                 tasks.start_soon(other)
-                with anyio.move_on_after(0.05):
-                    await ended.wait()
+                await happened(came)
             await ended.wait()
         with pytest.raises(RuntimeError, match="not open"):
             await agent.ping()
@@ -395,6 +403,7 @@ def test_calls_of_others_end_when_the_session_is_left(backend: str) -> None:
             async with carpool(f"{directory}/none") as agent:
                 pass
 
+    came = threading.Event()
     play(backend, client, script)
 
 

@@ -156,6 +156,12 @@ def play(
         assert not thread.is_alive()
 
 
+async def happened(event: threading.Event) -> None:
+    """Return once the script has set it. Bounded by `play`."""
+    while not event.is_set():  # noqa: ASYNC110  # a thread sets it
+        await anyio.sleep(0.01)
+
+
 def carpool(directory: str, **settings: Any) -> Carpool:
     """An agent that finds only this desk."""
     return Carpool(runtime_dir=directory, start=False, **{"cwd": directory, **settings})

@@ -175,7 +175,7 @@ def test_a_dead_supervisor_is_told_to_the_broker_and_followed_by_a_sweep(house: 
     until(lambda: house.lives("sup1"), "the supervisor runs")
     os.kill(house.lives("sup1")[0], signal.SIGKILL)
     until(lambda: len(house.lives("sup1")) == 2, "a new supervisor")
-    assert "gone sup1\n" in house.text("heard-broker")
+    until(lambda: "gone sup1\n" in house.text("heard-broker"), "the broker has been told")
     mark = paths.runtime_id(str(house.directory))
     assert house.text("swept").removeprefix(swept).split() == [mark]
     assert len(house.lives("broker")) == 1

@@ -9,6 +9,7 @@ Knows nothing of: what follows from a verdict, time limits, other hooks.
 
 import asyncio
 import contextlib
+import functools
 import importlib
 import inspect
 import os
@@ -45,6 +46,7 @@ from carpool_protocol.hooks import (
 LINE_BYTES: Final = ARGUMENTS_CAP_BYTES + RESULT_CAP_BYTES + 1024 * 1024
 _ALLOW: Final = Raw(b'{"verdict":"allow"}')
 _DENY_TWICE: Final = Raw(msgspec.json.encode(deny(TWICE)))
+_ENDED: Final = "it was ended"
 _read_call = msgspec.json.Decoder(HookCall).decode
 
 Run = Callable[[int, bytes], Awaitable[Told]]
@@ -197,16 +199,22 @@ async def serve(lines: asyncio.StreamReader, run: Run, say: Callable[[Told], Non
             else:
                 told = await run(begin.run, call)
         except asyncio.CancelledError:
-            told = Told(run=begin.run, failed="it was ended")
+            told = Told(run=begin.run, failed=_ENDED)
         except (msgspec.MsgspecError, RecursionError):
             told = Told(run=begin.run, failed="the call cannot be read by it")
         tasks.pop(begin.run, None)
         say(told)
 
+    def over(run: int, task: asyncio.Task[None]) -> None:
+        if task.cancelled():  # ended before its first step: `one` could say nothing
+            tasks.pop(run, None)
+            say(Told(run=run, failed=_ENDED))
+
     while line := await lines.readline():
         begin = read_begin(line)
         if begin.call is not NOTHING:
-            tasks[begin.run] = asyncio.create_task(one(begin))
+            tasks[begin.run] = task = asyncio.create_task(one(begin))
+            task.add_done_callback(functools.partial(over, begin.run))
         elif begin.run in tasks:
             tasks[begin.run].cancel()
 

@@ -234,6 +234,10 @@ async def test_down_in_the_middle_of_calls_leaves_no_process_and_no_socket(daemo
         assert (await one.carpool("down"))[0] == 0  # again: was not running
 
 
+def still_kept(one: Daemon) -> list[str]:
+    return [each for each in paths.held_until_down(str(one.directory)) if Path(each).exists()]
+
+
 @behaviour("config:last-good", "config:last-good-of-projects")
 async def test_whoever_dies_while_the_file_is_broken_comes_back_with_the_last_good_one(daemon: Make) -> None:
     one = daemon({"good": observer()}, http={"port": 0})
@@ -264,7 +268,7 @@ async def test_whoever_dies_while_the_file_is_broken_comes_back_with_the_last_go
             await until(door.exists, "the HTTP door is open again as well", WAIT_S)
             code, _, said = await one.carpool("down")
             assert code == 0, said
-            assert not [each for each in paths.held_until_down(str(one.directory)) if Path(each).exists()]
+            assert not still_kept(one), "what is kept until then goes"
             await agent.ended.wait()
         code, _, said = await one.carpool("up", "--detach", "--config", str(one.config))
         assert (code, "comand" in said) == (2, True), "whoever stops it and starts it is told"

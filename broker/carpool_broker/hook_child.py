@@ -240,6 +240,7 @@ async def _main(stdin: int, stdout: int) -> None:
             print(error.__cause__, file=sys.stderr)  # noqa: T201 - its log
         say(Told(failed=str(error)))
         return
+    say(Told())
     try:
         await serve(lines, run, say)
     finally:

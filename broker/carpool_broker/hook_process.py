@@ -61,6 +61,8 @@ class HookProcess:
         """No run begins any more: it ends with the last of those that are open."""
         self.why = ""
         """Why it has ended."""
+        self.ready = trio.Event()
+        """Its module is imported, or it will never be."""
         self._hung: set[int] = set()
         self._groups: dict[int, int] = {}
         self._input: list[bytes] = []
@@ -151,6 +153,7 @@ class HookProcess:
 
     def _give_up(self) -> None:
         self.leaves = True
+        self.ready.set()
         for run in sorted(self.open):
             self._heard(Told(run=run, failed=self.why))
         self.open.clear()
@@ -191,7 +194,8 @@ class HookProcess:
             return False
         if not told.run:
             self.why = told.failed
-            return False
+            self.ready.set()
+            return not told.failed
         if told.group:
             self._groups[told.run] = told.group
             return True

@@ -30,6 +30,8 @@ log = logging.getLogger("carpool.hooks")
 
 HANGS_AFTER_S: Final = 1.0
 """A run that is to end and does not within this time has its process replaced."""
+READY_IN_S: Final = 60.0
+"""Until then a process may import its module: another one would have to begin with that again."""
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
 
@@ -180,6 +182,9 @@ class Hooking:
             self._settle()
 
     async def _see_to_end(self, run: RunId, name: str) -> None:
+        if (begun := self._runs.get(run)) is not None:
+            with trio.move_on_after(READY_IN_S):
+                await begun[0].ready.wait()
         await trio.sleep(HANGS_AFTER_S)
         found = self._runs.get(run)
         hook = self._hooks.get(name)

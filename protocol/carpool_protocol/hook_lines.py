@@ -1,7 +1,8 @@
 """What the broker and the process of one hook say to each other: JSON lines on its stdin and stdout.
 
-Owns the shapes. The first line says what the hook is; then runs begin and end by number. For each `Begin`
-there is one `Ended`, unless the process is at its end. Source of all numbers is the broker.
+Owns the shapes. The first line says what the hook is; then runs begin and end by number. The process says
+once that it is ready, or good for nothing. For each `Begin` with a call there is one `Told` with a verdict or
+a failure, unless the process is at its end. Source of all numbers is the broker.
 
 Pure. Knows nothing of: what a verdict means (`hooks`), processes.
 """
@@ -35,7 +36,7 @@ class Begin(Struct, kw_only=True, omit_defaults=True):
 
 
 class Told(Struct, kw_only=True, omit_defaults=True):
-    """One line of the process: of a run, or without one of itself."""
+    """One line of the process: of a run, or without one of itself; without anything: it is ready for runs."""
 
     run: int = 0
     group: int = 0

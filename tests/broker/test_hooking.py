@@ -1,12 +1,68 @@
-"""The process of a hook: runs that nobody waits for any more."""
+"""Processes of hooks: one that is slow to start, and runs that nobody waits for any more."""
 
 import asyncio
+from pathlib import Path
 
 import msgspec
+import pytest
+import trio
+import trio.testing
 
-from carpool_broker import hook_child
+from carpool_broker import hook_child, hooking
+from carpool_broker.core.effects import EndHook, RunHook
+from carpool_broker.core.events import HookAnswered, RunId
+from carpool_broker.hook_specs import HookSpec
 from carpool_protocol.hook_lines import Begin, Told, line_of
 from carpool_protocol.hooks import Telling
+from carpool_protocol.ids import CallId, RawJson, ServerName, SessionId
+from tests.kit.line_agent import WAIT_S
+from tests.kit.waits import until
+
+SLOW = """
+import os, time
+while not os.path.exists({gate!r}):
+    time.sleep(0.01)
+def look(call):
+    return None
+"""
+
+
+def run_of(number: int) -> RunHook:
+    return RunHook(
+        run=RunId(number), hook="slow", call=CallId(number), session=SessionId("s1"), method="tools/call",
+        server=ServerName("good"), target="echo", arguments=RawJson(b'{"arguments":{}}'),
+    )  # fmt: skip
+
+
+async def test_a_process_that_still_imports_its_module_is_not_taken_for_one_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = tmp_path / "gate"
+    (tmp_path / "slow.py").write_text(SLOW.format(gate=str(gate)))
+    spec = HookSpec(name="slow", python="slow:look", cwd=str(tmp_path), folder=str(tmp_path))
+    answers: dict[int, HookAnswered] = {}
+
+    def feed(event: HookAnswered) -> None:
+        answers[event.run] = event
+
+    one = hooking.Hooking({}, lambda _: "", {}, feed, lambda: None)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(one.run)
+        one.read([spec])
+        await until(lambda: one.pid_of("slow"), "it is started")
+        pid = one.pid_of("slow")
+        monkeypatch.setattr(hooking, "HANGS_AFTER_S", 0.0)
+        one.begin(run_of(1))
+        one.end(EndHook(RunId(1), "slow"))
+        await trio.testing.wait_all_tasks_blocked()
+        monkeypatch.setattr(hooking, "HANGS_AFTER_S", WAIT_S)
+        one.begin(run_of(2))
+        gate.touch()
+        await until(lambda: len(answers) == 2, "both runs are over")
+        assert (answers[1].verdict, answers[1].reason) == ("failed", "it was ended")
+        assert answers[2].verdict == "allow"
+        assert one.pid_of("slow") == pid
+        nursery.cancel_scope.cancel()
 
 
 def test_a_run_that_is_ended_before_it_has_begun_is_over() -> None:

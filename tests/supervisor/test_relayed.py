@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from carpool_protocol.ids import RawJson, WireId
-from carpool_supervisor.core.events import AnswerUnreadable, ServerAnswered, TaskChanged
+from carpool_supervisor.core.events import AnswerUnreadable, ServerAnswered, ServerMisspoke, TaskChanged
 from carpool_supervisor.era.hints import MAX_DIGITS
 from carpool_supervisor.era.relayed import MAX_DROPPED
 from tests.behaviours import behaviour
@@ -235,3 +235,10 @@ def test_whatever_a_server_answers_its_call_ends_once(result: Any, method: str) 
     events, _ = one.say(line(id=1, result=result))
     ends = [each for each in events if isinstance(each, ServerAnswered | AnswerUnreadable)]
     assert len(ends) == 1 or (isinstance(result, dict) and result.get("resultType") == "input_required")
+
+
+def test_a_repaired_error_about_a_task_is_noted() -> None:
+    one = talk()
+    one.adapter.call(ONE, said("tasks/get"))
+    events, _ = one.say(line(id=1, error="no"))
+    assert [type(event) for event in events] == [ServerMisspoke, ServerAnswered]

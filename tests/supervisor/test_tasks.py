@@ -297,6 +297,15 @@ def test_a_repaired_result_is_noted() -> None:
     assert [type(event) for event in events] == [ServerMisspoke, ServerAnswered]
 
 
+def test_a_repaired_error_is_noted() -> None:
+    talk = Talk()
+    _, [wait] = talk.begin()
+    [noted], [look] = talk.say(id=wait["id"], error="no")
+    assert isinstance(noted, ServerMisspoke)
+    [answered], _ = talk.say(id=look["id"], result={"taskId": "T", "status": "failed"})
+    assert isinstance(answered, ServerAnswered)
+
+
 # --- a server that does not wait -------------------------------------------------------------------------
 
 

@@ -246,19 +246,15 @@ class Stateless:
         return call is not None and call.tasks and self._envelope.tasks and call.method == TOOLS_CALL
 
     def _call_erred(self, wire: WireId, error: RawJson) -> None:
-        about = self._relayed.over(wire)
-        if about is not None:
-            self._taken.events.append(
-                self._relayed.erred(
-                    wire, about, repair_error(error, "child" if self._bridge else "server")[0]
-                )
-            )
-            return
-        call = self._rounds.over(wire)
-        method, same_era = ("", False) if call is None else (call.method, call.can is not None)
         error, note = repair_error(error, "child" if self._bridge else "server")
         if note is not None:
             self._misspoke(f"answered against the protocol: {note}")
+        about = self._relayed.over(wire)
+        if about is not None:
+            self._taken.events.append(self._relayed.erred(wire, about, error))
+            return
+        call = self._rounds.over(wire)
+        method, same_era = ("", False) if call is None else (call.method, call.can is not None)
         body = neutral_error(method, error, same_era=same_era)
         self._taken.events.append(ServerAnswered(self._instance, wire, is_error=True, body=body))
 

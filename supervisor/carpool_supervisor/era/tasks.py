@@ -195,13 +195,14 @@ class Tasks:
 
     def _ended(self, task: _Task, message: Result | ErrorAnswer) -> None:
         if isinstance(message, ErrorAnswer):
-            body, is_usable = repair_error(message.error, "child" if self._bridge else "server")[0], False
+            body, note = repair_error(message.error, "child" if self._bridge else "server")
+            is_usable = False
         else:
             body, note = repair_tool_result(without_related(message.result), ours=self._bridge)
             is_usable = bool(body)
-            if note is not None and is_usable:
-                text = f"answered against the protocol: {note}"
-                self._event(ServerMisspoke(self._instance, text))
+        if note is not None and body:
+            text = f"answered against the protocol: {note}"
+            self._event(ServerMisspoke(self._instance, text))
         if is_usable or task.is_over:
             self._answer(task, is_error=isinstance(message, ErrorAnswer), body=body or EMPTY_OBJECT)
             return

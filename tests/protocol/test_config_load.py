@@ -299,6 +299,29 @@ def of_project(path: Path) -> Loaded:
     return load_layer(ConfigFile(str(path), asked_for=True), "/h", project=True).loaded
 
 
+@behaviour("trust:asked")
+def test_what_is_no_regular_file_is_not_even_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A project of a stranger may name any path; a terminal, a tape or a port does something when opened."""
+    opened: list[str] = []
+
+    def spied(path: str, flags: int, **more: Any) -> int:
+        opened.append(path)
+        return real(path, flags, **more)
+
+    real = os.open
+    monkeypatch.setattr("carpool_protocol.config.load.os.open", spied)
+    os.mkfifo(tmp_path / "device")
+    (tmp_path / ".carpool").mkdir()
+    file = tmp_path / ".carpool" / "mcp.json"
+    file.write_text(
+        '{"env_file": "../device", "mcpServers": {"a": {"command": "x", "tools_file": "../device"}}}'
+    )
+    assert "is not a regular file" in of_project(file).problems[0].render()
+    (tmp_path / "link").symlink_to("device")
+    assert "is not a regular file" in of_project(tmp_path / "link").problems[0].render()
+    assert opened == [str(file)]
+
+
 def test_a_file_of_the_kernel_with_nothing_in_it_is_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

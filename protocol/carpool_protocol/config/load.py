@@ -2,8 +2,8 @@
 
 Owns all file access of configuration but the search for a project's (`project`). Raises nothing: a file that
 cannot be read is a problem like any other. Reads regular files only that not everybody may write (they say
-what is run), and never waits for one (a FIFO in its place is refused). A layer is bounded in files and bytes:
-whoever enters a stranger's project has it read, and all agents wait meanwhile.
+what is run), opens nothing else, and never waits for one (a FIFO in its place is refused). A layer is bounded
+in files and bytes: whoever enters a stranger's project has it read, and all agents wait meanwhile.
 
 Knows nothing of: what the text means, when to read again.
 """
@@ -285,8 +285,11 @@ def home_of(environ: Mapping[str, str]) -> str:
 def _read(path: str) -> str | ConfigProblem | None:
     """The text of a file; `None` where there is none."""
     try:
-        # Without O_NONBLOCK, opening a FIFO waits for its writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        # A stranger's project says what is read before anybody trusts it: to open a device can do something.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return ConfigProblem(path, 1, "", "is not a regular file")
+        # It may be another one by now. Without O_NONBLOCK, opening a FIFO waits for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

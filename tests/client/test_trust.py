@@ -6,6 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from carpool.trust_question import _DECIDING
 from tests.behaviours import behaviour
 from tests.kit.house import House
 
@@ -88,6 +91,22 @@ def test_nothing_in_a_project_adds_to_the_question_or_hides_from_it(house: House
     assert r"b\x0aall of it is safe.json belongs to it" in said
     assert "b has another PATH, node_options: look at the file" in said
     assert not [line for line in said.splitlines() if line.startswith(("a is fine", "all of it"))]
+
+
+@behaviour("trust:asked")
+@pytest.mark.parametrize(
+    ("names", "decides"),
+    [
+        (
+            "PATH LD_PRELOAD GIT_DIR OPENSSL_CONF AWS_CONFIG_FILE DOTNET_STARTUP_HOOKS no_proxy",
+            True,
+        ),
+        ("SSLKEYLOGFILE GOFLAGS GEM_HOME LUA_PATH_5_4 PHPRC BUN_OPTIONS CARGO_HOME REQUESTS_CA_BUNDLE", True),
+        ("TOKEN GOOGLE_API_KEY GEMINI_API_KEY GITHUB_TOKEN AWS_PROFILE NODE_ENV DOCKER_USERNAME GOAL", False),
+    ],
+)
+def test_what_decides_what_is_run_is_told_from_what_is_only_given(names: str, decides: bool) -> None:
+    assert {bool(_DECIDING.fullmatch(name)) for name in names.split()} == {decides}
 
 
 @behaviour("remote:secrets")

@@ -12,13 +12,14 @@ import trio
 from msgspec.structs import replace
 
 from carpool_broker import door as door_module
-from carpool_broker.carrier import Carrier, Stream
+from carpool_broker.carrier import Carrier
 from carpool_broker.core.effects import NO_CALL
 from carpool_broker.core.events import AgentPinged, AnyEvent
 from carpool_broker.core.passage import Passage
 from carpool_broker.door import Door
 from carpool_broker.heritage import Heritage
 from carpool_broker.lingering import Lingering
+from carpool_broker.stream import Stream
 from carpool_protocol.attach import Attach, attach_line, environment_line
 from carpool_protocol.attach_version import ATTACH_VERSION
 from carpool_protocol.ids import CallId, Epoch, RawJson, SessionId

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from carpool_broker.configuration import DAEMON, Configuration, Followed
+from carpool_broker.configuration import DAEMON, Followed
 from carpool_broker.core import effects as bf
 from carpool_broker.core import events as bv
 from carpool_broker.core.broker import BrokerCore
@@ -39,6 +39,7 @@ from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId, whole_of
 from carpool_protocol.messages import Call, Catalog, PoolSpec, Wanted
 from carpool_protocol.peer import LinkEvent
 from carpool_supervisor.core.supervisor import SupervisorCore
+from tests.kit.disk import AtOnce
 from tests.kit.world import World
 from tests.kit.world_agents import CAPABILITIES, SimAgent
 from tests.kit.world_asks import Violation
@@ -201,7 +202,7 @@ class HousedWorld(World):
         number = self.moved
         self.moves[number] = session
 
-        def then(_there: bool) -> None:
+        def then(_why: str) -> None:
             if self.moves.pop(number, None) != session:
                 raise Violation(f"{session} was told twice that it has moved")
             since = (self.mishaps, len(tenant.sources), self.now)
@@ -306,7 +307,7 @@ class HousedBroker(BrokerSide):
         places = world.places
         if places.broken:  # no broker would begin with it
             places.write_user()
-        self.configuration = Configuration(
+        self.configuration = AtOnce(
             ConfigFile(places.file, asked_for=True),
             {"HOME": places.base},
             places.store,
@@ -315,8 +316,8 @@ class HousedBroker(BrokerSide):
             board=Switchboard(f"{places.base}/switches.json", "world"),
         )
         self.moving = Moving(self.configuration, self.follow)
-        self.moving.carriers = self
-        self.switching = Switching(self.configuration, self.follow, self.reload)
+        self.moving.carriers, self.moving.looks = self, self.configuration
+        self.switching = Switching(self.configuration, self.follow)
         self.read: dict[SourceId, bv.SourceRead] = {}
         """The last of each source, with real keys."""
 
@@ -324,7 +325,7 @@ class HousedBroker(BrokerSide):
 
     def reload(self) -> list[str]:
         """As the shell does it."""
-        self.follow(self.configuration.reload())
+        self.follow(self.configuration.read_again())
         self.moving.look(list(self.core.sessions))
         self.configuration_is_right()
         return self.configuration.problem.splitlines()
@@ -332,7 +333,8 @@ class HousedBroker(BrokerSide):
     def turn(self, server: str, *, on: bool | None, session: str = "") -> None:
         """`carpool enable` or `disable`."""
         try:
-            self.switching.turn(SwitchParams(server, on, session), list(self.core.sessions))
+            problems = self.reload() if on is None else []
+            self.switching.turn(SwitchParams(server, on, session), list(self.core.sessions), problems)
         except CannotSwitchError:
             return
         self.configuration_is_right()

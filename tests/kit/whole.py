@@ -160,6 +160,7 @@ class Whole:
         nursery = mock.Mock(start_soon=lambda *what: self.operations.append(what))
         self.broker._hosting.moving.looks = configuration
         self.broker._hosting.nursery = self.supervisor._nursery = nursery
+        self.broker._reader.errands.nursery = nursery
         self.broker._pump.feed(configuration.resolve(DAEMON))
         self.ends[0].peer.connected()
         self.settle()

@@ -19,8 +19,8 @@ PATIENCE_S: Final = 5.0
 """A disk that has to spin up, or a slow network drive, may take a second or two."""
 ABREAST: Final = 4
 TURN_S: Final = 0.0005
-"""For so long one of these threads computes before the loop has its turn again, where that wants one. Python's
-5 ms would be a pause at each step of each call while a large file is read.
+"""For so long one of these threads computes before the loop has its turn again, where that wants one. The
+5 ms of Python would be a pause at each step of each call while a large file is read.
 """
 MAX_HANGING: Final = 32
 """So many that hang have a thread beside those; past that everything waits for one to come back."""

@@ -11,7 +11,7 @@ Knows nothing of: what changes when (`world_moves`).
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -30,8 +30,10 @@ from carpool_broker.core.roots import PREFIX
 from carpool_broker.kept_catalogs import Kept
 from carpool_broker.moving import Moving
 from carpool_broker.readings import at_once
+from carpool_broker.sights import Sight
 from carpool_broker.switchboard import Switchboard
 from carpool_broker.switching import CannotSwitchError, Switching, SwitchParams
+from carpool_broker.whereabouts import Wish
 from carpool_protocol.attach import Attach, Moved, ResumeSession
 from carpool_protocol.attach_version import NAMING_VERSION
 from carpool_protocol.config.load import ConfigFile
@@ -54,6 +56,8 @@ BACK_S = 1.5
 MOMENT_S = 1e-6
 PATIENCE_S = 2.0
 """So long a carrier has to say variables."""
+SLOW_DISKS = 0.2
+"""Of the looks at where a session moves."""
 LINGERS_S = 60.0
 """A call may leave for where its session was when it was made, so long ago at most."""
 
@@ -316,7 +320,7 @@ class HousedBroker(BrokerSide):
             board=Switchboard(f"{places.base}/switches.json", "world"),
         )
         self.moving = Moving(self.configuration, self.follow)
-        self.moving.carriers, self.moving.looks = self, self.configuration
+        self.moving.carriers = self.moving.looks = self
         self.switching = Switching(self.configuration, self.follow)
         self.read: dict[SourceId, bv.SourceRead] = {}
         """The last of each source, with real keys."""
@@ -480,6 +484,22 @@ class HousedBroker(BrokerSide):
         if delay_s > PATIENCE_S:
             self.world.later(PATIENCE_S, lambda: self.awake(lambda: hear({})))
         return question
+
+    def look(self, wish: Wish, then: Callable[[Sight], None], *, spell: bool = False) -> None:
+        """See `moving.Looks`: some disks take their time."""
+
+        def see() -> None:
+            self.configuration.look(wish, then, spell=spell)
+
+        def see_late() -> None:
+            if self.alive:
+                see()
+                self.configuration_is_right()
+
+        if self.world.rng.random() < SLOW_DISKS:
+            self.world.later(self.world.rng.uniform(0.01, 2.0), lambda: self.awake(see_late))
+        else:
+            see()
 
     def tell_moved(self, session: SessionId, moved: Moved) -> None:
         """See `moving.Carriers`."""

@@ -988,6 +988,11 @@ _CONFIG: Final = {
     "workspaces:moved-survives": Behaviour(
         "issue 6", "A session that has moved to another workspace is there after a death of the broker, too."
     ),
+    "workspaces:disk": Behaviour(
+        "design 1, issue 6",
+        "A disk that does not answer keeps nobody waiting but those whose files are there, and these only "
+        "for a while: their agents are told, and what is there counts once it can be read.",
+    ),
     "workspaces:auto-connect": Behaviour(
         "issue 6", "What starts by itself in a workspace starts with the first session there."
     ),

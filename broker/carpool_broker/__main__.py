@@ -7,6 +7,7 @@ import sys
 
 from carpool_broker import pool_secret
 from carpool_broker.configuration import Configuration
+from carpool_broker.errands import TURN_S
 from carpool_broker.heritage import Heritage, read_heir
 from carpool_broker.kept_catalogs import KeptCatalogs
 from carpool_broker.pin_board import PinBoard
@@ -38,6 +39,7 @@ def main() -> int:
     parser.add_argument("--lifeline", type=int, default=-1)
     arguments = parser.parse_args()
     log_to_stderr()
+    sys.setswitchinterval(TURN_S)
     lifeline_fd: int = arguments.lifeline
     heritage = _inherit(lifeline_fd) if lifeline_fd >= 0 else Heritage()
     if heritage is None:

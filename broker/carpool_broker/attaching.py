@@ -1,7 +1,8 @@
 """The attach dialogue: what is said on a connection until its session is welcome.
 
-Owns who a connection is (plain, kept by its carrier, or many sessions), what its carrier is asked for first,
-which session begins or comes back, and the lines that came too early. A connection whose first line is no
+Owns who a connection is (plain, kept by its carrier, or many sessions), that it is looked first what is where
+its session wants to be, what its carrier is asked for, which session begins or comes back, and the lines that
+came too early. A connection whose first line is no
 attach line is plain: that line is the agent's first. One whose attach line says so carries many sessions;
 what its lines mean is `carrier`'s.
 
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
-from carpool_broker.carrier import Carrier, Stream
+from carpool_broker.carrier import Carrier
 from carpool_broker.connection import Agent
 from carpool_broker.core.effects import NO_CALL
 from carpool_broker.core.passage import Passage
@@ -21,6 +22,7 @@ from carpool_broker.heritage import Heritage
 from carpool_broker.host import Host
 from carpool_broker.lingering import Lingering
 from carpool_broker.returning import Returning
+from carpool_broker.stream import Stream
 from carpool_protocol.attach import (
     Attach,
     AttachProblem,
@@ -37,7 +39,7 @@ from carpool_protocol.lines import OverlongLine
 log = logging.getLogger("carpool.broker")
 
 EARLY_BYTES: Final = 16 * 1024 * 1024
-"""A carrier that sends more before it has said its environment is dropped."""
+"""A carrier that sends more before it is welcome is dropped."""
 
 
 class QueueLine(Protocol):
@@ -82,6 +84,9 @@ class Attaching:
         """Lines of an agent that is not welcome yet."""
         if agent.attach is None:
             self._introduce(agent, lines)
+        elif agent.looking:
+            agent.kept += lines
+            self._bound(agent)
         else:
             self._await_environment(agent, lines)
 
@@ -102,7 +107,6 @@ class Attaching:
             self.welcome(agent, {})
             return
         agent.attach = attach
-        agent.kept = []
         keeps = attach.keeps and not attach.streams
         if not keeps:
             agent.io.skip_blanks()
@@ -110,13 +114,23 @@ class Attaching:
         if attach.streams:
             self._carry(agent, attach, lines[1:])
             return
+        agent.kept = lines[1:]
+        agent.looking = True
+        self._host.look(attach, partial(self._looked, agent, attach))
+
+    def _looked(self, agent: Agent, attach: Attach) -> None:
+        """It is known what is where it wants to be."""
+        agent.looking = False
+        if self._agents.get(agent.id) is not agent:
+            return  # it has left
+        lines, agent.kept = agent.kept, []
         named = attach.server or attach.workspace or attach.profile
         refused = self._host.objection(attach) if named else None
         if refused is not None:
             self._refuse(agent, refused.text)
             return
         agent.asked = self._host.wanted_variables(attach)
-        if keeps:
+        if attach.keeps:
             self._remember(agent, attach.resume)
         else:
             agent.io.write(attached_line(agent.id, agent.asked))
@@ -124,10 +138,10 @@ class Attaching:
         if agent.io.closed:
             return  # it was gone before we answered, and the door has forgotten it
         if not agent.asked:
-            agent.kept = lines[1:]
+            agent.kept = lines
             self.welcome(agent, {})
-        elif lines[1:]:
-            self._await_environment(agent, lines[1:])
+        elif lines:
+            self._await_environment(agent, lines)
 
     def _remember(self, agent: Agent, resume: ResumeSession | None) -> None:
         """Its carrier keeps what passes, and perhaps brings what passed at an earlier broker."""
@@ -195,20 +209,33 @@ class Attaching:
                 self.welcome(agent, {name: environment[name] for name in agent.asked if name in environment})
                 return
             agent.kept.append(line)
+        self._bound(agent)
+
+    def _bound(self, agent: Agent) -> None:
         if sum(len(line) for line in agent.kept if isinstance(line, bytes)) > EARLY_BYTES:
-            text = f"it has sent {EARLY_BYTES} bytes before the environment that it was asked for"
+            text = f"it has sent {EARLY_BYTES} bytes before it was welcome"
             self._drop(agent.id, text)
 
     def welcome(self, agent: Agent, environment: dict[str, str]) -> None:
-        """The dialogue is over: from now on its lines are taken, first those that came early."""
+        """The dialogue is over: it comes in, if need be after one more look at where it wants to be (while it
+        was asked, the last of those who were there may have left).
+        """
         assert agent.attach is not None
+        agent.asked = []
+        agent.looking = True
+        self._host.look(agent.attach, partial(self._welcome, agent, agent.attach, environment))
+
+    def _welcome(self, agent: Agent, attach: Attach, environment: dict[str, str]) -> None:
+        """From now on its lines are taken, first those that came early."""
+        agent.looking = False
+        if self._agents.get(agent.id) is not agent:
+            return  # it has left
         agent.welcomed = True
         take: Callable[[list[bytes | OverlongLine]], None] = partial(self._host.take, agent.id)
         if agent.passage is not None:
             take = partial(self._take_kept, agent, agent.passage)
         agent.io.on_lines = take
-        agent.asked = []
         kept, agent.kept = agent.kept, []
-        self._host.welcome(agent.id, agent.attach, environment)
+        self._host.welcome(agent.id, attach, environment)
         if kept or agent.returning is not None:
             take(kept)

@@ -13,20 +13,21 @@ Knows nothing of: HTTP, what a session may do, sockets.
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import msgspec
 
 from carpool_broker.core import events
-from carpool_broker.core.effects import NO_CALL
-from carpool_broker.era.exchange import Exchanges, OwnExchanges, SharedExchanges
 from carpool_broker.era.handshake import Batch, Meaning, Unservable
 from carpool_broker.heritage import Heritage
-from carpool_broker.lingering import Held, Lingering
+from carpool_broker.lingering import Lingering
+from carpool_broker.opening import Opening
 from carpool_broker.returning import Returning
-from carpool_protocol.attach import Attach, Moved, ResumeSession
+from carpool_broker.stream import Stream, WriteFrame
+from carpool_protocol.attach import Attach, ResumeSession
 from carpool_protocol.faults import fault, for_method
-from carpool_protocol.ids import CallId, Epoch, RawJson, SessionId
+from carpool_protocol.ids import Epoch, RawJson, SessionId
 from carpool_protocol.jsonrpc import error_body_line
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.streams import (
@@ -35,11 +36,8 @@ from carpool_protocol.streams import (
     Gone,
     Open,
     Opened,
-    Over,
     Refused,
-    Served,
-    Stateful,
-    frame_line,
+    Word,
     read_word,
     split_frame,
     word_line,
@@ -50,6 +48,9 @@ log = logging.getLogger("carpool.broker")
 
 class StreamHost(Protocol):
     """What a carrier needs of the shell."""
+
+    def look(self, attach: Attach, then: Callable[[], None]) -> None:
+        """Find out what is where this session wants to be; then `then`, at once where that is known."""
 
     def objection(self, attach: Attach) -> Refused | None:
         """Why this session cannot be; None: it can."""
@@ -87,103 +88,6 @@ class StreamHost(Protocol):
         """The session is over."""
 
 
-class WriteFrame(Protocol):
-    """Takes a frame for the door."""
-
-    def __call__(self, frame: bytes, call: CallId = NO_CALL, /) -> None:
-        """`call`: the frame is the answer to it; an empty one is none, and what went before was all."""
-
-
-class Stream:
-    """One session on a carrier."""
-
-    __slots__ = (
-        "_silent", "_write", "epoch", "exchanges", "held", "id", "number", "returning", "word",
-    )  # fmt: skip
-
-    def __init__(
-        self, session: SessionId, number: int, word: Open, write: "WriteFrame", epoch: Epoch
-    ) -> None:
-        self.id = session
-        self.number = number
-        self.word = word
-        """How it was opened."""
-        self.exchanges: Exchanges = SharedExchanges() if word.kind == "shared" else OwnExchanges()
-        self.epoch = epoch
-        """Of the supervisor that serves it."""
-        self.returning: Returning | None = None
-        """It was here at an earlier broker, and not all that its door has kept has come."""
-        self.held: Held | None = None
-        """Its door has died."""
-        self._write = write
-        self._silent: set[RawJson] = set()
-        """Requests that are replayed: the first line about one is not for the agent."""
-
-    def write(self, line: bytes, about: RawJson, *, last: bool, call: CallId) -> None:
-        """A line to the agent. `about`: the request it belongs to; `last`: it is the answer, of `call`."""
-        if self._silent and about in self._silent:
-            self._silent.discard(about)
-            # A listen that cannot be had any more: its agent does not know that.
-            if not (last and self.exchanges.shared):
-                self.exchanges.of(about, last=last)
-                return
-        exchange = self.exchanges.of(about, last=last) if about else 0
-        if self.held is not None:
-            self.held.say(line, call, answers=last)
-        elif call:
-            self._write(frame_line(self.number, line, exchange), call)
-        else:
-            self._write(frame_line(self.number, line, exchange))
-
-    def say(self, line: bytes, exchange: int) -> None:
-        """A line for this very exchange."""
-        self._write(frame_line(self.number, line, exchange))
-
-    def cancelled(self, request: RawJson) -> None:
-        """The agent has cancelled this request of its own: no answer comes."""
-        exchange = self.exchanges.cancelled(request)
-        if exchange:
-            self._write(word_line(self.number, Over(exchange)))
-
-    def replayed(self, meaning: events.Event) -> None:
-        """Something that its agent said at an earlier broker is said again, and was answered there."""
-        request = None if isinstance(meaning, events.AgentCancelled) else getattr(meaning, "id", None)
-        if request is not None:
-            self._silent.add(request)
-
-    def let_go(self, call: CallId) -> None:
-        """The record may forget this call when all that was said so far is with the door."""
-        if self.held is not None:
-            self.held.say(b"", call, answers=True)
-        else:
-            self._write(b"", call)
-
-    def served_by(self, epoch: Epoch) -> None:
-        """All that is open, and all that comes, goes to this supervisor."""
-        if epoch != self.epoch:
-            self.epoch = epoch
-            if self.held is None:
-                self._write(word_line(self.number, Served(epoch)))
-
-    def moved(self, moved: Moved) -> None:
-        """Its session is in another workspace."""
-        if self.held is None:
-            self._write(word_line(self.number, moved))
-
-    def stateful_at(self, servers: Sequence[str]) -> None:
-        """Its session may have state there. (To a door that takes it over it is said no more: that does not
-        bring it back to a later broker.)
-        """
-        if self.held is None:
-            self._write(word_line(self.number, Stateful([*servers])))
-
-    def taken_over(self, number: int, write: "WriteFrame") -> list[bytes]:
-        """Another door has it now. What was said meanwhile."""
-        held, self.held = self.held, None
-        self.number, self._write = number, write
-        return [] if held is None else held.lines
-
-
 class Carrier:
     """One connection with many streams."""
 
@@ -215,6 +119,7 @@ class Carrier:
         self._enter = enter
         self._drop = drop
         self._streams: dict[int, Stream] = {}
+        self._opening = Opening()
         self._last = 0
         """The stream opened last, refused ones included."""
         self._ended = False
@@ -233,13 +138,18 @@ class Carrier:
             stream = streams.get(number)
             if exchange == WORD:
                 self._host.feed(burst)
-                why = "" if self._ended else self._word(number, message)
+                if number in self._opening:
+                    self._hold(number, line, read_word(message))
+                else:
+                    why = "" if self._ended else self._word(number, message)
             elif stream is not None:
                 if stream.returning is None:
                     take_message(stream, message, exchange, burst)
                 else:
                     self._host.feed(burst)
                     self._take_back(stream, stream.returning, message, exchange)
+            elif number in self._opening:
+                self._hold(number, line)
             elif number > self._last:
                 why = "it sent a message on a stream that was never open"
             if why or self._ended:
@@ -270,17 +180,40 @@ class Carrier:
         return ""
 
     def _open(self, number: int, word: Open) -> None:
-        resume = word.resume
         attach = msgspec.structs.replace(
             self._attach,
             cwd=word.cwd,
             agent=word.agent or word.principal or ("anonymous" if word.kind == "shared" else ""),
             workspace=word.workspace,
             profile=word.profile,
-            resume=resume,
+            resume=word.resume,
             server=word.server,
             control=word.kind == "control",
         )
+        self._opening.begin(number)
+        self._host.look(attach, partial(self._looked, number, word, attach))
+
+    def _hold(self, number: int, frame: bytes | OverlongLine, word: Word | None = None) -> None:
+        """A frame of a stream that is not open yet. `word`: what it says, where it is one."""
+        assert isinstance(frame, bytes)
+        if isinstance(word, Close):
+            self._opening.end(number)
+        elif not self._opening.hold(number, frame):
+            self._opening.end(number)
+            why = "too much has come before its workspace could be read"
+            self.write(word_line(number, Refused(why, "unknown_workspace")))
+
+    def _looked(self, number: int, word: Open, attach: Attach) -> None:
+        """It is known what is there."""
+        held = self._opening.end(number)
+        if held is None or self._ended:
+            return
+        self._begin(number, word, attach)
+        if held:
+            self.take(held)
+
+    def _begin(self, number: int, word: Open, attach: Attach) -> None:
+        resume = word.resume
         refused = self._host.objection(attach)
         if refused is not None:
             self.write(word_line(number, refused))

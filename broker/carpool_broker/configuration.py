@@ -1,18 +1,21 @@
 """The configuration in force, and what it means for each session.
 
-Owns the sources (one per distinct `basis` of sessions), which session uses which, and whether anything that
-was read has changed on disk. What follows for the core comes back as events, to be fed in order.
+Owns the sources (one per distinct `basis` of sessions), which session uses which, and what on disk all that
+was read from. What follows for the core comes back as events, to be fed in order.
 
 The servers of a project that is not trusted are named to its sessions and never run; the user's own server of
 the same name stays in force meanwhile, so that a repository takes no name over by being visited (rule 19).
 
+Invariant: once it is there it reads nothing from disk. It is told what was found where (`sights`); where
+nobody has looked yet, nothing is.
+
 Knows nothing of: sockets, calls, how scopes come into force (`core.sources`), what the user's file
-says and what lies over it (`users_file`, `layers`), what a source is named by (`basis`).
+says and what lies over it (`users_file`, `layers`), what a source is named by (`basis`), who looks and when.
 """
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -27,17 +30,18 @@ from carpool_broker.guest import Guest
 from carpool_broker.hook_specs import HookSpec, spec_of
 from carpool_broker.layers import Layers
 from carpool_broker.readings import Find, reading
+from carpool_broker.sights import Sight
 from carpool_broker.switchboard import Switchboard
 from carpool_broker.users_file import UsersFile
-from carpool_broker.whereabouts import Spot, objection, spot_of, unknown_profile
+from carpool_broker.whereabouts import Spot, Wish, objection, unknown_profile, wish_of
+from carpool_broker.workspaces import Watched
 from carpool_protocol import paths
 from carpool_protocol.attach import Attach, Moved
 from carpool_protocol.config.environment import scrub
 from carpool_protocol.config.expand import references
 from carpool_protocol.config.last_good import LastGood
-from carpool_protocol.config.load import ConfigFile, home_of
+from carpool_protocol.config.load import ConfigFile, Layer, home_of
 from carpool_protocol.config.model import Config, ServerConfig, variables
-from carpool_protocol.config.stamps import Stamp, is_current
 from carpool_protocol.ids import ServerName, SessionId
 from carpool_protocol.streams import Refused
 
@@ -65,8 +69,8 @@ class Configuration:
     ) -> None:
         """`trust`: the file of trusted projects; empty: none is. `secret` keys the hashes in pool keys: with
         an earlier broker's its pools are ours. `kept`: what a pool told an earlier one, `pins`: what of a
-        pinned server is approved. `last_good`: without it no good reading of the user's file
-        outlives this process, without `trusted_good` none of a project's. Raises `BrokenConfigError`.
+        pinned server is approved. `last_good`, `trusted_good`: without these no good reading of the user's
+        file, or of a project's, outlives this process. Raises `BrokenConfigError`.
         """
         self._base_environment = scrub(environ)
         self._home = home_of(environ)
@@ -78,8 +82,8 @@ class Configuration:
         self._board = board or Switchboard()
         self.switches = self._board.switches
         self._logins = paths.logins_dir(os.path.dirname(trust)) if trust else ""
-        self._users = UsersFile(file, self._home, last_good or LastGood())
-        self.layers = Layers(self._users.config, self._home, trust, trusted_good or LastGood())
+        self.users = UsersFile(file, self._home, last_good or LastGood())
+        self.layers = Layers(self.users.config, self._home, trust, trusted_good or LastGood())
 
     @property
     def config(self) -> Config:
@@ -89,34 +93,43 @@ class Configuration:
     @property
     def problem(self) -> str:
         """Why the user's file as it is now is not in force; empty when it is."""
-        return self._users.problem
+        return self.users.problem
 
     @property
     def warnings(self) -> list[str]:
         """What was passed over in files of other programs."""
-        return self._users.warnings
+        return self.users.warnings
 
-    def seen(self) -> dict[str, Stamp]:
+    # --- what is on disk -------------------------------------------------------------------------------
+
+    def watched(self) -> list[Watched]:
         """Every file that was looked at, as it was then."""
-        return self._users.seen | self.layers.workspaces.seen()
+        return [Watched("", self.users.seen), *self.layers.workspaces.watched()]
 
-    def changed(self) -> bool:
-        """Whether the file, or one that belongs to it, is another one than was last read."""
-        # Each for itself: one that both have looked at may have changed in between.
-        return not (is_current(self._users.seen) and is_current(self.layers.workspaces.seen()))
+    def wishes(self) -> set[Wish]:
+        """Where sessions want to be."""
+        return {guest.wish for guest in self._guests.values()} - {Wish()}
 
-    def reload(self) -> list[Followed]:
-        """Read everything again. A session whose directory, project or roots matter only now moves to
-        another source.
+    def reload(self, layer: Layer | None, sights: Iterable[Sight]) -> list[Followed]:
+        """Everything was read again: the user's file (None: it could not be) and what is where, by what that
+        says. A session whose directory, project or roots matter only now moves to another source.
         """
         before = self.layers.names()
-        self._users.read()
-        self.layers.config = self._users.config
-        self.layers.workspaces.reload()
+        if layer is not None:
+            self.users.take(layer)
+        self.layers.config = self.users.config
+        self.layers.workspaces.take_all(sights)
         # One that comes keeps its switch: it was meant for those of this name whose sessions have left.
         if self.switches.forget_all(before - self.layers.names()):
             self._board.keep()
         return self.follow()
+
+    def looked(self, sights: Iterable[Sight]) -> list[Followed]:
+        """This was found where sessions are, later than they were told, or when it had changed."""
+        self.layers.workspaces.take_all(sights)
+        followed = self.follow()
+        self.layers.workspaces.keep(self.wishes())
+        return followed
 
     def gone_profiles(self) -> list[str]:
         """Profiles that sessions have and the file has no longer: they grant nothing."""
@@ -155,18 +168,20 @@ class Configuration:
         """
         if attach.run is not None:
             return []
-        return self.layers.variables_at(self._spot_at_first(attach))
+        return self.layers.variables_at(self._spot(self.wish_at_first(attach)))
 
     def objection(self, attach: Attach) -> Refused | None:
         """Why a session that is to see only a part of the configuration cannot be; None: it can."""
         resumes = attach.resume is not None  # its workspace or profile may have left the file meanwhile
         if attach.profile and attach.profile not in self.config.profiles and not resumes:
             return Refused(unknown_profile(self.config, attach.profile), "unknown_profile")
-        if attach.workspace and not resumes and (why := self.objection_to(attach, attach.workspace)):
-            return Refused(why, "unknown_workspace")
+        if attach.workspace and not resumes:
+            sight = self.layers.workspaces.sight_of(self.wish_at_first(attach))
+            if why := self.objection_to(attach, attach.workspace) or sight.objection:
+                return Refused(why, "unknown_workspace")
         if not attach.server:
             return None
-        spot = self._spot_at_first(attach)
+        spot = self._spot(self.wish_at_first(attach))
         project = self.layers.project_at(spot)
         config, name = self.layers.merged(spot.name, project), ServerName(attach.server)
         on = {each.name for each in config.servers.values() if not each.disabled}
@@ -210,7 +225,7 @@ class Configuration:
         guest = self._guests.get(session)
         if guest is None or guest.attach.run is not None:
             return []
-        spot = self.spot_of(guest, moved or guest.moved)
+        spot = self._spot(wish_of(guest.attach, moved or guest.moved))
         return [name for name in self.layers.variables_at(spot) if name not in guest.asked]
 
     def guest(self, session: SessionId) -> Guest | None:
@@ -235,8 +250,7 @@ class Configuration:
         if self.switches.ended(session):
             self._board.keep()
         followed = self._release(self._guests.pop(session).source)
-        spots = [guest.spot for guest in self._guests.values()]
-        self.layers.workspaces.keep({(spot.base, spot.root) for spot in spots})
+        self.layers.workspaces.keep(self.wishes())
         return followed
 
     def _place(self, session: SessionId, *, elsewhere: bool = False) -> list[Followed]:
@@ -268,7 +282,7 @@ class Configuration:
                 guest.environment, "", "", run=attach.run, server=attach.server, profile=attach.profile
             )
         else:
-            spot = guest.spot = self.spot_of(guest, guest.moved)
+            spot = guest.spot = self._spot(guest.wish)
             project = self.layers.project_at(spot)
             merged = self.layers.merged(spot.name, project)
             config = self.switches.seen(merged, own)
@@ -283,19 +297,21 @@ class Configuration:
                 spot.cwd if "cwd" in places else "",
                 roots=guest.roots if "agent" in told else None,
                 spot=spot if merged is not self.config else None,
-                project=project.workspace.file if project is not None else "",
+                project=self.layers.workspaces.at(spot).file if project is not None else "",
                 server=attach.server,
                 own=own,
                 profile=attach.profile,
             )
         return DAEMON if basis.is_empty else basis.source_id(self._secret), basis
 
-    def _spot_at_first(self, attach: Attach) -> Spot:
-        return spot_of(self.config, self._home, attach, attach.resume.moved if attach.resume else None)
+    def wish_at_first(self, attach: Attach) -> Wish:
+        """Where a session wants to be that comes with this."""
+        if attach.run is not None:
+            return Wish()
+        return wish_of(attach, attach.resume.moved if attach.resume else None)
 
-    def spot_of(self, guest: Guest, moved: Moved | None) -> Spot:
-        """Where a session is that has moved there."""
-        return spot_of(self.config, self._home, guest.attach, moved)
+    def _spot(self, wish: Wish) -> Spot:
+        return self.layers.workspaces.sight_of(wish).spot
 
     def resolve(self, source: SourceId) -> SourceRead:
         """What this source comes to now."""
@@ -308,7 +324,7 @@ class Configuration:
             config,
             environment=basis.environment,
             base_environment=self._base_environment,
-            env_file=self._users.env,
+            env_file=self.users.env,
             project_env_file=project.env if project is not None else {},
             workspace=basis.workspace,
             cwd=basis.cwd,
@@ -343,7 +359,7 @@ class Configuration:
         """Values of variables that are in use: nothing that is kept on disk may hold one. Those of a project
         that is not trusted are given to nobody, and may be words that every list holds.
         """
-        yield from self._users.env.values()
+        yield from self.users.env.values()
         for project in self.layers.workspaces.projects.values():
             if not project.awaits():
                 yield from project.env.values()
@@ -356,7 +372,7 @@ class Configuration:
 
     def hook_specs(self) -> list[HookSpec]:
         """How the hooks are run. Where both have a variable, the `env_file` was written for this."""
-        variables = {**self._base_environment, **self._users.env}
+        variables = {**self._base_environment, **self.users.env}
         config = self.config
         return [spec_of(hook, config.file, variables, self._home) for hook in config.hooks]
 
@@ -380,4 +396,4 @@ class Configuration:
             if name in config.servers
         }
         read = reading(source, config, found, whys, find=self._kept, frame=frame, pins=self._pins)
-        return replace(read, broken=project is not None and project.is_lost())
+        return replace(read, broken=project.why_lost() if project is not None else "")

@@ -17,7 +17,7 @@ class Agent:
 
     __slots__ = (
         "answered", "asked", "asked_at", "attach", "began_at", "carrier", "id", "io", "kept", "line_at",
-        "line_bytes", "passage", "questions", "returning", "seen_at", "seen_progress", "welcomed",
+        "line_bytes", "looking", "passage", "questions", "returning", "seen_at", "seen_progress", "welcomed",
     )  # fmt: skip
 
     def __init__(self, session: SessionId, now: float) -> None:
@@ -32,6 +32,8 @@ class Agent:
         """It was here at an earlier broker, and not all that its carrier has kept has come."""
         self.asked: list[str] = []
         """Variables that the carrier has been asked for and has not said yet."""
+        self.looking = False
+        """It waits until it is known what is where its session wants to be."""
         self.questions = 0
         """So often its carrier was asked for more variables since it was welcomed."""
         self.answered = 0

@@ -8,7 +8,7 @@ Knows nothing of: sockets, how answers are shown to people, what is done with po
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -56,7 +56,7 @@ class Control:
         restarts: int,
         supervisors: Callable[[], list[tuple[str, int]]],
         control_sessions: Callable[[], set[SessionId]],
-        reload: Callable[[], list[str]],
+        reload: Callable[[], Awaitable[list[str]]],
         follow: Callable[[Sequence[Followed | PinsApproved]], None],
         audit: AuditLog | None = None,
         pins: PinBoard | None = None,
@@ -77,7 +77,7 @@ class Control:
         self._looking = Looking(core, self.inquiries)
         self._operating = Operating(core, configuration, self.inquiries, told_at)
         self._pinning = Pinning(core.registry, pins or PinBoard(""), lambda event: follow([event]))
-        self._switching = Switching(configuration, follow, reload)
+        self._switching = Switching(configuration, follow)
         self.hooks: Callable[[], list[dict[str, Any]]] = list
         """What `status` says of the hooks."""
         self.doors: Callable[[], list[int]] = list
@@ -110,10 +110,10 @@ class Control:
             case "carpool/pin":
                 result = self._pinning.answer(_decode(params, PinParams))
             case "carpool/reload":
-                problems = self._reload()
+                problems = await self._reload()
                 result = {"ok": not problems, "problems": problems}
             case "carpool/switch":
-                result = self._switch(_decode(params, SwitchParams))
+                result = await self._switch(_decode(params, SwitchParams))
             case _:
                 raise ControlError("unknown_method", "")
         return RawJson(msgspec.json.encode(result))
@@ -183,9 +183,11 @@ class Control:
             return {"on": on, "file": "", "problem": "", "missed": 0}
         return {"on": on, "file": audit.path, "problem": audit.problem, "missed": audit.missed}
 
-    def _switch(self, params: SwitchParams) -> dict[str, Any]:
+    async def _switch(self, params: SwitchParams) -> dict[str, Any]:
+        problems = await self._reload() if params.on is None else []
+        agents = self._core.sessions.keys() - self._control_sessions()
         try:
-            return self._switching.turn(params, self._core.sessions.keys() - self._control_sessions())
+            return self._switching.turn(params, agents, problems)
         except CannotSwitchError as error:
             return {"server": params.server, "refused": str(error)}
 

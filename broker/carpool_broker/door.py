@@ -18,7 +18,6 @@ import trio
 
 from carpool_broker.agent_io import AgentIo
 from carpool_broker.attaching import Attaching
-from carpool_broker.carrier import Stream
 from carpool_broker.connection import Agent
 from carpool_broker.core.effects import NO_CALL
 from carpool_broker.core.passage import Passage
@@ -28,6 +27,7 @@ from carpool_broker.lingering import Lingering
 from carpool_broker.listener import Listener
 from carpool_broker.receive_budget import ReceiveBudget
 from carpool_broker.saying import NO_ASK
+from carpool_broker.stream import Stream
 from carpool_protocol.attach import (
     Moved,
     ended_line,

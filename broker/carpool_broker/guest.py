@@ -4,7 +4,7 @@ Owns the facts only; who changes them is `configuration`.
 """
 
 from carpool_broker.core.events import SourceId
-from carpool_broker.whereabouts import Spot
+from carpool_broker.whereabouts import Spot, Wish, wish_of
 from carpool_protocol.attach import Attach, Moved
 
 
@@ -23,6 +23,11 @@ class Guest:
         self.spot = Spot()
         """Where it is, as of when its source was found."""
         self.source = source
+
+    @property
+    def wish(self) -> Wish:
+        """Where it wants to be."""
+        return Wish() if self.attach.run is not None else wish_of(self.attach, self.moved)
 
     @property
     def wanders(self) -> bool:

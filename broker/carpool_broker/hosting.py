@@ -13,7 +13,7 @@ import msgspec
 import trio
 
 from carpool_broker.agent_io import LINE_CAP_BYTES
-from carpool_broker.carrier import Stream, placed
+from carpool_broker.carrier import placed
 from carpool_broker.configuration import Configuration
 from carpool_broker.control_error import ControlError
 from carpool_broker.core import effects, events
@@ -23,7 +23,7 @@ from carpool_broker.era import handshake
 from carpool_broker.host import Host
 from carpool_broker.moving import Moving
 from carpool_broker.returning import Returning
-from carpool_broker.whereabouts import spelled
+from carpool_broker.stream import Stream
 from carpool_protocol.attach import Attach, Moved
 from carpool_protocol.faults import fault, for_method
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
@@ -90,6 +90,10 @@ class Hosting(Host):
     def operators(self) -> set[SessionId]:
         """Sessions that may use the `carpool/…` methods."""
         return set(self._operators)
+
+    def look(self, attach: Attach, then: Callable[[], None]) -> None:
+        """See `carrier.StreamHost`."""
+        self.moving.looks.look(self._configuration.wish_at_first(attach), lambda _: then())
 
     def wanted_variables(self, attach: Attach) -> list[str]:
         """See `host.Host`."""
@@ -301,14 +305,14 @@ class Hosting(Host):
             self._refuse(session, asked.id, f"{why[0].upper()}{why[1:]}.")
             return
 
-        def moved(there: bool) -> None:
-            if not there:
-                self._refuse(session, asked.id, "The session has left meanwhile.")
+        def moved(why: str) -> None:
+            if why:
+                self._refuse(session, asked.id, f"{why[0].upper()}{why[1:]}.")
                 return
             place = msgspec.json.encode(self._configuration.whereabouts(whose))
             self.write(session, result_line(asked.id, RawJson(place)), asked.id, answers=True)
 
-        self.moving.go(whose, Moved(spelled(wanted.workspace)), moved)
+        self.moving.go(whose, Moved(wanted.workspace), moved)
 
     def _refuse(self, session: SessionId, request: RawJson, detail: str) -> None:
         self._pump.feed(events.AgentErred(session, request, "bad_params", detail))

@@ -27,11 +27,11 @@ class Layers:
 
     def project_at(self, spot: Spot) -> Project | None:
         """The project there, if it has a file with servers, or one that is broken."""
-        return self.workspaces.project(spot.base, spot.root)
+        return self.workspaces.project(spot)
 
     def root_of(self, spot: Spot) -> str:
         """The directory of the workspace there; empty where it has none."""
-        return self.workspaces.at(spot.base, spot.root).root if spot.base else ""
+        return self.workspaces.at(spot).root
 
     def named(self, name: str) -> Config:
         """The user's configuration, with a named workspace over it; empty, or one that is not there: none."""
@@ -78,9 +78,7 @@ class Layers:
         """The variables that servers use there, also those that may not run yet."""
         project = self.project_at(spot)
         names = variables(self.named(spot.name), disabled=True)
-        if project is not None and project.config is not None:
-            names |= variables(project.config, disabled=True)
-        return sorted(names)
+        return sorted(names | project.variables if project is not None else names)
 
     # --- what operators see ----------------------------------------------------------------------------
 
@@ -111,4 +109,4 @@ class Layers:
     def places(self) -> list[dict[str, object]]:
         """The workspaces that are named here, and those that have a project file, for `status`."""
         projects = [project for _, project in sorted(self.workspaces.projects.items())]
-        return named_places(self.config, self.home) + project_places(self.config, self.home, projects)
+        return named_places(self.config, self.home) + project_places(self.config, projects)

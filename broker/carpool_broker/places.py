@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from carpool_broker.workspaces import Project
 from carpool_protocol.config.merge import cap_problem, merge, shadowed
 from carpool_protocol.config.model import Config
-from carpool_protocol.config.named import root_of, roots_of
-from carpool_protocol.config.project import named_at
+from carpool_protocol.config.named import root_of
 
 
 def named_places(config: Config, home: str) -> list[dict[str, object]]:
@@ -29,13 +28,13 @@ def named_places(config: Config, home: str) -> list[dict[str, object]]:
     ]
 
 
-def project_places(config: Config, home: str, projects: Iterable[Project]) -> list[dict[str, object]]:
+def project_places(config: Config, projects: Iterable[Project]) -> list[dict[str, object]]:
     """Those with a project file."""
     found: list[dict[str, object]] = []
     for project in projects:
         root, file = project.workspace.root, project.workspace.file
-        name = named_at(root, roots_of(config, home))
-        user = merge(config, config.workspaces[name]) if name else config
+        name = project.name
+        user = merge(config, config.workspaces[name]) if name in config.workspaces else config
         over = project.config
         too_many = cap_problem(user if over is None else merge(user, over), file)
         found.append(

@@ -16,7 +16,7 @@ from pathlib import Path
 import trio
 
 from carpool_broker.audit_log import AuditLog
-from carpool_broker.configuration import DAEMON, Configuration
+from carpool_broker.configuration import DAEMON, Configuration, Followed
 from carpool_broker.control import Control
 from carpool_broker.core import effects, events
 from carpool_broker.core.broker import BrokerCore
@@ -29,12 +29,14 @@ from carpool_broker.hooking import Hooking
 from carpool_broker.hosting import Hosting
 from carpool_broker.kept_catalogs import KeptCatalogs
 from carpool_broker.pin_board import PinBoard
+from carpool_broker.reader import EVERYTHING, Reader
 from carpool_broker.readings import at_once
 from carpool_broker.saying import Saying
-from carpool_broker.settling import settled
 from carpool_broker.whereabouts import place_of
+from carpool_broker.withheld import Withheld
+from carpool_broker.workspaces import Watched
 from carpool_protocol import paths
-from carpool_protocol.ids import Epoch, PoolKey
+from carpool_protocol.ids import Epoch
 from carpool_protocol.messages import (
     LINK_VERSION,
     AnyMessage,
@@ -47,7 +49,6 @@ from carpool_protocol.messages import (
     Written,
 )
 from carpool_protocol.peer import BROKER, LINK_WINDOW_BYTES, LinkEvent, PeerDown, PeerRefused, PeerUp
-from carpool_protocol.remote import secrets_of
 from carpool_protocol.runtime.lifeline import Lifeline
 from carpool_protocol.runtime.link import Link
 from carpool_protocol.runtime.pump import PIECE, Pump
@@ -58,9 +59,9 @@ from carpool_protocol.stop_words import AGAIN, AGAIN_NOW, STOP
 
 log = logging.getLogger("carpool.broker")
 
-CONFIG_LOOK_S = 1.0
+CONFIG_LOOK_S = LOOK_S = 1.0
 WRITTEN_CALLS = 64
-"""So many written answers are reported at once; fewer of them within `CONFIG_LOOK_S`."""
+"""So many written answers are reported at once; fewer of them within `LOOK_S`."""
 _LAST_GOOD = "the configuration is broken, the last good one stays: %s"
 _STARTED_AGAIN = "carpool is started again"
 _STOPPED = "carpool was stopped; connect the agent again to start it"
@@ -87,8 +88,7 @@ class BrokerShell:
         self._release = version("carpool")
         self._configuration = configuration
         self._kept = kept or KeptCatalogs("", b"")
-        self._pins = pins or PinBoard("")
-        self._kept.secrets = self._secrets
+        pins = pins or PinBoard("")
         self._lifeline = lifeline
         config = configuration.config
         epoch = Epoch(f"{os.getpid():x}-{os.urandom(6).hex()}")
@@ -104,6 +104,8 @@ class BrokerShell:
             secret=heritage.key("core"),
             audits=config.audit.on,
         )
+        withheld = Withheld(self.core, configuration, pins)
+        self._kept.secrets = withheld.of
         dump_to = Path(paths.log_dir(os.environ, runtime_dir)) / "journal-broker.jsonl"
         self._clock = SteadyClock()
         self._pump: Pump[events.AnyEvent, effects.AnyEffect] = Pump(
@@ -137,12 +139,13 @@ class BrokerShell:
             told_at=self._kept.told_at,
             follow=lambda followed: self._pump.feed_all(at_once(followed)),
             audit=self._audit,
-            pins=self._pins,
+            pins=pins,
             story=self._pump.story,
         )
         self._hosting.answer, self._hosting.write = self._control.answer, self._door.write
         self._hosting.settle = self._settle
-        self._hosting.moving.carriers = self._door
+        self._reader = Reader(configuration, self._follow, self._settle)
+        self._hosting.moving.carriers, self._hosting.moving.looks = self._door, self._reader
         self._hooking = Hooking(
             self.core.sessions,
             lambda session: configuration.whereabouts(session)["root"],
@@ -169,7 +172,7 @@ class BrokerShell:
             effects.RunHook: self._hooking.begin,
             effects.EndHook: self._hooking.end,
             effects.Audited: self._audit.take,
-            effects.KeepPins: self._keep_pins,
+            effects.KeepPins: withheld.keep_pins,
             effects.End: lambda _: self._stopped.set(),
             effects.Note: lambda e: log.log(logging.getLevelNamesMapping()[e.level.upper()], "%s", e.text),
         }
@@ -178,7 +181,7 @@ class BrokerShell:
         """Serve until stopped."""
         self._audit.switch(on=self._configuration.config.audit.on)
         async with trio.open_nursery() as nursery:
-            self._hosting.nursery = nursery
+            self._hosting.nursery = self._reader.errands.nursery = nursery
             await nursery.start(self._hooking.run)
             self._read_hooks()  # before any call, and before any answer that the record holds
             self._pump.feed(self._configuration.resolve(DAEMON))
@@ -187,6 +190,7 @@ class BrokerShell:
             nursery.start_soon(self._pump.run_dumps)
             nursery.start_soon(self._clock.watch, self._jumped)
             nursery.start_soon(self._door.watch)
+            nursery.start_soon(self._look)
             nursery.start_soon(self._watch_configuration)
             nursery.start_soon(self._kept.run)
             nursery.start_soon(self._searching.run, self._settle)
@@ -335,23 +339,31 @@ class BrokerShell:
         """The launcher has seen it die: sooner and surer than any silence."""
         self._link.forget(name, "the launcher says that it died")
 
+    async def _look(self) -> None:
+        while True:
+            await trio.sleep(LOOK_S)
+            self._say_written()
+            self._audit.look()
+            if self._lifeline is not None and not self._hosting.may_return():
+                self._lifeline.alone()
+
     # --- configuration ---------------------------------------------------------------------------------
 
     async def _watch_configuration(self) -> None:
         while True:
             await trio.sleep(CONFIG_LOOK_S)
-            self._say_written()
-            self._audit.look()
-            if self._lifeline is not None and not self._hosting.may_return():
-                self._lifeline.alone()
-            if self._configuration.changed():
-                await settled(self._configuration.seen())
-                self._reload()
+            if changed := await self._reader.changed():
+                await self._reload(changed)
                 self._settle()
 
-    def _reload(self) -> list[str]:
-        """Read the configuration again. The problems, if it is broken; then the last good one stays."""
-        readings = self._configuration.reload()
+    def _follow(self, followed: Sequence[Followed]) -> None:
+        """Other configurations are in force for those who are here."""
+        self._pump.feed_all(at_once(followed))
+        self._hosting.moving.look(list(self.core.sessions))
+
+    async def _reload(self, changed: Sequence[Watched] = EVERYTHING) -> list[str]:
+        """Read again what has changed. The problems, if it is broken; then the last good one stays."""
+        readings = await self._reader.reload(changed)
         if problem := self._configuration.problem:
             log.error(_LAST_GOOD, problem)
         else:
@@ -365,29 +377,12 @@ class BrokerShell:
         bounds, patience_s = self._configuration.bounds(), config.list_wait_s
         self._pump.feed(events.LimitsRead(bounds, patience_s, audits=config.audit.on))
         self._read_hooks()
-        self._pump.feed_all(at_once(readings))
-        self._hosting.moving.look(list(self.core.sessions))
+        self._follow(readings)
         return problem.splitlines()
 
     def _read_hooks(self) -> None:
         self._hooking.read(self._configuration.hook_specs())
         self._pump.feed(events.HooksRead(tuple(map(rule_of, self._configuration.config.hooks))))
-
-    def _secrets(self, key: PoolKey) -> list[str] | None:
-        """What must not be kept of a pool's catalog; None where nobody here knows what it was given."""
-        spec = next((each for each in self.core.sources.wanted().pools if each.key == key), None)
-        if spec is None:
-            return None
-        own = set(self._configuration.own_environment().values())
-        return [*(secrets_of(spec.env) - own), *self._configuration.secrets()]
-
-    def _keep_pins(self, effect: effects.KeepPins) -> None:
-        approved = self.core.registry.pins.known.get(effect.pin)
-        if approved is not None:
-            secrets = [*self._configuration.secrets()]
-            for key in self.core.registry.pinned().get(effect.pin, ()):
-                secrets += self._secrets(key) or ()
-            self._pins.keep(effect.pin, approved, secrets)
 
     def _say_warnings(self) -> None:
         for text in self._configuration.warnings:

@@ -7,7 +7,7 @@ Knows nothing of: what a switch does to sessions (`configuration`), how it is ke
 """
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -41,24 +41,20 @@ class SwitchParams(Struct):
 
 
 class Switching:
-    """`follow`: have the core take what follows; `reload`: read the configuration again (the problems)."""
+    """`follow`: have the core take what follows."""
 
-    def __init__(
-        self,
-        configuration: Configuration,
-        follow: Callable[[list[Followed]], None],
-        reload: Callable[[], list[str]],
-    ) -> None:
+    def __init__(self, configuration: Configuration, follow: Callable[[list[Followed]], None]) -> None:
         self._configuration = configuration
         self._follow = follow
-        self._reload = reload
 
-    def turn(self, params: SwitchParams, sessions: Collection[SessionId]) -> dict[str, Any]:
-        """`{server, session, enabled, until, disabled_in, problems}`. `sessions`: those of agents. Raises
+    def turn(
+        self, params: SwitchParams, sessions: Collection[SessionId], problems: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """`{server, session, enabled, until, disabled_in, problems}`. `sessions`: those of agents.
+        `problems`: of the configuration, which is read again before its files are to count. Raises
         `CannotSwitchError`.
         """
         name, session = ServerName(params.server), SessionId(params.session)
-        problems = self._reload() if params.on is None else []
         if session:
             if params.on is None:
                 raise CannotSwitchError("A session has no file to go by.")
@@ -73,7 +69,7 @@ class Switching:
             "enabled": self._enabled(name, session),
             "until": until,
             "disabled_in": self._configuration.layers.disabled_in(name),
-            "problems": problems,
+            "problems": [*problems],
         }
 
     def _turn(self, name: ServerName, *, on: bool | None, only_check: bool) -> None:

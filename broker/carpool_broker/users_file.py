@@ -1,15 +1,21 @@
 """The user's own file: its last good reading, and why it is not in force as it is now.
 
 A broken file leaves the last good one in force, also that of a broker before this one; where there is none it
-is refused. What has changed on disk is read when somebody says so.
+is refused. What has changed on disk is read when somebody says so: `load` waits for the file system and keeps
+nothing, so that it can be done in a thread.
 
-Knows nothing of: what lies over it (`layers`), sessions, when to look.
+Knows nothing of: what lies over it (`layers`), sessions, when to look, threads.
 """
 
+from typing import Final
+
 from carpool_protocol.config.last_good import LastGood
-from carpool_protocol.config.load import ConfigFile, load_layer
+from carpool_protocol.config.load import ConfigFile, Layer, load_layer
 from carpool_protocol.config.model import Config
 from carpool_protocol.config.stamps import Stamp
+
+_NEVER: Final = (-1, -1, -1)
+"""The stamp of no file: what was seen so has changed once it can be looked at."""
 
 
 class BrokenConfigError(Exception):
@@ -34,19 +40,28 @@ class UsersFile:
         """What was passed over in files of other programs."""
         self.config = self._read_at_first()
 
-    def read(self) -> None:
-        """Read it again. When it is broken, `problem` says why and the last good one stays."""
+    def load(self) -> Layer:
+        """What is there now."""
+        return load_layer(self._file, self._home)
+
+    def take(self, layer: Layer) -> None:
+        """This is there now. When it is broken, `problem` says why and the last good one stays."""
         try:
-            self.config = self._read()
+            self.config = self._take(layer)
             self.problem = ""
         except BrokenConfigError as error:
             self.problem = str(error)
 
+    def give_up(self, why: str) -> None:
+        """Loading it takes too long. `why`: a clause."""
+        self.problem = f"{self._file.path} {why}"
+        self.seen = dict.fromkeys(self.seen, _NEVER)
+
     def _read_at_first(self) -> Config:
-        """As `_read`; where that is broken, as the broker before this one has read it last."""
+        """As it is; where that is broken, as the broker before this one has read it last."""
         kept = self._last_good.find(self._file.path)
         try:
-            return self._read()
+            return self._take(self.load())
         except BrokenConfigError as error:
             layer = None if kept is None else load_layer(self._file, self._home, earlier=kept)
             if layer is None or layer.loaded.config is None:
@@ -56,8 +71,7 @@ class UsersFile:
             self.env = layer.env
             return layer.loaded.config
 
-    def _read(self) -> Config:
-        layer = load_layer(self._file, self._home)
+    def _take(self, layer: Layer) -> Config:
         self.seen = layer.seen
         loaded = layer.loaded
         if loaded.config is None:

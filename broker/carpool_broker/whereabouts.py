@@ -2,12 +2,12 @@
 
 Owns how what a session brings (its agent's directory, the workspace that it was attached to, where it has
 moved since) comes to one place. What is named counts before any directory; a name that the file no longer has
-counts as if it had not been named, until it is back. Asks the file system which directory is which.
+counts as if it had not been named, until it is back. Only `spot_of` asks the file system, which may take for
+ever (`sights`).
 
 Knows nothing of: sessions, project files, what runs there.
 """
 
-import os
 from collections.abc import Collection, Mapping
 from urllib.parse import unquote, urlsplit
 
@@ -23,6 +23,15 @@ NOWHERE_NAMES = 20
 """So many known names are listed to whoever names a workspace that is not there."""
 
 
+class Wish(Struct, frozen=True):
+    """Where a session wants to be, in its own words."""
+
+    workspace: str = ""
+    """The name of one, or a directory."""
+    cwd: str = ""
+    """Its agent's directory."""
+
+
 class Spot(Struct, frozen=True):
     """One place."""
 
@@ -32,6 +41,8 @@ class Spot(Struct, frozen=True):
     """The directory of that; empty where it has none."""
     cwd: str = ""
     """`${cwd}`; empty where nobody said a directory."""
+    lost: str = ""
+    """The directory that could not be looked at: nothing else is known, not even what is named there."""
 
     @property
     def base(self) -> str:
@@ -39,15 +50,19 @@ class Spot(Struct, frozen=True):
         return self.cwd if self.root or not self.name else ""
 
 
-def spot_of(config: Config, home: str, attach: Attach, moved: Moved | None) -> Spot:
-    """Where a session is that came with `attach` and has moved since, if `moved` says so."""
-    wanted = attach.workspace if moved is None else moved.workspace
-    roots = roots_of(config, home)
+def wish_of(attach: Attach, moved: Moved | None) -> Wish:
+    """Where a session wants to be that came with `attach` and has moved since, if `moved` says so."""
+    return Wish(attach.workspace if moved is None else moved.workspace, attach.cwd)
+
+
+def spot_of(config: Config, home: str, wish: Wish) -> Spot:
+    """Where that is. Waits for the file system."""
+    wanted, roots = wish.workspace, roots_of(config, home)
     if wanted in config.workspaces:
         root = roots.get(wanted, "")
-        outside = root and named_at(attach.cwd, {wanted: root}) != wanted
-        return Spot(wanted, root, root if outside else attach.cwd)
-    cwd = wanted if wanted.startswith("/") else attach.cwd
+        outside = root and named_at(wish.cwd, {wanted: root}) != wanted
+        return Spot(wanted, root, root if outside else wish.cwd)
+    cwd = wanted if wanted.startswith("/") else wish.cwd
     name = named_at(cwd, roots)
     return Spot(name, roots.get(name, ""), cwd)
 
@@ -58,8 +73,8 @@ def unknown_profile(config: Config, profile: str) -> str:
 
 
 def objection(config: Config, workspace: str, *, by_name_only: bool) -> str:
-    """Why a session cannot be in this workspace, as a sentence; empty: it can. `by_name_only`: whoever asks
-    is not to make us read directories of their choice.
+    """Why a session cannot be in this workspace, as a sentence; empty: it can, if a directory is there.
+    `by_name_only`: whoever asks is not to make us read directories of their choice.
     """
     if workspace in config.workspaces:
         return ""
@@ -67,7 +82,7 @@ def objection(config: Config, workspace: str, *, by_name_only: bool) -> str:
         return _unknown("workspace", workspace, config.workspaces)
     if by_name_only:
         return "over HTTP a workspace is named as the configuration names it; a directory is not taken"
-    return "" if os.path.isdir(workspace) else "there is no such directory"
+    return ""
 
 
 def _unknown(what: str, name: str, known: Collection[str]) -> str:
@@ -79,13 +94,8 @@ def _unknown(what: str, name: str, known: Collection[str]) -> str:
     return f"the configuration has no {what} of that name{there}{hint}"
 
 
-def spelled(workspace: str) -> str:
-    """A workspace that may be gone to, as it is kept: a directory in one spelling, so that sessions share."""
-    return os.path.realpath(workspace) if workspace.startswith("/") else workspace
-
-
 def directory_of(uri: str) -> str:
-    """The directory that a `file://` URI names on this machine; empty: none."""
+    """What a `file://` URI names on this machine, a directory or not; empty: nothing."""
     try:
         split = urlsplit(uri)
         path = unquote(split.path, errors="strict")
@@ -93,7 +103,7 @@ def directory_of(uri: str) -> str:
         return ""
     if split.scheme != "file" or split.netloc not in {"", "localhost"} or "\0" in path:
         return ""
-    return os.path.realpath(path) if path.startswith("/") and os.path.isdir(path) else ""
+    return path if path.startswith("/") else ""
 
 
 def place_of(whereabouts: Mapping[str, str]) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,15 @@ import trio
 from msgspec.structs import replace
 
 from carpool_broker import door as door_module
-from carpool_broker.carrier import Carrier, Stream
+from carpool_broker import opening
+from carpool_broker.carrier import Carrier
 from carpool_broker.core.effects import NO_CALL
 from carpool_broker.core.events import AgentPinged, AnyEvent
 from carpool_broker.core.passage import Passage
 from carpool_broker.door import Door
 from carpool_broker.heritage import Heritage
 from carpool_broker.lingering import Lingering
+from carpool_broker.stream import Stream
 from carpool_protocol.attach import Attach, attach_line, environment_line
 from carpool_protocol.attach_version import ATTACH_VERSION
 from carpool_protocol.ids import CallId, Epoch, RawJson, SessionId
@@ -52,6 +54,14 @@ class Hall(NobodyReturns):
         self.given_up: list[tuple[SessionId, RawJson]] = []
         self.lines: list[bytes | OverlongLine] = []
         self.streams: dict[SessionId, Stream] = {}
+        self.slow: dict[str, Callable[[], None]] = {}
+        """Looks that take their time, by the directory `/slow…` that they are for."""
+
+    def look(self, attach: Attach, then: Callable[[], None]) -> None:
+        if attach.cwd.startswith("/slow"):
+            self.slow[attach.cwd] = then
+        else:
+            then()
 
     def wanted_variables(self, attach: Attach) -> list[str]:
         return ["SECRET"]
@@ -188,6 +198,80 @@ async def test_each_stream_is_a_session_with_a_secret_of_its_own(tmp_path: Path)
         assert b_open is not None
         assert (b_open.kind, b_open.max_open_calls) == ("shared", 9)
         assert not one.hall.lines, "the connection itself is no session"
+
+
+@behaviour("workspaces:disk")
+async def test_a_stream_waits_for_its_workspace_with_all_that_comes_meanwhile_and_no_other_does(
+    tmp_path: Path,
+) -> None:
+    async with house(tmp_path) as one:
+        porter = await attached(one)
+        await porter.send(
+            word_line(1, Open(cwd="/slow")),
+            frame_line(1, b'{"n":1}', 5),
+            word_line(1, Gone(4)),
+            frame_line(1, b'{"n":2}', 6),
+            word_line(2, Open()),
+            frame_line(2, b'{"n":3}', 7),
+        )
+        assert isinstance(await porter.word(), Opened)
+        assert await porter.frame() == (2, b'{"n":3}', 7)
+        assert len(one.hall.here) == 1
+        one.hall.slow["/slow"]()
+        one.door.flush()
+        number, word, _ = await porter.frame()
+        assert (number, isinstance(read_word(word), Opened)) == (1, True)
+        assert [await porter.frame() for _ in range(2)] == [(1, b'{"n":1}', 5), (1, b'{"n":2}', 6)]
+
+
+@behaviour("workspaces:disk")
+async def test_a_stream_that_is_closed_or_brings_too_much_while_it_waits_is_no_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "HELD_BYTES", 100)
+    async with house(tmp_path) as one:
+        porter = await attached(one)
+        await porter.send(
+            word_line(1, Open(cwd="/slow1")),
+            word_line(1, Close()),
+            word_line(2, Open(cwd="/slow2")),
+            *(frame_line(2, b'{"n":1}', exchange) for exchange in range(1, 20)),
+            word_line(3, Open(cwd="/slow3")),
+            word_line(4, Open()),
+        )
+        refused = await porter.word()
+        assert isinstance(refused, Refused)
+        assert "too much has come" in refused.text
+        assert isinstance(await porter.word(), Opened)
+        await porter.end.aclose()
+        await until(lambda: not one.door.agents, "the door is gone")
+        for then in one.hall.slow.values():
+            then()
+        assert len(one.hall.slow) == 3
+        assert not [attach.cwd for attach, _ in one.hall.here.values() if attach.cwd]
+
+
+@behaviour("workspaces:disk")
+async def test_an_agent_waits_for_its_workspace_and_what_it_says_meanwhile_is_kept(tmp_path: Path) -> None:
+    async with house(tmp_path) as one:
+        first, gone = [Porter(await trio.open_unix_socket(one.path)) for _ in range(2)]
+        one.porters += [first, gone]
+        for porter, cwd in ((first, "/slow1"), (gone, "/slow2")):
+            attach = Attach(version=ATTACH_VERSION, carrier="shim", cwd=cwd)
+            await porter.send(attach_line(attach), b"early\n", environment_line({"SECRET": "1"}), b"then\n")
+        await until(lambda: len(one.hall.slow) == 2, "both are looked for")
+        await gone.end.aclose()
+        await until(lambda: len(one.door.agents) == 1, "one has gone")
+        for cwd in ("/slow1", "/slow2"):
+            one.hall.slow.pop(cwd)()
+        assert not one.hall.here, "in between its carrier was asked, so that it is looked once more"
+        one.hall.slow["/slow1"]()
+        one.door.flush()
+        line = await first.line()
+        assert line is not None
+        assert json.loads(line)["params"]["env"] == ["SECRET"]
+        assert [attach.cwd for attach, _ in one.hall.here.values()] == ["/slow1"]
+        assert one.hall.lines == [b"early", b"then"]
 
 
 async def test_a_stream_that_cannot_be_is_refused_and_the_others_go_on(tmp_path: Path) -> None:

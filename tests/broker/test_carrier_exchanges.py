@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from carpool_broker.carrier import Stream, placed
+from carpool_broker.carrier import placed
 from carpool_broker.core.effects import NO_CALL
 from carpool_broker.core.events import (
     AgentAnswered,
@@ -16,6 +16,7 @@ from carpool_broker.core.events import (
 )
 from carpool_broker.era.exchange import OwnExchanges, SharedExchanges, tagged
 from carpool_broker.era.handshake import ControlAsked, Unservable
+from carpool_broker.stream import Stream
 from carpool_protocol.ids import ABSENT, AskId, CallId, Epoch, RawJson, SessionId
 from carpool_protocol.streams import Open
 from tests.behaviours import behaviour

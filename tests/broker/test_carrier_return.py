@@ -1,10 +1,11 @@
 """Streams whose broker, or whose door, has died: sessions that go on (docs/decisions/0019)."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from carpool_broker.carrier import Carrier, Stream, placed
+from carpool_broker.carrier import Carrier, placed
 from carpool_broker.core.effects import NO_CALL
 from carpool_broker.core.events import (
     AgentCalled,
@@ -18,6 +19,7 @@ from carpool_broker.era.handshake import Meaning, read
 from carpool_broker.heritage import Heritage
 from carpool_broker.lingering import LINGER_S, MAX_HELD_BYTES, Lingering
 from carpool_broker.returning import Returning
+from carpool_broker.stream import Stream
 from carpool_protocol.attach import Attach, ResumeSession
 from carpool_protocol.attach_version import ATTACH_VERSION
 from carpool_protocol.ids import CallId, Epoch, RawJson, SessionId
@@ -54,6 +56,9 @@ class Shell:
         self.resumes: list[tuple[AgentResumed, list[Meaning]]] = []
         self.took: list[bytes] = []
         self.carried: list[tuple[SessionId, int]] = []
+
+    def look(self, attach: Attach, then: Callable[[], None]) -> None:
+        then()
 
     def objection(self, attach: Attach) -> Refused | None:
         return None

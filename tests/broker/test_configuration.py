@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from carpool_broker.configuration import DAEMON, Configuration
+from carpool_broker.configuration import DAEMON
 from carpool_broker.core.events import SessionMoved, SourceDropped, SourceId, SourceRead
 from carpool_broker.users_file import BrokenConfigError
 from carpool_protocol.attach import Attach, ResumeSession, RunCommand
@@ -16,6 +16,7 @@ from carpool_protocol.config.load import ConfigFile
 from carpool_protocol.ids import SessionId
 from carpool_protocol.streams import Refused
 from tests.behaviours import behaviour
+from tests.kit.disk import AtOnce
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 
@@ -26,16 +27,14 @@ class House:
     def __init__(self, directory: Path, **servers: dict[str, Any]) -> None:
         self.file = directory / "carpool.json"
         self.write(**servers)
-        self.configuration = Configuration(ConfigFile(str(self.file), asked_for=True), {"HOME": "/h"})
+        self.configuration = AtOnce(ConfigFile(str(self.file), asked_for=True), {"HOME": "/h"})
 
     def write(self, **servers: dict[str, Any]) -> None:
         self.file.write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
 
-    def reborn(self, kept: str) -> Configuration:
+    def reborn(self, kept: str) -> AtOnce:
         """As another broker reads it."""
-        return Configuration(
-            ConfigFile(str(self.file), asked_for=True), {"HOME": "/h"}, last_good=LastGood(kept)
-        )
+        return AtOnce(ConfigFile(str(self.file), asked_for=True), {"HOME": "/h"}, last_good=LastGood(kept))
 
     def come(self, session: SessionId, cwd: str = "/w", run: RunCommand | None = None) -> SourceId:
         attach = Attach(
@@ -99,11 +98,11 @@ def test_the_workspace_of_a_session_counts_from_the_moment_a_server_wants_it(tmp
     house.come(ONE, "/one")
     house.come(TWO, "/two")
     house.write(a={"command": "x", "roots": "workspace"})
-    events = list(house.configuration.reload())
+    events = list(house.configuration.read_again())
     assert kinds(events) == ["SourceRead", "SourceRead", "SessionMoved", "SourceRead", "SessionMoved"]
     assert [told(event) for event in (events[1], events[3])] == [["file:///one"], ["file:///two"]]
     house.write(a={"command": "x"})
-    events = list(house.configuration.reload())
+    events = list(house.configuration.read_again())
     assert kinds(events[3:]) == ["SessionMoved", "SourceDropped"] * 2
     assert {event.source for event in events if isinstance(event, SessionMoved)} == {DAEMON}
 
@@ -113,10 +112,10 @@ def test_roots_that_do_not_matter_for_a_while_are_remembered(tmp_path: Path) -> 
     house.come(ONE, "/one")
     house.roots(ONE, "file:///r")
     house.write(a={"command": "x", "roots": "agent", "disabled": True})
-    events = list(house.configuration.reload())
+    events = list(house.configuration.read_again())
     assert SessionMoved(ONE, DAEMON) in events
     house.write(a={"command": "x", "roots": "agent"})
-    read = next(event for event in house.configuration.reload() if event.source != DAEMON)
+    read = next(event for event in house.configuration.read_again() if event.source != DAEMON)
     assert told(read) == ["file:///r"], "what the agent said is still so"
 
 
@@ -134,7 +133,7 @@ def test_a_broken_file_moves_nobody(tmp_path: Path) -> None:
     house = House(tmp_path, a={"command": "x"})
     house.come(ONE)
     house.file.write_text("{", encoding="utf-8")
-    assert kinds(house.configuration.reload()) == ["SourceRead"]
+    assert kinds(house.configuration.read_again()) == ["SourceRead"]
     assert house.configuration.problem
     assert not house.configuration.changed(), "it is not read again before it changes again"
 
@@ -153,7 +152,7 @@ def test_a_broker_that_finds_a_broken_file_goes_on_with_what_the_one_before_it_r
     assert not after.changed(), "it is not read again before it changes again"
     house.write(b={"command": "y"})
     assert after.changed()
-    after.reload()
+    after.read_again()
     assert (after.problem, list(after.config.servers)) == ("", ["b"])
     house.file.write_text("{", encoding="utf-8")
     assert list(house.reborn(kept).config.servers) == ["b"]
@@ -185,7 +184,7 @@ def test_a_session_of_one_server_sees_that_under_its_own_names_from_the_pool_of_
     assert [spec.key for spec in read.specs] == [spec.key for spec in everything.specs if spec.server == "b"]
     assert set(read.twins) == {entry.key}
     house.write(a={"command": "x"})
-    assert configuration.reload() is not None
+    assert configuration.read_again() is not None
     assert configuration.resolve(source).scope.servers == (), "and nothing when that is gone"
 
 
@@ -212,7 +211,7 @@ def test_a_server_that_a_profile_keeps_back_is_refused_as_one_that_there_is_not(
     }
     profiles = {"reader": {"allow": ["tag:t"]}}
     house.file.write_text(json.dumps({"mcpServers": servers, "profiles": profiles}), encoding="utf-8")
-    house.configuration.reload()
+    house.configuration.read_again()
 
     def refused(server: str, resume: ResumeSession | None = None) -> Refused | None:
         attach = Attach(
@@ -229,7 +228,7 @@ def test_a_server_that_a_profile_keeps_back_is_refused_as_one_that_there_is_not(
 def test_a_file_that_is_a_projects_as_well_is_read_again_whoever_has_looked_at_it(tmp_path: Path) -> None:
     file = tmp_path / ".mcp.json"
     file.write_text('{"mcpServers": {}}', encoding="utf-8")
-    configuration = Configuration(ConfigFile(str(file), asked_for=True), {"HOME": "/h"})
+    configuration = AtOnce(ConfigFile(str(file), asked_for=True), {"HOME": "/h"})
     file.write_text('{"mcpServers": {"a": {"command": "x"}}}', encoding="utf-8")
     configuration.enter(ONE, Attach(version=ATTACH_VERSION, carrier="shim", cwd=str(tmp_path)), {})
     assert configuration.changed()
@@ -240,13 +239,13 @@ def test_a_file_that_is_included_comes_changes_and_goes(tmp_path: Path) -> None:
     house = House(tmp_path)
     house.file.write_text('{"include": ["servers.d/*.json"]}', encoding="utf-8")
     assert house.configuration.changed()
-    house.configuration.reload()
+    house.configuration.read_again()
     part = tmp_path / "servers.d" / "one.json"
     part.parent.mkdir()
     assert house.configuration.changed()
 
     def listed() -> list[str]:
-        (read, *_) = house.configuration.reload()
+        (read, *_) = house.configuration.read_again()
         assert isinstance(read, SourceRead)
         assert not house.configuration.changed()
         return [spec.argv[0] for spec in read.specs]

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from carpool_broker.configuration import DAEMON, Configuration, Followed
+from carpool_broker.configuration import DAEMON, Followed
 from carpool_broker.control import Control
 from carpool_broker.control_error import ControlError
 from carpool_broker.core.broker import BrokerCore
@@ -21,6 +21,7 @@ from carpool_protocol.config.load import ConfigFile
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson, SessionId
 from carpool_protocol.messages import AnyMessage, Catalog, Discover, Explain, Explained, Survey, ToolOffer
 from tests.behaviours import behaviour
+from tests.kit.disk import AtOnce
 
 ME = SessionId("s1")
 ONE, TWO = SessionId("s2"), SessionId("s3")
@@ -46,7 +47,7 @@ class Rig:
             ),
             "utf-8",
         )
-        configuration = Configuration(ConfigFile(str(file), asked_for=True), {"PATH": "/bin", "HOME": "/h"})
+        configuration = AtOnce(ConfigFile(str(file), asked_for=True), {"PATH": "/bin", "HOME": "/h"})
         self.configuration = configuration
         core = BrokerCore(Registry(mark="m"), configuration.bounds(), 10.0)
         core.handle(configuration.resolve(DAEMON), 1.0)
@@ -65,8 +66,8 @@ class Rig:
             follow=self.follow,
         )
 
-    def reload(self) -> list[str]:
-        self.follow(self.configuration.reload())
+    async def reload(self) -> list[str]:
+        self.follow(self.configuration.read_again())
         return self.configuration.problem.splitlines()
 
     def follow(self, events: Sequence[Followed | PinsApproved]) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from carpool_broker.carrier import Stream
 from carpool_broker.connection import Agent
 from carpool_broker.core.events import AnyEvent
 from carpool_broker.core.passage import Passage
 from carpool_broker.door import ENVIRONMENT_S, Door
 from carpool_broker.heritage import Heritage
 from carpool_broker.receive_budget import READ_AHEAD_BYTES
+from carpool_broker.stream import Stream
 from carpool_protocol import credentials
 from carpool_protocol.attach import Attach, attach_line, environment_line
 from carpool_protocol.attach_version import ATTACH_VERSION

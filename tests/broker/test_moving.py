@@ -47,6 +47,7 @@ class Trip:
         self.fed: list[Any] = []
         self.moving = Moving(self.house.configuration, self.fed.extend)
         self.moving.carriers = self
+        self.moving.looks = self.house.configuration
 
     def ask_environment(self, session: SessionId, names: list[str]) -> int:
         if not self.asks:
@@ -78,7 +79,7 @@ def test_a_session_goes_at_once_where_nothing_is_to_be_asked_and_its_carrier_is_
     trip = Trip(tmp_path, asks=False)
     trip.house.come(ONE, "free")
     trip.moving.go(ONE, Moved("shop"), trip.said.append)
-    assert trip.said == [Moved("shop"), True]
+    assert trip.said == [Moved("shop"), ""]
     (moved,) = [each for each in trip.fed if isinstance(each, SessionMoved)]
     assert moved.elsewhere
     assert trip.where() == "shop"
@@ -121,13 +122,13 @@ def test_moves_are_made_in_their_order_also_where_one_waits(tmp_path: Path) -> N
 def test_who_leaves_on_the_way_does_not_arrive(tmp_path: Path) -> None:
     trip = Trip(tmp_path)
     trip.house.come(ONE, "free")
-    done: list[bool] = []
+    done: list[str] = []
     trip.moving.go(ONE, Moved("shop"), done.append)
     trip.moving.forget(ONE)
     trip.house.configuration.leave(ONE)
     trip.moving.heard(ONE, 1, {"TOKEN": "t"})
     trip.moving.check()
-    assert done == [False]
+    assert done == ["the session has left meanwhile"]
     assert trip.fed == []
 
 
@@ -138,7 +139,7 @@ def test_a_variable_that_the_configuration_uses_since_a_moment_ago_is_asked_of_w
     trip = Trip(tmp_path)
     trip.house.come(ONE, "free")
     trip.house.file.write_text('{"mcpServers": {"a": {"command": "x", "env": {"PIN": "${PIN}"}}}}')
-    trip.house.configuration.reload()
+    trip.house.configuration.read_again()
     trip.moving.look([ONE, TWO])
     trip.moving.look([ONE])
     assert trip.said == [["PIN"]]
@@ -214,8 +215,11 @@ def test_what_stands_in_the_way_is_said(tmp_path: Path) -> None:
     assert "has the server that it brought" in obstacle(ONE, "shop")
     assert "no such session" in obstacle(SessionId("s9"), "shop")
     assert "there are: shop, bank" in obstacle(TWO, "x")
-    assert obstacle(TWO, "/\0") == obstacle(TWO, "/no/such/place") == "there is no such directory"
     assert obstacle(TWO, "bank") == obstacle(TWO, str(tmp_path)) == ""
+    said: list[str] = []
+    for place in ("/\0", "/no/such/place", str(tmp_path)):
+        trip.moving.go(TWO, Moved(place), said.append)
+    assert said == ["there is no such directory", "there is no such directory", ""]
 
 
 # --- what the core makes of it ----------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from carpool_broker.configuration import DAEMON, Configuration
+from carpool_broker.configuration import DAEMON
 from carpool_broker.core.bounds import Limits
 from carpool_broker.core.events import SessionMoved, SourceRead
 from carpool_broker.core.profiles import frame_of
@@ -22,6 +22,7 @@ from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName, Ses
 from carpool_protocol.messages import Catalog, Offer, ResourceOffer
 from carpool_protocol.names import Ambiguous, Unknown, spellings
 from tests.behaviours import behaviour
+from tests.kit.disk import AtOnce
 
 GIT, HUB, OFF = ServerName("git"), ServerName("hub"), ServerName("off")
 SERVERS: dict[str, Any] = {
@@ -161,7 +162,7 @@ class House:
     def __init__(self, directory: Path, **profiles: Any) -> None:
         self.file = directory / "carpool.json"
         self.write(**profiles)
-        self.configuration = Configuration(ConfigFile(str(self.file), asked_for=True), {"HOME": "/h"})
+        self.configuration = AtOnce(ConfigFile(str(self.file), asked_for=True), {"HOME": "/h"})
 
     def write(self, **profiles: Any) -> None:
         self.file.write_text(json.dumps({"mcpServers": SERVERS, "profiles": profiles}), encoding="utf-8")
@@ -196,12 +197,12 @@ def test_a_profile_that_changes_changes_the_scope_and_one_that_goes_grants_nothi
     source = house.come(ONE, "p").source
     assert house.come(TWO, "p").source == source, "sessions of one profile share"
     house.write(p={"allow": ["mcp:hub"], "max_in_flight": 2})
-    events = [event for event in house.configuration.reload() if not isinstance(event, SessionMoved)]
+    events = [event for event in house.configuration.read_again() if not isinstance(event, SessionMoved)]
     (read,) = [event for event in events if isinstance(event, SourceRead) and event.source == source]
     assert [entry.server for entry in read.scope.servers] == ["hub"]
     assert house.configuration.bounds().profiles == {"p": Limits(max_in_flight=2)}
     house.write()
-    house.configuration.reload()
+    house.configuration.read_again()
     gone = house.configuration.resolve(source)
     assert (gone.scope.servers, gone.scope.rights, gone.scope.profile) == ((), NO_RIGHTS, "p")
     assert house.configuration.gone_profiles() == ["p"]

@@ -1,16 +1,22 @@
 """Files that are just being saved are not read in the middle of it."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 import trio
 
 from carpool_broker.settling import MOST_LOOKS, STILL_S, settled
+from carpool_protocol.config.stamps import Stamp, stamp
+
+
+async def stamps(files: Collection[str]) -> list[Stamp]:
+    return [stamp(each) for each in files]
 
 
 async def waited(files: list[str]) -> float:
     """How long, in looks."""
     began = trio.current_time()
-    await settled(files)
+    await settled(files, stamps)
     return round((trio.current_time() - began) / STILL_S, 1)
 
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from carpool_broker.configuration import DAEMON, Configuration, Followed
+from carpool_broker.configuration import DAEMON, Followed
 from carpool_broker.core.events import SessionMoved, SourceDropped, SourceId, SourceRead
 from carpool_broker.switchboard import Switchboard
 from carpool_broker.switching import CannotSwitchError, Switching, SwitchParams
+from carpool_broker.whereabouts import Spot
 from carpool_protocol.attach import Attach, RunCommand
 from carpool_protocol.attach_version import ATTACH_VERSION
 from carpool_protocol.config.load import ConfigFile
@@ -17,6 +18,7 @@ from carpool_protocol.config.project import find_workspace
 from carpool_protocol.config.trust import give_trust
 from carpool_protocol.ids import ServerName, SessionId
 from tests.behaviours import behaviour
+from tests.kit.disk import AtOnce
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 A, OFF = {"command": "x"}, {"command": "y", "disabled": True}
@@ -34,19 +36,19 @@ class House:
         if servers:
             self.write(**servers)
         self.followed: list[Followed] = []
-        self.configuration = Configuration(
+        self.configuration = AtOnce(
             ConfigFile(str(self.file), asked_for=True),
             {"HOME": "/h"},
             self.store,
             board=Switchboard(str(self.kept), carpool),
         )
-        self.switching = Switching(self.configuration, self.followed.extend, self.reload)
+        self.switching = Switching(self.configuration, self.followed.extend)
 
     def write(self, **servers: dict[str, Any]) -> None:
         self.file.write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
 
     def reload(self) -> list[str]:
-        self.followed += self.configuration.reload()
+        self.followed += self.configuration.read_again()
         return self.configuration.problem.splitlines()
 
     def come(self, session: SessionId, cwd: str = "", **more: Any) -> SourceId:
@@ -55,7 +57,8 @@ class House:
 
     def turn(self, server: str, session: str = "", *, on: bool | None) -> dict[str, Any]:
         self.followed.clear()
-        return self.switching.turn(SwitchParams(server, on, session), [ONE, TWO])
+        problems = self.reload() if on is None else []
+        return self.switching.turn(SwitchParams(server, on, session), [ONE, TWO], problems)
 
     def refused(self, server: str, session: str = "", *, on: bool | None = False) -> str:
         with pytest.raises(CannotSwitchError) as caught:
@@ -230,7 +233,7 @@ def test_a_projects_server_is_switched_with_all_of_its_name(tmp_path: Path) -> N
     work.mkdir()
     (work / ".mcp.json").write_text(json.dumps({"mcpServers": {"a": {"command": "z"}, "its": A}}))
     house.come(ONE, str(work))
-    project = house.configuration.layers.workspaces.project(str(work))
+    project = house.configuration.layers.workspaces.project(Spot(cwd=str(work)))
     assert project is not None
     give_trust(house.store, find_workspace(str(work), "/h"), project.digest)
     house.reload()

@@ -7,7 +7,8 @@ import pytest
 
 from carpool_broker.configuration import DAEMON
 from carpool_broker.core.events import SessionMoved
-from carpool_broker.whereabouts import directory_of, spelled
+from carpool_broker.sights import Sight
+from carpool_broker.whereabouts import Wish, directory_of
 from carpool_protocol.attach import Attach, Moved, ResumeSession
 from carpool_protocol.attach_version import NAMING_VERSION
 from carpool_protocol.ids import ServerName, SessionId
@@ -113,13 +114,13 @@ def test_a_workspace_that_is_named_moved_or_gone_takes_its_sessions_along(tmp_pa
     house.come(ONE, "code/shop")
     house.come(TWO, "x", "shop")
     house.file.write_text('{"mcpServers": {}}', encoding="utf-8")
-    events = house.configuration.reload()
+    events = house.configuration.read_again()
     assert {each.session for each in events if isinstance(each, SessionMoved)} == {ONE, TWO}
     assert house.configuration.whereabouts(TWO) == {"name": "", "root": f"{tmp_path}/x"}
     house.file.write_text(
         '{"workspaces": {"shop": {"mcpServers": {"a": {"command": "n"}}}}}', encoding="utf-8"
     )
-    house.configuration.reload()
+    house.configuration.read_again()
     assert house.configuration.whereabouts(TWO)["name"] == "shop", "who has named it finds it again"
     assert house.configuration.whereabouts(ONE)["name"] == ""
 
@@ -187,9 +188,9 @@ def test_variables_of_the_workspace_that_a_session_is_in_are_asked_for_and_no_ot
     ("uri", "path"),
     [
         ("file://{}/a%20b", "{}/a b"),
-        ("file://localhost{}/a%20b/", "{}/a b"),
+        ("file://localhost{}/a%20b/", "{}/a b/"),
         ("file://elsewhere{}/a%20b", ""),
-        ("file://{}/nothing", ""),
+        ("file://{}/nothing", "{}/nothing"),
         ("https://x/", ""),
         ("file:relative", ""),
         ("file:///%00", ""),
@@ -197,14 +198,15 @@ def test_variables_of_the_workspace_that_a_session_is_in_are_asked_for_and_no_ot
         ("file://[x", ""),
     ],
 )
-def test_a_root_is_a_directory_of_this_machine(tmp_path: Path, uri: str, path: str) -> None:
-    (tmp_path / "a b").mkdir()
+def test_a_root_names_something_on_this_machine(tmp_path: Path, uri: str, path: str) -> None:
     assert directory_of(uri.format(tmp_path)) == path.format(tmp_path)
 
 
 def test_a_directory_is_kept_in_one_spelling(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
+    (tmp_path / "x").mkdir()
+    configuration = House(tmp_path, {}).configuration
     for each in (f"{tmp_path}/link/", f"{tmp_path}/x/../link"):
-        assert spelled(each) == str(tmp_path)
-    assert spelled("shop") == "shop"
-    assert directory_of(f"file://{tmp_path}/link") == str(tmp_path)
+        found: list[Sight] = []
+        configuration.look(Wish(each), found.append, spell=True)
+        assert [each.wish.workspace for each in found] == [str(tmp_path)]

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from carpool_broker import own_view
-from carpool_broker.configuration import DAEMON, Configuration
+from carpool_broker.configuration import DAEMON
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.effects import Greet, Reply
@@ -33,6 +33,7 @@ from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, ServerName, Sess
 from carpool_protocol.messages import PoolChanged, Wanted
 from tests.behaviours import behaviour
 from tests.broker.supervisors import supervisor_comes
+from tests.kit.disk import AtOnce
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 A, B = ServerName("a"), ServerName("b")
@@ -52,7 +53,7 @@ class House:
 
     def start(self) -> None:
         """A broker, the first one or the next."""
-        self.configuration = Configuration(
+        self.configuration = AtOnce(
             ConfigFile(str(self.file), asked_for=True),
             {"HOME": str(self.base)},
             self.store,
@@ -87,7 +88,7 @@ class House:
         """What is read again when something has changed; nothing else."""
         if not self.configuration.changed():
             return {}
-        events = self.configuration.reload()
+        events = self.configuration.read_again()
         assert not self.configuration.changed()
         return {each.source: each for each in events if isinstance(each, SourceRead)}
 
@@ -231,7 +232,7 @@ def test_a_project_file_that_comes_later_or_goes_moves_its_sessions(tmp_path: Pa
     house.come(TWO, "q")
     file = house.project("p", {"b": {"command": "x"}}, ".carpool/mcp.json")
     house.trust(file)
-    events = house.configuration.reload()
+    events = house.configuration.read_again()
     assert [each.session for each in events if isinstance(each, SessionMoved)] == [ONE]
     assert runs(house.seen(ONE)).keys() == {"a", "b"}
     file.unlink()
@@ -270,7 +271,7 @@ def test_who_comes_into_a_project_whose_file_never_was_good_is_told(tmp_path: Pa
     good = file.read_text(encoding="utf-8")
     file.write_text("{", encoding="utf-8")
     read = house.come(ONE, "p")
-    assert (runs(read)["b"][0], read.broken) == ("mine", True)
+    assert (runs(read)["b"][0], read.broken) == ("mine", "its file is broken")
     assert not house.come(TWO, "elsewhere").broken
     (place,) = house.configuration.layers.places()
     assert (place["trust"], place["servers"]) == ("nothing", [])
@@ -282,7 +283,7 @@ def test_who_comes_into_a_project_whose_file_never_was_good_is_told(tmp_path: Pa
     assert "Not available now: the servers of this project (its file is broken)." in greet.instructions
     file.write_text(good, encoding="utf-8")
     house.look()
-    assert (runs(house.seen(ONE))["b"][0], house.seen(ONE).broken) == ("its", False)
+    assert (runs(house.seen(ONE))["b"][0], house.seen(ONE).broken) == ("its", "")
     file.write_text("{", encoding="utf-8")
     house.look()
     assert not house.seen(ONE).broken, "what was good is in force"
@@ -429,7 +430,7 @@ class Fallen:
 
     def is_lost(self) -> bool:
         found = self.house.seen(TWO)
-        return found.broken and runs(found) == {"a": ("mine", str(self.house.base))}
+        return bool(found.broken) and runs(found) == {"a": ("mine", str(self.house.base))}
 
 
 @behaviour("config:last-good-of-projects")
@@ -438,7 +439,7 @@ def test_a_trusted_projects_last_good_reading_counts_at_the_next_broker_when_its
 ) -> None:
     fallen = Fallen(tmp_path)
     read, at = fallen.next(), str(tmp_path / "p")
-    assert (runs(read), read.broken) == ({"a": ("its", at), "b": ("1", at)}, False)
+    assert (runs(read), read.broken) == ({"a": ("its", at), "b": ("1", at)}, "")
     (place,) = [each for each in fallen.house.configuration.layers.places() if each["root"] == at]
     assert place["trust"] == "trusted"
     assert "is missing" in str(place["problems"])
@@ -532,7 +533,7 @@ def test_a_change_of_a_server_that_several_sources_have_is_told_the_supervisor_o
     supervisor_comes(lambda event: core.handle(event, 0.0))
     user["a"]["args"] = ["2"]
     house.file.write_text(json.dumps({"mcpServers": {**user, "b": {"command": "${cwd}"}}}))
-    told = [core.handle(event, 1.0) for event in at_once(house.configuration.reload())]
+    told = [core.handle(event, 1.0) for event in at_once(house.configuration.read_again())]
     [wanted] = [each for effects in told for each in effects if isinstance(each, Wanted)]
     (a,) = [spec for spec in wanted.pools if spec.server == A]
     assert (a.argv, bool(a.start_after)) == (["mine", "2"], True)
@@ -552,6 +553,6 @@ def test_what_is_trusted_no_longer_ends_at_once_though_the_users_own_server_has_
     [its] = [spec for spec in read.specs if spec.server == A]
     core.handle(PoolChanged(its.key, "serving", ""), 0.0)
     house.project("p", {"b": {"command": "another"}})
-    told = [core.handle(event, 1.0) for event in at_once(house.configuration.reload())]
+    told = [core.handle(event, 1.0) for event in at_once(house.configuration.read_again())]
     wanted = [each for effects in told for each in effects if isinstance(each, Wanted)]
     assert {spec.argv[0] for each in wanted for spec in each.pools} == {"mine"}

@@ -1,14 +1,20 @@
-"""What a host of the door does about sessions that come back, where none does."""
+"""What a host of the door does about sessions that come back and places on disk, where there are none."""
 
-from carpool_broker.carrier import Stream
+from collections.abc import Callable
+
 from carpool_broker.core.passage import Passage
 from carpool_broker.returning import Returning
+from carpool_broker.stream import Stream
+from carpool_protocol.attach import Attach
 from carpool_protocol.ids import SessionId
 from carpool_protocol.lines import OverlongLine
 
 
 class NobodyReturns:
     """For hosts of tests about other things."""
+
+    def look(self, attach: Attach, then: Callable[[], None]) -> None:
+        then()
 
     def may_return(self) -> bool:
         return False

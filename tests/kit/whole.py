@@ -20,13 +20,14 @@ from unittest import mock
 import trio
 
 from carpool_broker import shell as broker_shell
-from carpool_broker.configuration import DAEMON, Configuration
+from carpool_broker.configuration import DAEMON
 from carpool_broker.heritage import Heritage
 from carpool_protocol.config.load import ConfigFile
 from carpool_protocol.messages import AnyMessage, Hello
 from carpool_protocol.peer import BROKER, Peer
 from carpool_supervisor import processes as supervisor_processes
 from carpool_supervisor import shell as supervisor_shell
+from tests.kit.disk import AtOnce
 from tests.kit.whole_servers import READ_BYTES, Json, Process, Processes, Program
 
 SUPERVISOR = "sup1"
@@ -153,11 +154,13 @@ class Whole:
                     supervisor_processes, "Spawner", lambda *_, **heard: self._processes(programs, heard)
                 )
             )
-            configuration = Configuration(ConfigFile(str(file), asked_for=True), dict(os.environ))
+            configuration = AtOnce(ConfigFile(str(file), asked_for=True), dict(os.environ))
             self.broker = broker_shell.BrokerShell(str(house), configuration, Heritage(), None)
             self.supervisor = supervisor_shell.SupervisorShell(str(house), SUPERVISOR, None)
         nursery = mock.Mock(start_soon=lambda *what: self.operations.append(what))
+        self.broker._hosting.moving.looks = configuration
         self.broker._hosting.nursery = self.supervisor._nursery = nursery
+        self.broker._reader.errands.nursery = nursery
         self.broker._pump.feed(configuration.resolve(DAEMON))
         self.ends[0].peer.connected()
         self.settle()

@@ -11,7 +11,7 @@ Knows nothing of: what changes when (`world_moves`).
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from carpool_broker.configuration import DAEMON, Configuration, Followed
+from carpool_broker.configuration import DAEMON, Followed
 from carpool_broker.core import effects as bf
 from carpool_broker.core import events as bv
 from carpool_broker.core.broker import BrokerCore
@@ -30,8 +30,10 @@ from carpool_broker.core.roots import PREFIX
 from carpool_broker.kept_catalogs import Kept
 from carpool_broker.moving import Moving
 from carpool_broker.readings import at_once
+from carpool_broker.sights import Sight
 from carpool_broker.switchboard import Switchboard
 from carpool_broker.switching import CannotSwitchError, Switching, SwitchParams
+from carpool_broker.whereabouts import Wish
 from carpool_protocol.attach import Attach, Moved, ResumeSession
 from carpool_protocol.attach_version import NAMING_VERSION
 from carpool_protocol.config.load import ConfigFile
@@ -39,6 +41,7 @@ from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId, whole_of
 from carpool_protocol.messages import Call, Catalog, PoolSpec, Wanted
 from carpool_protocol.peer import LinkEvent
 from carpool_supervisor.core.supervisor import SupervisorCore
+from tests.kit.disk import AtOnce
 from tests.kit.world import World
 from tests.kit.world_agents import CAPABILITIES, SimAgent
 from tests.kit.world_asks import Violation
@@ -53,6 +56,8 @@ BACK_S = 1.5
 MOMENT_S = 1e-6
 PATIENCE_S = 2.0
 """So long a carrier has to say variables."""
+SLOW_DISKS = 0.2
+"""Of the looks at where a session moves."""
 LINGERS_S = 60.0
 """A call may leave for where its session was when it was made, so long ago at most."""
 
@@ -201,7 +206,7 @@ class HousedWorld(World):
         number = self.moved
         self.moves[number] = session
 
-        def then(_there: bool) -> None:
+        def then(_why: str) -> None:
             if self.moves.pop(number, None) != session:
                 raise Violation(f"{session} was told twice that it has moved")
             since = (self.mishaps, len(tenant.sources), self.now)
@@ -306,7 +311,7 @@ class HousedBroker(BrokerSide):
         places = world.places
         if places.broken:  # no broker would begin with it
             places.write_user()
-        self.configuration = Configuration(
+        self.configuration = AtOnce(
             ConfigFile(places.file, asked_for=True),
             {"HOME": places.base},
             places.store,
@@ -315,8 +320,8 @@ class HousedBroker(BrokerSide):
             board=Switchboard(f"{places.base}/switches.json", "world"),
         )
         self.moving = Moving(self.configuration, self.follow)
-        self.moving.carriers = self
-        self.switching = Switching(self.configuration, self.follow, self.reload)
+        self.moving.carriers = self.moving.looks = self
+        self.switching = Switching(self.configuration, self.follow)
         self.read: dict[SourceId, bv.SourceRead] = {}
         """The last of each source, with real keys."""
 
@@ -324,7 +329,7 @@ class HousedBroker(BrokerSide):
 
     def reload(self) -> list[str]:
         """As the shell does it."""
-        self.follow(self.configuration.reload())
+        self.follow(self.configuration.read_again())
         self.moving.look(list(self.core.sessions))
         self.configuration_is_right()
         return self.configuration.problem.splitlines()
@@ -332,7 +337,8 @@ class HousedBroker(BrokerSide):
     def turn(self, server: str, *, on: bool | None, session: str = "") -> None:
         """`carpool enable` or `disable`."""
         try:
-            self.switching.turn(SwitchParams(server, on, session), list(self.core.sessions))
+            problems = self.reload() if on is None else []
+            self.switching.turn(SwitchParams(server, on, session), list(self.core.sessions), problems)
         except CannotSwitchError:
             return
         self.configuration_is_right()
@@ -478,6 +484,22 @@ class HousedBroker(BrokerSide):
         if delay_s > PATIENCE_S:
             self.world.later(PATIENCE_S, lambda: self.awake(lambda: hear({})))
         return question
+
+    def look(self, wish: Wish, then: Callable[[Sight], None], *, spell: bool = False) -> None:
+        """See `moving.Looks`: some disks take their time."""
+
+        def see() -> None:
+            self.configuration.look(wish, then, spell=spell)
+
+        def see_late() -> None:
+            if self.alive:
+                see()
+                self.configuration_is_right()
+
+        if self.world.rng.random() < SLOW_DISKS:
+            self.world.later(self.world.rng.uniform(0.01, 2.0), lambda: self.awake(see_late))
+        else:
+            see()
 
     def tell_moved(self, session: SessionId, moved: Moved) -> None:
         """See `moving.Carriers`."""

@@ -2,8 +2,10 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,27 @@ async def come(shared: Daemon, directory: str) -> AsyncIterator[Agent]:
         yield agent
 
 
+@contextmanager
+def held(file: Path) -> Iterator[None]:
+    """Whoever opens this file waits: somebody has a lease on it (fcntl(2)) and does not let go."""
+    words = [sys.executable, "-c", HOLDER, str(file)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        assert holder.stdout.read(4) == b"held"
+        yield
+        holder.stdin.close()
+
+
+HOLDER = """
+import fcntl, os, signal, sys
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+fcntl.fcntl(os.open(sys.argv[1], os.O_RDWR), fcntl.F_SETLEASE, fcntl.F_WRLCK)
+os.write(1, b"held")
+sys.stdin.read()
+"""
+
+
 async def trust(shared: Daemon, directory: str) -> None:
     code, _, said = await shared.carpool("trust", "--yes", str(shared.base / directory))
     assert code == 0, said
@@ -83,6 +106,34 @@ async def test_trust_is_asked_given_and_asked_again_after_a_change(shared: Daemo
             assert facts["workspaces"][0]["trust"] == "changed"
             await trust(shared, "asked")
             await agent.until_listed(lambda names: "its__more" in names, "the changed one is listed")
+
+
+@behaviour("workspaces:disk")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere no file can be made to keep its reader waiting"
+)
+async def test_a_file_that_is_waited_for_keeps_nobody_waiting_but_who_works_there(shared: Daemon) -> None:
+    file = write(shared, "hung/.mcp.json", servers(its=observer()))
+    await trust(shared, "hung")
+    about = {"name": "t", "version": "1"}
+    greeting = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": about}
+    with trio.fail_after(LIMIT_S):
+        async with come(shared, "elsewhere") as other, AsyncExitStack() as all_:
+            await other.greet()
+            with held(shared.directory / "state" / "trust.json"):
+                agent = await all_.enter_async_context(come(shared, "hung"))
+                asked = await agent.request("initialize", greeting)
+                for _ in range(20):
+                    await other.seen("mine")
+                assert asked not in agent.answers, "others are answered while it waits"
+                told = (await agent.answer(asked))["result"]["instructions"]
+                assert "the servers of this project (its directory could not be read in time)" in told
+                places = (await shared.status())["workspaces"]
+                (row,) = [each for each in places if each["root"] == str(file.parent)]
+                assert "could not be read within" in str(row["problems"])
+            await agent.until_listed(
+                lambda names: {"mine__echo", "its__echo"} <= {*names}, "it has been read"
+            )
 
 
 @behaviour("workspaces:override", "workspaces:found-upward", "trust:no-takeover")

@@ -14,6 +14,7 @@ from carpool_protocol.config.load import (
     MAX_FILE_BYTES,
     MAX_LAYER_BYTES,
     MAX_PROJECT_BYTES,
+    MAX_PROJECT_VALUES,
     ConfigFile,
     env_file_path,
     find_config_file,
@@ -293,6 +294,27 @@ def test_what_a_project_has_read_before_it_is_trusted_is_bounded_more_narrowly(t
     (found,) = of_project(file).problems
     assert f"2.json:1: a project may have {MAX_PROJECT_SERVERS} servers in all its files" in found.render()
     assert asked(file).problems == []
+
+
+@behaviour("config:bounded")
+def test_a_project_may_hold_so_many_values_in_all_its_files_and_lists_of_tools(tmp_path: Path) -> None:
+    file, more = tmp_path / ".mcp.json", tmp_path / "more.json"
+    file.write_text(json.dumps({"x": [0] * (MAX_PROJECT_VALUES - 10)}))
+    assert of_project(file).problems == []
+    file.write_text(json.dumps({"x": [0] * MAX_PROJECT_VALUES}))
+    (found,) = of_project(file).problems
+    assert f"more than {MAX_PROJECT_VALUES} values in the files of a project" in found.render()
+    assert asked(file).problems == []
+    server = {"command": "x", "args": ["a"] * (MAX_PROJECT_VALUES - 100), "tools_file": "more.json"}
+    (file := tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"a": server}}))
+    more.write_text(json.dumps([{"name": f"t{at}"} for at in range(100)]))
+    config = of_project(file).config
+    assert config is not None
+    assert f"more than {MAX_PROJECT_VALUES} values" in config.unusable[ServerName("a")]
+    more.write_text(json.dumps([{"name": f"t{at}"} for at in range(40)]))
+    config = of_project(file).config
+    assert config is not None
+    assert len(config.servers[ServerName("a")].offline or ()) == 40
 
 
 def of_project(path: Path) -> Loaded:

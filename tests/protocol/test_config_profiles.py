@@ -11,8 +11,8 @@ from carpool_protocol.config.shape import read_config
 from tests.behaviours import behaviour
 
 
-def problems(profiles: Any, **how: bool) -> list[str]:
-    loaded = read_config(json.dumps({"profiles": profiles}), "f", **how)
+def problems(profiles: Any, *, project: bool = False) -> list[str]:
+    loaded = read_config(json.dumps({"profiles": profiles}), "f", project=project)
     return [problem.render().removeprefix("f:1: profiles") for problem in loaded.problems]
 
 

@@ -139,8 +139,10 @@ class SourceRead(Event, frozen=True, kw_only=True):
     """Those among `misconfigured` that only wait for the user's trust (rule 19)."""
     unset: frozenset[ServerName] = frozenset()
     """Those among them that lack nothing but variables or places, which another session may have."""
-    broken: bool = False
-    """The file of its project is broken, and no earlier reading is in force: its servers are unknown."""
+    broken: str = ""
+    """Why the servers of its project are unknown, a clause, where no earlier reading is in force; empty: they
+    are known, or it has none.
+    """
     kept: dict[PoolKey, Catalog] = field(default_factory=dict)
     """What pools of this source told an earlier carpool, as far as it is on disk."""
     disabled: dict[ServerName, Off] = field(default_factory=dict)

@@ -164,8 +164,8 @@ class Outlook:
         missing += [f"{server} (awaits trust: `carpool trust`)" for server in untrusted[:NAMED_UNTRUSTED]]
         if len(untrusted) > NAMED_UNTRUSTED:
             missing.append(f"{len(untrusted) - NAMED_UNTRUSTED} more that await trust")
-        if self.sources.broken(session.source):
-            missing.append("the servers of this project (its file is broken)")
+        if why := self.sources.broken(session.source):
+            missing.append(f"the servers of this project ({why})")
         held = Counter(server for server, _ in view.held)
         if held:
             each = ", ".join(f"{count} of {server}" for server, count in sorted(held.items()))

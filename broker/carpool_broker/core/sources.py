@@ -256,8 +256,8 @@ class Sources:
         """Those among them that only wait for the user's trust."""
         return self.sources[source].goal.untrusted
 
-    def broken(self, source: SourceId) -> bool:
-        """Whether its project's file is, so that nobody knows what servers it has."""
+    def broken(self, source: SourceId) -> str:
+        """Why nobody knows what servers its project has, a clause; empty: they are known."""
         return self.sources[source].goal.broken
 
     def disabled(self, source: SourceId) -> Mapping[ServerName, Off]:

@@ -2,7 +2,8 @@ r"""JSON with comments and trailing commas, read with the line of every key.
 
 Owns the grammar of configuration files: JSON (RFC 8259) plus `//` and `/* */` comments and one trailing
 comma in a list or object. Invariants: any text gives a value or at least one problem, never an exception; a
-key written twice is a problem that names both lines; nothing deeper than `MAX_DEPTH` is entered.
+key written twice is a problem that names both lines; nothing deeper than `MAX_DEPTH` is entered, and no more
+is read than the caller allows.
 
 Written here because the typed readers on PyPI either know no positions or take duplicate keys silently.
 
@@ -11,6 +12,7 @@ Knows nothing of: files, settings, what the keys mean.
 
 import json
 import re
+import sys
 from bisect import bisect_right
 from typing import Final, NamedTuple, NoReturn
 
@@ -67,22 +69,36 @@ class _Stop(Exception):  # noqa: N818  # control flow inside this file: the rest
         self.problem = problem
 
 
-def parse(text: str, file: str, *, least: str = '{ "mcpServers": {} }') -> Parsed:
-    """Read one value. `file` is the name shown in problems, `least` what to write into one that is empty."""
-    reader = _Reader(text, file, least)
+class Allowance:
+    """How many values may be read still, of several texts together: members and elements, at all depths."""
+
+    def __init__(self, values: int = sys.maxsize) -> None:
+        self.all = self.left = values
+
+
+def parse(
+    text: str, file: str, *, least: str = '{ "mcpServers": {} }', allowance: Allowance | None = None
+) -> Parsed:
+    """Read one value. `file` is the name shown in problems, `least` what to write into one that is empty.
+    What is read is taken off the `allowance`.
+    """
+    reader = _Reader(text, file, least, allowance or Allowance())
     try:
         return Parsed(reader.document(), reader.lines, reader.problems, reader.spans, complete=True)
     except _Stop as stop:
         return Parsed(None, reader.lines, [*reader.problems, stop.problem], {}, complete=False)
+    finally:
+        reader.allowance.left -= len(reader.lines)
 
 
 class _Reader:
     """One pass over one text: a position, and what was found so far."""
 
-    def __init__(self, text: str, file: str, least: str) -> None:
+    def __init__(self, text: str, file: str, least: str, allowance: Allowance) -> None:
         self.text = text
         self.file = file
         self.least = least
+        self.allowance = allowance
         self.at = 1 if text.startswith("\ufeff") else 0  # editors on Windows write a byte order mark
         self.lines: dict[KeyPath, int] = {}
         self.problems: list[ConfigProblem] = []
@@ -127,6 +143,9 @@ class _Reader:
     def read(self, path: KeyPath) -> JsonValue:
         if len(path) > MAX_DEPTH:
             self.stop(path[:4], f"nested deeper than {MAX_DEPTH} levels")
+        if len(self.lines) > self.allowance.left:
+            most = self.allowance.all
+            self.stop((), f"is not read: with it there are more than {most} values in the files of a project")
         match self.text[self.at : self.at + 1]:
             case "{":
                 return self.read_object(path)

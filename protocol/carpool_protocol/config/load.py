@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from carpool_protocol.config.environment import read_env_file
 from carpool_protocol.config.expand import from_home
 from carpool_protocol.config.included import find_included
+from carpool_protocol.config.jsonc import Allowance
 from carpool_protocol.config.model import Config, NamedWorkspace, ServerConfig
 from carpool_protocol.config.problems import ConfigProblem, render_path
 from carpool_protocol.config.shape import MAX_PROJECT_SERVERS, Loaded, empty_config, read_config
@@ -33,7 +34,11 @@ MAX_FILE_BYTES: Final = 1024 * 1024
 MAX_LAYER_BYTES: Final = 4 * MAX_FILE_BYTES
 """Of all files of a layer together."""
 MAX_PROJECT_BYTES: Final = 512 * 1024
-"""Of a project's file and what it includes: the reading of these takes a second or two for each MiB."""
+"""Of a project's file and what it includes."""
+MAX_PROJECT_VALUES: Final = 30_000
+"""In these and its `tools_file`s together: the reading of so many takes up to half a second, and 512 KiB can
+hold many more. A thousand servers have less than ten thousand.
+"""
 
 
 class ConfigFile(Struct, frozen=True):
@@ -109,7 +114,7 @@ def load_layer(file: ConfigFile, home: str, *, project: bool = False, earlier: T
     elif isinstance(text, ConfigProblem):
         loaded = Loaded(None, [text])
     else:
-        loaded = reading.with_included(read_config(text, file.path, project=project))
+        loaded = reading.with_included(reading.servers_in(text, file.path))
         loaded = reading.with_tools(loaded, home) if home else loaded
     env: dict[str, str] = {}
     path = env_file_path(loaded.config, home) if loaded.config is not None and home else None
@@ -135,6 +140,7 @@ class _Layer:
         self.digest = hashlib.sha256()
         self.left_bytes = MAX_LAYER_BYTES
         self.left_project_bytes = MAX_PROJECT_BYTES
+        self.allowance = Allowance(MAX_PROJECT_VALUES) if project else Allowance()
 
     def configuration(self, path: str) -> str | ConfigProblem | None:
         """The text of a file that holds servers."""
@@ -143,6 +149,10 @@ class _Layer:
             return found
         self.left_project_bytes -= len(found.encode())
         return found if self.left_project_bytes >= 0 else _too_much(path, "a project", MAX_PROJECT_BYTES)
+
+    def servers_in(self, text: str, path: str) -> Loaded:
+        """What a text of these says."""
+        return read_config(text, path, project=self.project, allowance=self.allowance)
 
     def text(self, path: str, *, secret: bool = False) -> str | ConfigProblem | None:
         """See `_read`; what was read counts in the digest."""
@@ -230,8 +240,10 @@ class _Layer:
                 line = server.lines.get(("tools_file",), server.lines[()])
                 where = render_path((*server.under, "tools_file"))
                 found = [ConfigProblem(server.file, line, where, f"there is no file {path}")]
+            elif isinstance(text, ConfigProblem):
+                found = [text]
             else:
-                found = [text] if isinstance(text, ConfigProblem) else read_tools(text, path, name)
+                found = read_tools(text, path, name, self.allowance)
             if isinstance(found, tuple):
                 servers[name] = replace(server, offline=found)
             else:
@@ -245,7 +257,7 @@ class _Layer:
             return Loaded(None, [ConfigProblem(path, 1, "", "there is no such file, and it is included")])
         if isinstance(text, ConfigProblem):
             return Loaded(None, [text])
-        loaded = read_config(text, path, project=self.project)
+        loaded = self.servers_in(text, path)
         if loaded.config is not None and len(loaded.config.lines) > 1:
             at = min(line for key, line in loaded.config.lines.items() if key)
             return Loaded(None, [ConfigProblem(path, at, "", "a file that is included holds servers only")])

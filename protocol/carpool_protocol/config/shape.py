@@ -16,7 +16,7 @@ from msgspec import Struct
 from carpool_protocol.config.expand import BadTemplate, read_template
 from carpool_protocol.config.foreign import MCP_SERVERS, Program, program_of, shape_of
 from carpool_protocol.config.hooks import HOOKS, read_hooks
-from carpool_protocol.config.jsonc import JsonValue, Parsed, parse
+from carpool_protocol.config.jsonc import Allowance, JsonValue, Parsed, parse
 from carpool_protocol.config.kinds import Refusal, kind_of, read_value
 from carpool_protocol.config.merge import least_instances
 from carpool_protocol.config.model import AuditConfig, Config, HttpConfig, ServerConfig, SessionBounds
@@ -65,11 +65,11 @@ class Loaded(Struct, frozen=True):
         return f"Loaded({self.config!r}, {self.problems!r})"
 
 
-def read_config(text: str, file: str, *, project: bool = False) -> Loaded:
+def read_config(text: str, file: str, *, project: bool = False, allowance: Allowance | None = None) -> Loaded:
     """Read a configuration. `file` is the name shown in problems, and says whose file it is. `project`: it
-    belongs to a project. Never raises, whatever the text.
+    belongs to a project. `allowance`: see `parse`. Never raises, whatever the text.
     """
-    parsed = parse(text, file)
+    parsed = parse(text, file, allowance=allowance)
     if not parsed.complete:
         return Loaded(None, parsed.problems)
     program = program_of(file)

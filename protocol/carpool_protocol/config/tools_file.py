@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from carpool_protocol.config.jsonc import JsonValue, parse
+from carpool_protocol.config.jsonc import Allowance, JsonValue, parse
 from carpool_protocol.config.kinds import kind_of
 from carpool_protocol.config.problems import ConfigProblem, KeyPath, render_path
 from carpool_protocol.ids import RawJson, ServerName
@@ -29,9 +29,11 @@ _OTHERS_SCHEMA: Final = frozenset({"input_schema", "parameters"})
 """What model APIs call it."""
 
 
-def read_tools(text: str, file: str, server: ServerName) -> tuple[ToolOffer, ...] | list[ConfigProblem]:
-    """The tools of `server` in the order of the file, or what is wrong with it."""
-    parsed = parse(text, file, least="[]")
+def read_tools(
+    text: str, file: str, server: ServerName, allowance: Allowance | None = None
+) -> tuple[ToolOffer, ...] | list[ConfigProblem]:
+    """The tools of `server` in the order of the file, or what is wrong with it. `allowance`: see `parse`."""
+    parsed = parse(text, file, least="[]", allowance=allowance)
     problems = list(parsed.problems)
     if not parsed.complete:
         return problems

@@ -93,7 +93,11 @@ def _mended(store: str) -> str:
 
 def trust_of(trusted: dict[str, str], workspace: Workspace, digest: str) -> Trust:
     """What is to be thought of its project file, of this digest."""
-    known = trusted.get(key_of(workspace))
+    return judged(trusted.get(key_of(workspace)), digest)
+
+
+def judged(known: str | None, digest: str) -> Trust:
+    """The same where it is known what was trusted of this file; None: nothing was."""
     if known is None:
         return "untrusted"
     return "trusted" if known == digest else "changed"

@@ -1,0 +1,99 @@
+"""Work that waits for file systems, in threads beside the loop.
+
+Owns how many of these threads there are and how long one is waited for. A file system that does not answer (a
+mount whose server is gone) holds its thread, which nothing can end; so nothing is begun twice that hangs, and
+the rest has room beside what does.
+
+Invariants: whoever asks is answered within `PATIENCE_S`; what is asked of one subject is done one by one.
+Knows nothing of: what is done there, and what follows from it.
+"""
+
+from collections.abc import Callable, Hashable
+from typing import Any, Final, Generic, TypeVar
+
+import trio
+
+T = TypeVar("T")
+
+PATIENCE_S: Final = 5.0
+"""A disk that has to spin up, or a slow network drive, may take a second or two."""
+ABREAST: Final = 4
+TURN_S: Final = 0.0005
+"""For so long one of these threads computes before the loop has its turn again, where that wants one. The
+5 ms of Python would be a pause at each step of each call while a large file is read.
+"""
+MAX_HANGING: Final = 32
+"""So many that hang have a thread beside those; past that everything waits for one to come back."""
+
+
+class _Errand(Generic[T]):
+    """One piece of work."""
+
+    def __init__(self, work: Callable[[], T], late: Callable[[T], None]) -> None:
+        self.work = work
+        self.late = late
+        self.result: T | None = None
+        self.done = trio.Event()
+        self.given_up = False
+        self.beside = 0
+        """1: it hangs, and another one may have a thread in its place."""
+
+
+class Errands:
+    """All of one broker."""
+
+    nursery: trio.Nursery
+    """Set once, before the first: they end with it."""
+
+    def __init__(self, settle: Callable[[], None]) -> None:
+        """`settle`: what came late has been told, and the burst is over."""
+        self._settle = settle
+        self._limiter: trio.CapacityLimiter | None = None
+        self._open: dict[Hashable, _Errand[Any]] = {}
+
+    def hangs(self, subject: Hashable) -> bool:
+        """Whether something that was given up is still under way about this subject."""
+        found = self._open.get(subject)
+        return found is not None and found.given_up
+
+    async def run(
+        self, subject: Hashable, work: Callable[[], T], late: Callable[[T], None] = lambda _: None
+    ) -> T | None:
+        """What `work` returns, never None. None: it takes longer than is waited for, or something about the
+        same subject hangs. `late` is given what comes when nobody waits any more.
+        """
+        errand = _Errand(work, late)
+        try:
+            with trio.move_on_after(PATIENCE_S):
+                while (before := self._open.get(subject)) is not None:
+                    if before.given_up:
+                        return None
+                    await before.done.wait()
+                self._open[subject] = errand
+                self.nursery.start_soon(self._do, subject, errand)
+                await errand.done.wait()
+        finally:  # whoever asked may have gone away, too
+            if self._open.get(subject) is errand:
+                self._give_up(errand)
+        return errand.result
+
+    def _give_up(self, errand: _Errand[Any]) -> None:
+        limiter = self._threads()
+        errand.given_up = True
+        errand.beside = int(limiter.total_tokens < ABREAST + MAX_HANGING)
+        limiter.total_tokens += errand.beside
+
+    def _threads(self) -> trio.CapacityLimiter:
+        if self._limiter is None:  # it belongs to a run of trio
+            self._limiter = trio.CapacityLimiter(ABREAST)
+        return self._limiter
+
+    async def _do(self, subject: Hashable, errand: _Errand[Any]) -> None:
+        limiter = self._threads()
+        errand.result = await trio.to_thread.run_sync(errand.work, limiter=limiter, abandon_on_cancel=True)
+        del self._open[subject]
+        errand.done.set()
+        if errand.given_up:
+            limiter.total_tokens -= errand.beside
+            errand.late(errand.result)
+            self._settle()

@@ -1,0 +1,240 @@
+"""A disk that does not answer, or answers late: who waits for it, how long, and what follows in the end."""
+
+import json
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from carpool_broker import errands, workspaces
+from carpool_broker.configuration import Configuration, Followed
+from carpool_broker.core.events import SessionMoved, SourceRead
+from carpool_broker.reader import Reader
+from carpool_broker.sights import Sight
+from carpool_broker.sights import look as real_look
+from carpool_broker.whereabouts import Wish
+from carpool_protocol.attach import Attach
+from carpool_protocol.attach_version import ATTACH_VERSION
+from carpool_protocol.config.load import ConfigFile
+from carpool_protocol.ids import SessionId
+from tests.behaviours import behaviour
+from tests.kit.waits import until
+
+ONE, TWO = SessionId("s1"), SessionId("s2")
+
+
+class Desk:
+    """A reader with projects, whose disk can be made to hang where a test says."""
+
+    def __init__(self, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.base = base
+        self.file = base / "carpool.json"
+        self.user(a="mine")
+        self.configuration = Configuration(ConfigFile(str(self.file), asked_for=True), {"HOME": str(base)})
+        self.fed: list[Followed] = []
+        self.reader = Reader(self.configuration, self.fed.extend, lambda: None)
+        self.hung: dict[str, threading.Event] = {}
+        """By directory: what looks there waits for."""
+        self.looks: list[str] = []
+        monkeypatch.setattr(workspaces, "look", self._look)
+
+    def _look(self, wish: Wish, *args: Any, **more: Any) -> Sight:
+        self.looks.append(wish.cwd)
+        before = real_look(wish, *args, **more)
+        if (hung := self.hung.get(wish.cwd)) is None:
+            return before
+        assert hung.wait(20)
+        return before if hung.name == "old" else real_look(wish, *args, **more)  # type: ignore[attr-defined]
+
+    def user(self, **commands: str) -> None:
+        servers = {name: {"command": command} for name, command in commands.items()}
+        self.file.write_text(json.dumps({"mcpServers": servers}))
+
+    def project(self, name: str, *servers: str) -> str:
+        directory = self.base / name
+        directory.mkdir(exist_ok=True)
+        (directory / ".mcp.json").write_text(
+            json.dumps({"mcpServers": {each: {"command": "x"} for each in servers}})
+        )
+        return str(directory)
+
+    def hang(self, directory: str, answers: str = "new") -> Callable[[], None]:
+        """The next looks there wait until what is returned is called; then they find what is there now, or
+        (`old`) what was there when they began.
+        """
+        event = self.hung[directory] = threading.Event()
+        event.name = answers  # type: ignore[attr-defined]
+
+        def free() -> None:
+            self.hung.pop(directory, None)
+            event.set()
+
+        return free
+
+    def come(self, session: SessionId, directory: str) -> list[str]:
+        """What this session hears, once it is in: the servers that await trust, or why nothing is known."""
+        attach = Attach(version=ATTACH_VERSION, carrier="shim", cwd=directory)
+        heard: list[str] = []
+
+        def welcome(_: Sight) -> None:
+            self.configuration.enter(session, attach, {})
+            heard.extend(self.sees(session))
+
+        self.reader.look(Wish("", directory), welcome)
+        return heard
+
+    def sees(self, session: SessionId) -> list[str]:
+        guest = self.configuration.guest(session)
+        assert guest is not None
+        read = self.configuration.resolve(guest.source)
+        return [read.broken] if read.broken else sorted(read.untrusted) or ["nothing"]
+
+
+@asynccontextmanager
+async def desk(base: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float = 0.2) -> AsyncIterator[Desk]:
+    monkeypatch.setattr(errands, "PATIENCE_S", patience_s)
+    one = Desk(base, monkeypatch)
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            one.reader.errands.nursery = nursery
+            yield one
+            for event in one.hung.values():
+                event.set()
+            nursery.cancel_scope.cancel()
+
+
+@behaviour("workspaces:disk")
+async def test_who_comes_to_a_disk_that_hangs_is_told_so_and_has_its_project_when_that_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk(tmp_path, monkeypatch) as one:
+        hung, other = one.project("hung", "h"), one.project("other", "o")
+        free = one.hang(hung)
+        waits, goes = one.come(ONE, hung), one.come(TWO, other)
+        await until(lambda: bool(goes), "another project is read meanwhile")
+        assert (waits, goes) == ([], ["o"])
+        await until(lambda: bool(waits), "it is not waited for without end")
+        assert waits == ["its directory could not be read in time"]
+        (row,) = [each for each in one.configuration.layers.places() if each["root"] == hung]
+        assert "could not be read within" in str(row["problems"])
+        assert not one.fed
+        free()
+        await until(lambda: bool(one.fed), "it is read in the end")
+        assert one.sees(ONE) == ["h"]
+        assert [each.session for each in one.fed if isinstance(each, SessionMoved)] == [ONE]
+
+
+@behaviour("workspaces:disk")
+async def test_what_hangs_is_not_asked_again_and_takes_no_room_from_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk(tmp_path, monkeypatch) as one:
+        places = [one.project(f"hung{at}", "h") for at in range(2 * errands.ABREAST)]
+        for place in places:
+            one.hang(place)
+        heard = [one.come(SessionId(f"s{at}"), place) for at, place in enumerate(places)]
+        await until(lambda: all(heard), "each is told")
+        again = one.come(SessionId("again"), places[0])
+        assert again == ["its directory could not be read in time"], "at once"
+        fine = one.come(SessionId("fine"), one.project("fine", "f"))
+        await until(lambda: bool(fine), "there is a thread for others")
+        assert fine == ["f"]
+        began = len(one.looks)
+        for event in [*one.hung.values()]:
+            event.set()
+        await until(lambda: one.sees(SessionId("s7")) == ["h"], "each has its project in the end")
+        assert len(one.looks) == began == len(places) + 1
+
+
+@behaviour("workspaces:disk")
+async def test_a_look_that_comes_late_takes_nothing_back_that_a_later_one_has_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk(tmp_path, monkeypatch) as one:
+        place, below = one.project("p", "first"), tmp_path / "p" / "below"
+        below.mkdir()
+        free = one.hang(place, "old")
+        first = one.come(ONE, place)
+        await until(lambda: bool(first), "it is given up")
+        one.project("p", "second")
+        two = one.come(TWO, str(below))
+        await until(lambda: bool(two), "the same project from another directory")
+        assert two == ["second"]
+        free()
+        await until(lambda: one.sees(ONE) != ["its directory could not be read in time"], "it has come")
+        assert one.sees(ONE) == one.sees(TWO) == ["second"]
+
+
+@behaviour("workspaces:disk")
+async def test_a_project_that_cannot_be_read_any_more_stays_as_it_was_and_the_rest_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk(tmp_path, monkeypatch) as one:
+        hung, other = one.project("hung", "h"), one.project("other", "o")
+        for session, place in ((ONE, hung), (TWO, other)):
+            heard = one.come(session, place)
+            await until(lambda heard=heard: bool(heard), "it is in")  # type: ignore[misc]
+        free = one.hang(hung)
+        one.project("hung", "h2")
+        one.project("other", "o2")
+        one.user(a="mine", b="mine")
+        followed = await one.reader.reload()
+        assert [each for each in followed if isinstance(each, SourceRead)]
+        assert (one.sees(ONE), one.sees(TWO)) == (["h"], ["o2"])
+        assert set(one.configuration.config.servers) == {"a", "b"}
+        (row,) = [each for each in one.configuration.layers.places() if each["root"] == hung]
+        assert "could not be read within" in str(row["problems"])
+        free()
+        await until(lambda: one.sees(ONE) == ["h2"], "it is read in the end")
+        assert not await one.reader.changed()
+
+
+@behaviour("workspaces:disk", "config:last-good")
+async def test_a_users_file_that_cannot_be_read_stays_as_it_was_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk(tmp_path, monkeypatch) as one:
+        event, users = threading.Event(), one.configuration.users
+        load = users.load
+        monkeypatch.setattr(users, "load", lambda: event.wait(20) and load())
+        one.user(b="mine")
+        await one.reader.reload()
+        assert "could not be read within" in one.configuration.problem
+        assert set(one.configuration.config.servers) == {"a"}
+        assert not await one.reader.changed(), "it is not asked while it hangs"
+        event.set()
+        await until(lambda: not one.reader.errands.hangs(""), "it has answered")
+        (changed,) = await one.reader.changed()
+        await one.reader.reload([changed])
+        assert (one.configuration.problem, set(one.configuration.config.servers)) == ("", {"b"})
+
+
+@behaviour("workspaces:disk")
+async def test_files_of_a_disk_that_hangs_are_watched_no_longer_and_all_others_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk(tmp_path, monkeypatch) as one:
+        hung, other = one.project("hung", "h"), one.project("other", "o")
+        for session, place in ((ONE, hung), (TWO, other)):
+            heard = one.come(session, place)
+            await until(lambda heard=heard: bool(heard), "it is in")  # type: ignore[misc]
+        event, seen = threading.Event(), one.configuration.watched()
+        (stuck,) = [each for each in seen if each.key.startswith(hung)]
+
+        class Hangs(dict[str, Any]):
+            def items(self) -> Any:
+                event.wait(20)
+                return super().items()
+
+        groups = [stuck.__class__(stuck.key, Hangs(stuck.seen), stuck.wishes), *seen]
+        monkeypatch.setattr(one.configuration, "watched", lambda: groups)
+        one.project("other", "o2")
+        assert await one.reader.changed() == []
+        (changed,) = await one.reader.changed()
+        assert changed.key.startswith(other)
+        event.set()
+        await until(lambda: not one.reader._stuck, "it is watched again")

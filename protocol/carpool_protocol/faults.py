@@ -127,6 +127,37 @@ def as_error(fault: Fault) -> tuple[int, str, RawJson]:
     return fault.kind.code, fault.text, RawJson(_encode(_meta(fault)))
 
 
+def slug_in(body: RawJson, *, is_error: bool) -> str:
+    """Which fault of ours a child of ours has answered with, in either form; empty: with none."""
+    if body.find(b'"delivered"') < 0:
+        return ""
+    try:
+        if is_error:
+            return _read_error(body).data.code
+        return _read_result(body).meta.fault.code
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
+
+
+class _Said(Struct):
+    code: str = ""
+
+
+class _Error(Struct):
+    data: _Said
+
+
+class _Mark(Struct):
+    fault: _Said = msgspec.field(name=ERROR_META_KEY)
+
+
+class _Result(Struct):
+    meta: _Mark = msgspec.field(name="_meta")
+
+
+_read_error: Final = msgspec.json.Decoder(_Error).decode
+_read_result: Final = msgspec.json.Decoder(_Result).decode
+
 _encode: Final = msgspec.json.Encoder().encode
 
 

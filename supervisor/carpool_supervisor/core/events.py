@@ -129,6 +129,10 @@ class ServerAnswered(Event, frozen=True):
     task_ttl_ms: int = -1
     task_over: bool = False
     """The task that the call was about has come to its end, and this tells it."""
+    state_lost: bool = False
+    """Carpool's own bridge has answered that its server knows the session no more: the call was not run, and
+    this process is good for nothing from now on.
+    """
 
 
 class AnswerUnreadable(Event, frozen=True):

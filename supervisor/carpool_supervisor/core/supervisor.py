@@ -362,6 +362,9 @@ class SupervisorCore:
         if event.task or event.task_over:
             self.held.answered(instance, event, now)
         self.desk.answered(instance, event, now)
+        if event.state_lost:  # its agent has heard it by this
+            self.leases.unused(instance.id)
+            self._renew(instance, now)
         pool = instance.pool
         if instance.calls >= instance.heeded_at:
             self._heed(instance, now)

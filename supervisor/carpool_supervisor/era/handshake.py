@@ -12,7 +12,7 @@ from typing import Final
 
 from carpool_protocol.answers import repair_error, repair_tool_result
 from carpool_protocol.content import text_of
-from carpool_protocol.faults import TOOLS_CALL
+from carpool_protocol.faults import TOOLS_CALL, slug_in
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, PoolKey, RawJson, WireId
 from carpool_protocol.jsonrpc import (
     ErrorAnswer,
@@ -217,7 +217,7 @@ class Handshake:
                 return
             if note is not None:
                 self._misspoke(f"answered against the protocol: {note}")
-        self._events.append(ServerAnswered(self._instance, wire, is_error=False, body=result))
+        self._events.append(self._answer(wire, result, is_error=False))
 
     def _erred(self, wire: WireId, error: RawJson) -> None:
         self._over(wire)
@@ -225,7 +225,13 @@ class Handshake:
         if note is not None:
             self._misspoke(f"answered against the protocol: {note}")
         self._asking.erred(wire, error)
-        self._events.append(ServerAnswered(self._instance, wire, is_error=True, body=error))
+        self._events.append(self._answer(wire, error, is_error=True))
+
+    def _answer(self, wire: WireId, body: RawJson, *, is_error: bool) -> ServerAnswered:
+        if not self._bridge:
+            return ServerAnswered(self._instance, wire, is_error, body)
+        is_lost = slug_in(body, is_error=is_error) == "state_lost"
+        return ServerAnswered(self._instance, wire, is_error, body, state_lost=is_lost)
 
     def _over(self, wire: WireId) -> None:
         self._others.discard(wire)

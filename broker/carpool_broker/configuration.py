@@ -79,8 +79,8 @@ class Configuration:
         self._pins = pins
         self._sources: dict[SourceId, Basis] = {DAEMON: Basis({}, "", "")}
         self._guests: dict[SessionId, Guest] = {}
-        self._board = board or Switchboard()
-        self.switches = self._board.switches
+        self.board = board or Switchboard()
+        self.switches = self.board.switches
         self._logins = paths.logins_dir(os.path.dirname(trust)) if trust else ""
         self.users = UsersFile(file, self._home, last_good or LastGood())
         self.layers = Layers(self.users.config, self._home, trust, trusted_good or LastGood())
@@ -121,7 +121,7 @@ class Configuration:
         self.layers.workspaces.take_all(sights)
         # One that comes keeps its switch: it was meant for those of this name whose sessions have left.
         if self.switches.forget_all(before - self.layers.names()):
-            self._board.keep()
+            self.board.keep()
         return self.follow()
 
     def looked(self, sights: Iterable[Sight]) -> list[Followed]:
@@ -138,7 +138,7 @@ class Configuration:
 
     def switched(self) -> list[Followed]:
         """Switches were turned: they are kept, and this is what follows."""
-        self._board.keep()
+        self.board.keep()
         return self.follow()
 
     def follow(self) -> list[Followed]:
@@ -248,7 +248,7 @@ class Configuration:
     def leave(self, session: SessionId) -> list[Followed]:
         """A session is gone, and its source with the last one."""
         if self.switches.ended(session):
-            self._board.keep()
+            self.board.keep()
         followed = self._release(self._guests.pop(session).source)
         self.layers.workspaces.keep(self.wishes())
         return followed

@@ -77,7 +77,7 @@ class Control:
         self._looking = Looking(core, self.inquiries)
         self._operating = Operating(core, configuration, self.inquiries, told_at)
         self._pinning = Pinning(core.registry, pins or PinBoard(""), lambda event: follow([event]))
-        self._switching = Switching(configuration, follow)
+        self.switching = Switching(configuration, follow)
         self.hooks: Callable[[], list[dict[str, Any]]] = list
         """What `status` says of the hooks."""
         self.doors: Callable[[], list[int]] = list
@@ -187,7 +187,7 @@ class Control:
         problems = await self._reload() if params.on is None else []
         agents = self._core.sessions.keys() - self._control_sessions()
         try:
-            return self._switching.turn(params, agents, problems)
+            return self.switching.turn(params, agents, problems)
         except CannotSwitchError as error:
             return {"server": params.server, "refused": str(error)}
 

@@ -344,8 +344,10 @@ class BrokerShell:
             await trio.sleep(LOOK_S)
             self._say_written()
             self._audit.look()
-            if self._lifeline is not None and not self._hosting.may_return():
-                self._lifeline.alone()
+            if not self._hosting.may_return():
+                self._control.switching.forget_others(self.core.sessions)
+                if self._lifeline is not None:
+                    self._lifeline.alone()
 
     # --- configuration ---------------------------------------------------------------------------------
 

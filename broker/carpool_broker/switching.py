@@ -7,7 +7,7 @@ Knows nothing of: what a switch does to sessions (`configuration`), how it is ke
 """
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -71,6 +71,11 @@ class Switching:
             "disabled_in": self._configuration.layers.disabled_in(name),
             "problems": [*problems],
         }
+
+    def forget_others(self, here: Container[SessionId]) -> None:
+        """Nobody comes back any more: what sessions had of their own that are not `here` ends with them."""
+        if self._configuration.switches.forget_others(here):
+            self._configuration.board.keep()
 
     def _turn(self, name: ServerName, *, on: bool | None, only_check: bool) -> None:
         configuration, switches = self._configuration, self._configuration.switches

@@ -203,6 +203,24 @@ def test_another_project_that_comes_to_have_the_name_drops_no_switch(tmp_path: P
     assert house.configuration.switches.everyone == {"its": False}
 
 
+@behaviour("switch:session")
+def test_what_a_session_had_of_its_own_is_kept_no_longer_than_it_may_come_back(tmp_path: Path) -> None:
+    house = House(tmp_path, a=A)
+    for session in (ONE, TWO):
+        house.come(session)
+        house.turn("a", session, on=False)
+    heir = House(tmp_path)
+    heir.come(ONE)
+    heir.switching.forget_others([ONE])
+    assert heir.configuration.switches.sessions.keys() == {ONE}
+    assert House(tmp_path).configuration.switches.sessions.keys() == {ONE}, "as it is kept as well"
+    heir.kept.unlink()
+    heir.switching.forget_others([ONE])
+    assert not heir.kept.exists(), "nothing was to be written"
+    house.switching.forget_others([])
+    assert house.configuration.switches.sessions == {}
+
+
 @behaviour("switch:saved")
 def test_once_the_file_says_it_no_switch_is_left(tmp_path: Path) -> None:
     house = House(tmp_path, a=A)

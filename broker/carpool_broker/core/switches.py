@@ -8,7 +8,7 @@ would be so without it is not kept, so nothing is left over when a file comes to
 Pure. Knows nothing of: files, which configuration a session has.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 
 from msgspec.structs import replace
 
@@ -61,6 +61,13 @@ class Switches:
     def ended(self, session: SessionId) -> bool:
         """The session is over. Whether it had any switch."""
         return self.sessions.pop(session, None) is not None
+
+    def forget_others(self, here: Container[SessionId]) -> bool:
+        """Nobody comes back any more: who is not here is gone. Whether anybody of them had any switch."""
+        gone = [session for session in self.sessions if session not in here]
+        for session in gone:
+            del self.sessions[session]
+        return bool(gone)
 
     # --- what follows ----------------------------------------------------------------------------------
 

@@ -84,7 +84,9 @@ class Operating:
     async def _operate_one(self, name: ServerName, verb: Verb, keys: list[PoolKey]) -> dict[str, Any]:
         if not keys:
             slug, text = self._why_not(name) or ("", "no such server in the configuration")
-            return {"server": name, "ok": False, "text": f"{slug}: {text}" if slug else text}
+            said = f"{slug}: {text}" if slug else text
+            more = f" `carpool enable {name}` switches it on." if slug == "disabled" else ""
+            return {"server": name, "ok": False, "text": said + more}
         texts: list[str] = []
         ok = True
         for key in keys:

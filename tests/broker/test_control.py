@@ -180,6 +180,8 @@ async def test_of_a_server_without_a_pool_is_said_what_it_lacks_and_where_to_giv
         assert words in why.detail
         (done,) = (await rig.ask("carpool/operate", verb="start", servers=[server]))["results"]
         assert done == {"server": server, "ok": False, "text": f"{slug}: {why.detail}"}
+    (off,) = (await rig.ask("carpool/operate", verb="start", servers=["old"]))["results"]
+    assert off["text"].endswith("says so. `carpool enable old` switches it on.")
 
 
 @behaviour("modes:probe")

@@ -307,10 +307,10 @@ def test_a_call_that_times_out_or_is_cancelled_is_cancelled_at_the_server(
         async with client(shared) as agent:
             before = len((await seen(agent))["cancels"])
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(too_long)
                 tasks.start_soon(cancelled)
-                await inside(agent, 2)
+                await inside(agent, 1)
                 scopes[0].cancel()
+            await too_long()
 
             async def told() -> bool:
                 return len((await seen(agent))["cancels"]) == before + 2

@@ -14,6 +14,8 @@ from tests.kit.house import ROOT
 
 LIMIT_S: Final = 240.0
 """The suite alone takes 8 to 15 s on the SDK's own HTTP, for both revisions."""
+TRIES: Final = 3
+"""It gives a stream 0.8 s for its first line: what is bad each time is not the machine's fault."""
 
 
 @behaviour("eras:conformance")
@@ -22,7 +24,17 @@ LIMIT_S: Final = 240.0
     reason="needs Node.js 22 and the suite, which could not be installed: make .venv/conformance/ready",
 )
 async def test_every_required_scenario_of_both_revisions_is_good_through_the_door(tmp_path: Path) -> None:
-    out = tmp_path / "out"
+    wrong: dict[str, str] = {}
+    for at in range(TRIES):
+        again = await wrong_in(tmp_path / str(at))
+        wrong = {name: said for name, said in again.items() if name in wrong or not at}
+        if not wrong:
+            break
+    assert not wrong, "\n".join(f"{name}: {said}" for name, said in wrong.items())
+
+
+async def wrong_in(out: Path) -> dict[str, str]:
+    """Required scenarios of both revisions that are bad, and what the suite says of them."""
     command = [sys.executable, "-m", "tests.conformance.run", "--through", "--json", "--out", str(out)]
     with trio.fail_after(LIMIT_S):
         done = await trio.run_process(
@@ -30,13 +42,13 @@ async def test_every_required_scenario_of_both_revisions_is_good_through_the_doo
         )
     assert done.returncode in (0, 1), done.stderr.decode()
     found = json.loads(done.stdout)
-    wrong = [
-        f"{revision} {scenario['name']}: {scenario['said']}"
+    assert set(found) == set(REVISIONS)
+    wrong = {
+        f"{revision} {scenario['name']}": str(scenario["said"])
         for revision, runs in found.items()
         for run in runs
         for scenario in run["scenarios"]
         if scenario["required"] and not scenario["ok"]
-    ]
-    assert not wrong, "\n".join(wrong)
-    assert set(found) == set(REVISIONS)
-    assert done.returncode == 0
+    }
+    assert done.returncode == bool(wrong)
+    return wrong

@@ -195,12 +195,9 @@ class Launcher:
         status = child.exit_status()
         if status is not None:
             self._mourn(keep, status, now)
-        elif child.pid and keep.vigil.silent(now):
-            if adoption.is_stopped(child.pid):
-                keep.vigil.heard(now)
-            else:
-                say(f"{child.name} (pid {child.pid}) is silent and not stopped: replacing it")
-                child.kill()
+        elif child.pid and keep.vigil.silent(now, lambda: adoption.is_stopped(child.pid)):
+            say(f"{child.name} (pid {child.pid}) is silent and not stopped: replacing it")
+            child.kill()
         elif not child.pid and self._stop_by is None:
             self._start_again(keep, now)
 

@@ -5,10 +5,14 @@ launcher keeps up, over all its incarnations. Rule 8 and the launcher's back-off
 Refuses to know what the process does.
 """
 
+from collections.abc import Callable
+
 FIRST_DELAY_S, MAX_DELAY_S = 0.2, 5.0
 SETTLED_AFTER_S = 5.0
 """A process that lived this long starts with the first delay again: sessions wait for it, 25 s at most."""
 SILENT_S = 20.0
+LOOKED_AT = 0.25
+"""Of the time in which a process may be silent: after so much of it we look whether it is stopped."""
 
 
 class Vigil:
@@ -47,6 +51,12 @@ class Vigil:
         self._delay_s = min(self._delay_s * 2, MAX_DELAY_S) if self._delay_s else self._first_delay_s
         return self._delay_s
 
-    def silent(self, now: float) -> bool:
-        """Nothing was heard for too long: ask whether it is stopped, and replace it when it is not."""
-        return now - self._heard >= self._silent_s
+    def silent(self, now: float, is_stopped: Callable[[], bool]) -> bool:
+        """Nothing was heard for too long, and it is not stopped: replace it. `is_stopped` is asked from a
+        part of that time on: whoever goes on after a stop has the rest of it to say something.
+        """
+        quiet_s = now - self._heard
+        if quiet_s >= self._silent_s * LOOKED_AT and is_stopped():
+            self.heard(now)
+            return False
+        return quiet_s >= self._silent_s

@@ -1,6 +1,12 @@
 """When a daemon process is started again, and when its silence is too long."""
 
 from carpool.vigil import Vigil
+from tests.behaviours import behaviour
+
+
+def runs() -> bool:
+    """It is not stopped."""
+    return False
 
 
 def test_delays_double_up_to_five_seconds() -> None:
@@ -27,7 +33,18 @@ def test_half_a_minute_of_life_makes_a_death_the_first_again() -> None:
 def test_silence_counts_from_the_last_word() -> None:
     vigil = Vigil(silent_s=20)
     vigil.started(100)
-    assert not vigil.silent(119.9)
-    assert vigil.silent(120)
+    assert not vigil.silent(119.9, runs)
+    assert vigil.silent(120, runs)
     vigil.heard(120)
-    assert not vigil.silent(139)
+    assert not vigil.silent(139, runs)
+
+
+@behaviour("silence:daemons-replaced")
+def test_one_that_was_stopped_has_time_to_say_something_when_it_goes_on() -> None:
+    vigil = Vigil(silent_s=20)
+    vigil.started(100)
+    for second in range(101, 140):
+        assert not vigil.silent(second, lambda: True)
+    for second in range(140, 154):
+        assert not vigil.silent(second, runs)
+    assert vigil.silent(160, runs), "it goes on, and is mute"

@@ -265,6 +265,29 @@ async def test_listening_begins_again_however_often_it_fails_with_growing_pauses
 
 
 @behaviour("remote:listening")
+@pytest.mark.parametrize("resumes", [False, True])
+async def test_a_server_that_wants_each_stream_opened_again_at_once_is_not_obeyed_for_long(
+    autojump_clock: trio.testing.MockClock, resumes: bool
+) -> None:
+    at: list[float] = []
+    lasting = [False] * 9 + [True] + [False] * 2
+
+    async def in_time(lasts: bool) -> AsyncIterator[bytes]:
+        yield b"retry: 0\nid: e\ndata: \n\n"
+        await trio.sleep(3 if lasts else 0)
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        at.append(trio.current_time())
+        return httpx2.Response(200, headers=EVENTS, content=in_time(lasting[len(at) - 1]))
+
+    async with net(answer) as one:
+        for number in range(len(lasting)):
+            await (await one.get(**{"last-event-id": "e"} if resumes or number else {})).aread()
+    pauses = [round(then - before) for before, then in itertools.pairwise(at)]
+    assert pauses == [0, 0, 0, 0, 1, 1, 1, 1, 1, 3, 0]
+
+
+@behaviour("remote:listening")
 async def test_a_listen_that_breaks_or_fails_has_ended_and_the_next_waits_its_turn(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

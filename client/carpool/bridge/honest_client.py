@@ -25,7 +25,7 @@ import trio
 from carpool.bridge import words
 from carpool.bridge.bearer import Bearer, LoginError
 from carpool.bridge.giving_up import Outstanding
-from carpool.bridge.listening import Ending, Listening, keep_alive
+from carpool.bridge.listening import Listening, Pace, keep_alive
 from carpool.bridge.meaning import (
     answer_in,
     ends_session,
@@ -89,6 +89,7 @@ class HonestClient(httpx2.AsyncClient):
         self._answers = answers
         self._say = say
         self._listening = Listening()
+        self._resuming = Pace()
         self._outstanding = Outstanding(answers)
         self._met = False
         """It has answered something."""
@@ -161,8 +162,7 @@ class HonestClient(httpx2.AsyncClient):
     async def _got(self, request: httpx2.Request) -> httpx2.Response:
         """A GET opens a stream. One that breaks just ends, and the SDK opens it again."""
         listens = self._say is None and self._listening.is_this(request)
-        if listens:
-            await self._listening.turn()
+        await (self._listening if listens else self._resuming).turn()
         response = trouble = None
         try:
             response = await self._sent(request)
@@ -186,7 +186,7 @@ class HonestClient(httpx2.AsyncClient):
             return httpx2.Response(502, request=request)
         keep_alive(response)
         if response.status_code == 200:
-            response.stream = Ending(response.stream)
+            self._resuming.paced(response)
         return response
 
     async def _ended(self, request: httpx2.Request) -> httpx2.Response:

@@ -5,7 +5,8 @@ basic/utilities/subscriptions).
 
 Owns how long it is waited before it is opened again, for as long as the conversation lasts: the SDK gives up
 after two attempts, and what a server says then would never be heard. What is not offered at all (405) is
-left to the SDK.
+left to the SDK. Owns also how often streams may end as soon as they have begun: the SDK opens the next one
+when the server wants it (`retry`), also at once and without end.
 
 Knows nothing of: requests, what is said.
 """
@@ -22,15 +23,42 @@ _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 30.0
 _LASTING_S: Final = 5.0
 """A stream that lasted so long was one, though it may have said nothing."""
+_BRIEF_S: Final = 1.0
+_MOST_BRIEF: Final = 5
+"""So many streams in a row may end so soon; then the next ones begin a second apart."""
 _NOT_OFFERED: Final = frozenset({400, 404, 405, 406, 410, 501})
 _KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 """A network that has gone without a word is noticed after two minutes."""
+
+
+class Pace:
+    """Streams of one kind: how soon after one the next may begin, where nothing has failed."""
+
+    def __init__(self) -> None:
+        self._brief = 0
+        """Streams in a row that ended soon."""
+
+    async def turn(self) -> None:
+        """Returns when it is time for the next one."""
+        if self._brief >= _MOST_BRIEF:
+            await trio.sleep(_BRIEF_S)
+
+    def paced(self, response: httpx2.Response, ended: Callable[[bool], None] = lambda _: None) -> None:
+        """Its stream is one of these. `ended`: as in `Ending`."""
+        since = trio.current_time()
+
+        def its_end(heard: bool) -> None:
+            self._brief = self._brief + 1 if trio.current_time() - since < _BRIEF_S else 0
+            ended(heard)
+
+        response.stream = Ending(response.stream, its_end)
 
 
 class Listening:
     """One conversation's attempts to listen."""
 
     def __init__(self) -> None:
+        self._pace = Pace()
         self._task: trio.lowlevel.Task | None = None
         self._misses = 0
         """Attempts in a row that brought nothing."""
@@ -48,6 +76,8 @@ class Listening:
         """Returns when it is time for the next attempt."""
         if self._misses:
             await trio.sleep(min(_FIRST_PAUSE_S * 2.0 ** min(self._misses - 1, 10), _LONGEST_PAUSE_S))
+        else:
+            await self._pace.turn()
 
     async def judged(self, response: httpx2.Response | None, request: httpx2.Request) -> httpx2.Response:
         """What the SDK is given for what came (None: a failure): a stream, an end of one, or that there is
@@ -67,7 +97,7 @@ class Listening:
         """Its stream is one to listen to."""
         since = trio.current_time()
         keep_alive(response)
-        response.stream = Ending(response.stream, lambda heard: self._ended(since, heard=heard))
+        self._pace.paced(response, lambda heard: self._ended(since, heard=heard))
 
     def missed(self) -> None:
         """An attempt came to nothing."""

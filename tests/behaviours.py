@@ -245,6 +245,10 @@ _RUNS: Final = {
         "rule 4",
         "Level, subscriptions, lists and leases of an agent behind a carrier outlive the broker.",
     ),
+    "reattach:listens": Behaviour(
+        "issue 6",
+        "What an agent was granted holds at the next broker, also while the server that it is about is away.",
+    ),
     "reattach:asks": Behaviour(
         "rule 4", "A question that was asked before the broker died is shown once, and its answer arrives."
     ),

@@ -300,6 +300,8 @@ def placed(stream: Stream, meaning: Meaning, exchange: int) -> Meaning:
     exchanges = stream.exchanges
     if meaning is None or isinstance(meaning, (Unservable, Batch)):
         return meaning
+    if isinstance(meaning, events.AgentGranted):
+        return msgspec.structs.replace(meaning, id=exchanges.name(meaning.id, exchange))
     raw = None if isinstance(meaning, events.AgentCancelled) else getattr(meaning, "id", None)
     if raw is None:
         return None if exchanges.shared else meaning

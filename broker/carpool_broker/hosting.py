@@ -19,7 +19,7 @@ from carpool_broker.control_error import ControlError
 from carpool_broker.core import effects, events
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.passage import Passage
-from carpool_broker.era import handshake
+from carpool_broker.era import handshake, kept
 from carpool_broker.host import Host
 from carpool_broker.moving import Moving
 from carpool_broker.returning import Returning
@@ -165,6 +165,13 @@ class Hosting(Host):
         meaning = handshake.read(session, line, shared=shared, key=self._digest_key)
         return handshake.bounded(meaning) if len(line) > handshake.MAX_KEPT_BYTES else meaning
 
+    def _read_made(
+        self, session: SessionId, line: bytes | OverlongLine, *, shared: bool = False
+    ) -> handshake.Meaning:
+        """One of the lines that made the session what it is."""
+        granted = kept.granted(session, line) if isinstance(line, bytes) else None
+        return granted or kept.made(self._read(session, line, shared=shared))
+
     def may_return(self) -> bool:
         """See `host.Host`."""
         return self._core.recovery.may_return
@@ -180,9 +187,10 @@ class Hosting(Host):
         for place, line in enumerate(lines):
             if returning.is_over:
                 return lines[place:]
-            meaning = self._read(session, line)
+            replays = returning.replays()
+            meaning = self._read_made(session, line) if replays else self._read(session, line)
             passage.came(meaning, len(line) if isinstance(line, bytes) else 0)
-            if not returning.replays():
+            if not replays:
                 returning.take(meaning)
             elif isinstance(meaning, events.Event):
                 passage.replayed(meaning)
@@ -226,13 +234,17 @@ class Hosting(Host):
         else:
             self._aside(stream.id, meaning)
 
-    def _meaning(self, stream: Stream, message: bytes, exchange: int) -> handshake.Meaning:
-        return placed(stream, self._read(stream.id, message, shared=stream.exchanges.shared), exchange)
+    def _meaning(
+        self, stream: Stream, message: bytes, exchange: int, *, made: bool = False
+    ) -> handshake.Meaning:
+        read = self._read_made if made else self._read
+        return placed(stream, read(stream.id, message, shared=stream.exchanges.shared), exchange)
 
     def take_back_message(self, stream: Stream, message: bytes, exchange: int, returning: Returning) -> None:
         """See `carrier.StreamHost`."""
-        meaning = self._meaning(stream, message, exchange)
-        if not returning.replays():
+        replays = returning.replays()
+        meaning = self._meaning(stream, message, exchange, made=replays)
+        if not replays:
             if isinstance(meaning, handshake.Unservable):
                 stream.say(meaning.line, exchange)
             else:

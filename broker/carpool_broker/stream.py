@@ -75,7 +75,9 @@ class Stream:
 
     def replayed(self, meaning: events.Event) -> None:
         """Something that its agent said at an earlier broker is said again, and was answered there."""
-        request = None if isinstance(meaning, events.AgentCancelled) else getattr(meaning, "id", None)
+        if isinstance(meaning, events.AgentCancelled | events.AgentGranted):
+            return
+        request = getattr(meaning, "id", None)
         if request is not None:
             self._silent.add(request)
 

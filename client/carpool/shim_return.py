@@ -4,7 +4,10 @@ Owns what is said to that one (docs/decisions/0019): which lines make the sessio
 have no answer, which questions the agent has not answered. Invariants: each line goes as the bytes that it
 came in (of a batch, its parts); a request that the agent has an answer to is not sent again.
 
-Imported when that happens and not before: it knows JSON. Refuses to know MCP.
+A `subscriptions/listen` that the agent has had acknowledged is one of the first, and behind the line that
+acknowledged it: what was granted nobody else remembers.
+
+Imported when that happens and not before: it knows JSON. Of MCP it knows those two lines.
 """
 
 import json
@@ -34,6 +37,9 @@ ALONE_S = 1.0
 _FIRST_PAUSE_S, _PAUSE_S = 0.02, 0.2
 STOPPED = "carpool was stopped; connect the agent again to start it"
 _MOST_ASKS = 1000
+_LISTEN = "subscriptions/listen"
+_ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+_LISTEN_ID = "io.modelcontextprotocol/subscriptionId"
 
 # Numbers stay as they were written: 1 and 1.0 are two ids, and Python reads no integer of 5000 digits.
 _read = json.JSONDecoder(
@@ -59,17 +65,26 @@ def resume(kept: Kept, hello: bytes, *, again: bool, untaken_bytes: int = 0) -> 
         return hello + kept.fresh
     attached = json.loads(kept.attached)["params"]
     *fresh, half = bytes(kept.fresh).split(b"\n")
-    answered, failed, asked = _heard([*kept.held.values(), *bytes(kept.heard).split(b"\n")])
+    heard = [*kept.held.values(), *bytes(kept.heard).split(b"\n")]
+    answered, failed, asked = _heard(heard)
+    granted = _granted(heard)
     given: set[str] = set()
     made: list[bytes] = []
     unsettled: list[bytes] = []
     for number, line in sorted((kept.made | kept.open).items()):
+        if (ack := _granted_to(line, granted)) is not None:
+            made += [ack, line]
+            continue
         left = _left(line, answered, given) if number in kept.open else []
         unsettled += left
         if not left and number in kept.made and _id(_message(line)) not in failed:
             made.append(line)
     taken = _taken(fresh, kept.fresh.count(b"\n", 0, max(len(kept.fresh) - untaken_bytes, 0)))
-    unsettled += [part for line in fresh[:taken] for part in _left(line, answered, given)]
+    for line in fresh[:taken]:
+        if (ack := _granted_to(line, granted)) is not None:
+            made += [ack, line]
+        else:
+            unsettled += _left(line, answered, given)
     new = [part for line in fresh[taken:] for part in _left(line, answered, given)]
     if again:
         unsettled, new = [], unsettled + new
@@ -108,6 +123,24 @@ def _heard(lines: "Iterable[bytes]") -> tuple[dict[object, int], set[object], li
             elif isinstance(name, str):
                 asked.append(name)
     return answered, failed, asked
+
+
+def _granted(lines: "Iterable[bytes]") -> "dict[object, bytes]":
+    """The acknowledgements among the broker's lines, the last one of each listen."""
+    found: dict[object, bytes] = {}
+    for line in lines:
+        if _LISTEN_ID.encode() in line:
+            message = _message(line)
+            if isinstance(message, dict) and message.get("method") == _ACKNOWLEDGED:
+                found[_id({"id": message["params"]["_meta"][_LISTEN_ID]})] = line
+    return found
+
+
+def _granted_to(line: bytes, granted: "dict[object, bytes]") -> "bytes | None":
+    """The acknowledgement of this line, if it is a listen that has one; it is used up."""
+    message = _message(line) if granted else None
+    is_listen = isinstance(message, dict) and message.get("method") == _LISTEN
+    return granted.pop(_id(message), None) if is_listen else None
 
 
 def _taken(lines: list[bytes], count: int) -> int:

@@ -70,7 +70,9 @@ class ResumeSession(Struct, frozen=True, kw_only=True):
     supervisor: str = ""
     """The supervisor's epoch, as the carrier heard it last: what was sent, was sent under that."""
     kept: int = 0
-    """So many lines come first and are replayed in silence: the agent has their answers."""
+    """So many lines come first and are replayed in silence: the agent has their answers. One is the broker's:
+    before each listen the acknowledgement that the agent has had of it.
+    """
     open: int = 0
     """So many follow that are not done with."""
     asks: list[str] = []
@@ -232,7 +234,7 @@ class Settled(NamedTuple):
     down: int
     """So many lines of the broker are done with, but for those that follow."""
     held: list[int]
-    """Questions that the agent has not answered, answers to a part of a batch."""
+    """Questions that the agent has not answered, answers to a part of a batch, what acknowledged listens."""
     stateful: Sequence[str] = ()
     """Servers in mode `session` that the session has called: the next broker, if it knows nothing of the
     session, is to know that it has lost something there.

@@ -56,21 +56,25 @@ class Rig(Clocked):
         )
         self.now = 100.0
         self.count = 0
-        entries = tuple(ScopeEntry(server=ServerName(key[0]), key=key) for key in (A, B))
-        specs = tuple(
-            PoolSpec(key=e.key, server=e.server, argv=[], env={}, cwd="/", policy=Policy()) for e in entries
-        )
-        self.feed(
-            ev.SourceRead(
-                source=SourceId("daemon"), scope=Scope(entries), specs=specs, misconfigured={},
-                stop_first=frozenset(), max_processes=8, max_greeting=3,
-            )
-        )  # fmt: skip
+        self.configure(A, B)
         supervisor_comes(self.feed)
         if told:
             self.catalog(A, "x")
             self.catalog(B, "y")
         self.come(ONE)
+
+    def configure(self, *keys: PoolKey) -> list[Any]:
+        """These are the servers."""
+        entries = tuple(ScopeEntry(server=ServerName(key[0]), key=key) for key in keys)
+        specs = tuple(
+            PoolSpec(key=e.key, server=e.server, argv=[], env={}, cwd="/", policy=Policy()) for e in entries
+        )
+        return self.feed(
+            ev.SourceRead(
+                source=SourceId("daemon"), scope=Scope(entries), specs=specs, misconfigured={},
+                stop_first=frozenset(), max_processes=8, max_greeting=3,
+            )
+        )  # fmt: skip
 
     def catalog(
         self,

@@ -10,11 +10,13 @@ from carpool_broker.core.effects import NO_CALL
 from carpool_broker.core.events import (
     AgentCalled,
     AgentCarried,
+    AgentGranted,
     AgentGreeted,
     AgentListened,
     AgentResumed,
     AnyEvent,
 )
+from carpool_broker.era import kept
 from carpool_broker.era.handshake import Meaning, read
 from carpool_broker.heritage import Heritage
 from carpool_broker.lingering import LINGER_S, MAX_HELD_BYTES, Lingering
@@ -27,6 +29,7 @@ from carpool_protocol.streams import (
     WORD,
     Close,
     Gone,
+    Kind,
     Open,
     Opened,
     Refused,
@@ -73,8 +76,9 @@ class Shell:
         self.took.append(message)
 
     def take_back_message(self, stream: Stream, message: bytes, exchange: int, returning: Returning) -> None:
-        said = placed(stream, read(stream.id, message, shared=stream.exchanges.shared), exchange)
-        assert isinstance(said, AgentCalled | AgentGreeted | AgentListened)
+        granted = kept.granted(stream.id, message)
+        said = placed(stream, granted or read(stream.id, message, shared=stream.exchanges.shared), exchange)
+        assert isinstance(said, AgentCalled | AgentGranted | AgentGreeted | AgentListened)
         if returning.replays():
             stream.replayed(said)
             self.replayed.append(said)
@@ -215,6 +219,23 @@ def test_the_acknowledgement_of_a_listen_that_goes_on_is_not_said_twice_but_its_
     say(broker, "s5", b'{"changed":1}\n', b"@5 1")
     say(broker, "s5", b'{"end":1}\n', b"@6 2", last=True)
     assert broker.said() == [(1, b'{"changed":1}', 5), (1, b'{"end":1}', 6)]
+
+
+@behaviour("reattach:listens")
+@pytest.mark.parametrize(("kind", "name"), [("shared", b"@5 1"), ("session", b"1")])
+def test_what_a_listen_was_granted_is_said_before_it_under_the_name_that_it_has_here(
+    kind: Kind, name: bytes
+) -> None:
+    broker = Broker(life=1)
+    secret = Heritage(SECRET, 0).secret_of(SessionId("s5"))
+    resume = ResumeSession(session="s5", secret=secret, kept=1)
+    params = b'{"_meta":{"io.modelcontextprotocol/subscriptionId":1},"notifications":{"taskIds":["t"]}}'
+    ack = b'{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":%b}' % params
+    taken(broker.door(), word_line(1, Open(kind=kind, resume=resume)), frame_line(1, ack, 5))
+    assert broker.shell.replayed == [AgentGranted(SessionId("s5"), RawJson(name), (), (), ("t",))]
+    broker.said()
+    say(broker, "s5", b"{}\n", name)
+    assert len(broker.said()) == 1, "nothing about it is swallowed for that"
 
 
 def test_a_stream_with_another_secret_begins_anew() -> None:

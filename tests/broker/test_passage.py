@@ -1,7 +1,7 @@
 """What is settled of a passage, where `tests.client.test_shim_return` does not look."""
 
 from carpool_broker.core.passage import DUE_BYTES, DUE_LINES, Passage
-from carpool_broker.era import handshake
+from carpool_broker.era import handshake, kept
 from carpool_protocol.faults import fault, for_method
 from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
 from carpool_protocol.jsonrpc import error_body_line, result_line
@@ -128,6 +128,37 @@ def test_a_listen_is_kept_once_it_is_acknowledged_and_is_not_acknowledged_twice(
     assert (again.open(), again.kept()) == (set(), [1])
     again.came(CANCEL % 7)
     assert (again.open(), again.kept()) == (set(), [])
+
+
+ACK = b"""{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{
+"io.modelcontextprotocol/subscriptionId":7},"notifications":{"toolsListChanged":true}}}"""
+
+
+def test_what_acknowledged_a_listen_is_held_as_long_as_that_is_in_force() -> None:
+    rig = Rig()
+    rig.came(LISTEN % 7)
+    rig.passage.goes(ACK, RawJson(b"7"), answers=False)
+    rig.passage.goes(b"{}", RawJson(b"7"), answers=False)
+    assert rig.held() == [1]
+    rig.came(LISTEN % 7)
+    rig.refused(7)
+    assert (rig.held(), rig.kept()) == ([1], [1]), "that was another"
+    rig.came(CANCEL % 7)
+    assert (rig.held(), rig.kept()) == ([], [])
+
+
+def test_where_it_is_replayed_the_carriers_own_line_is_kept_instead() -> None:
+    rig = Rig()
+    granted = kept.granted(SessionId("s1"), ACK.replace(b"\n", b""))
+    rig.passage.came(granted, len(ACK))
+    rig.passage.replayed(granted)
+    rig.came(LISTEN % 7)
+    rig.passage.replayed(handshake.read(SessionId("s1"), (LISTEN % 7).replace(b"\n", b"")))
+    assert rig.kept() == [1, 2]
+    assert not rig.passage.goes(ACK, RawJson(b"7"), answers=False)
+    assert (rig.held(), rig.kept()) == ([], [1, 2])
+    rig.came(CANCEL % 7)
+    assert rig.kept() == []
 
 
 def test_what_is_replayed_is_kept_and_not_open_while_its_answer_is_still_to_come() -> None:

@@ -134,14 +134,33 @@ def test_a_listen_goes_on_and_is_told_as_heard(desk: Desk) -> None:
     s = desk.word()[0]
     desk.say(s, Opened("x", "s6", "0.mac", "e1"))
     late = desk.post(modern(1, "subscriptions/listen"), **modern_headers("subscriptions/listen"))
+    ack = notification("notifications/subscriptions/acknowledged", notifications={"toolsListChanged": True})
+    desk.tell(s, ack, listen)
+    desk.tell(s, notification("notifications/tools/list_changed"), listen)
+    for _ in range(2):
+        died(desk)
+        first, *said = reborn(desk)
+        assert (first["resume"].kept, first["resume"].open) == (2, 1)
+        assert said[0] == ack, "what it was granted nobody else remembers"
+        assert [x for *_, x in desk.told] == [listen, listen, late]
+    desk.tell(s, notification("notifications/tools/list_changed"), listen)
+    assert len(desk.events(listen)) == 3
+    assert not desk.ended
+    desk.gone(listen)
+    desk.core.check()
+
+
+@behaviour("reattach:http")
+def test_a_listen_of_which_there_was_no_room_to_keep_what_was_granted_ends_with_its_broker(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listen = desk.post(modern(1, "subscriptions/listen"), **modern_headers("subscriptions/listen"))
+    s = desk.word()[0]
+    desk.say(s, Opened("x", "s6", "0.mac", "e1"))
+    monkeypatch.setattr(Room, "take", lambda *_: b"")
     desk.tell(s, notification("notifications/subscriptions/acknowledged"), listen)
     died(desk)
-    first, *_ = reborn(desk)
-    assert (first["resume"].kept, first["resume"].open) == (1, 1)
-    assert [x for *_, x in desk.told] == [listen, late]
-    desk.tell(s, notification("notifications/tools/list_changed"), listen)
-    assert len(desk.events(listen)) == 2
-    assert not desk.ended
+    assert desk.ended == [listen]
 
 
 @behaviour("reattach:http")

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from carpool import shim_return
 from carpool.shim_kept import KEEP_BYTES, SETTLED, Kept
+from carpool_broker.core.effects import Acknowledge
 from carpool_broker.core.events import AgentCancelled
 from carpool_broker.core.passage import Passage
-from carpool_broker.era import handshake
+from carpool_broker.era import handshake, kept, stateless_words
+from carpool_broker.era.stateless_words import ACKNOWLEDGED
 from carpool_protocol import paths
 from carpool_protocol.attach import (
     ATTACHED_PREFIX,
@@ -46,6 +48,9 @@ REQUESTS: Final[dict[str, bytes]] = {
     "list": b'{"jsonrpc":"2.0","id":%b,"method":"tools/list"}',
     "watch": b'{"jsonrpc":"2.0","id":%b,"method":"resources/subscribe","params":{"uri":"u"}}',
     "unwatch": b'{"jsonrpc":"2.0","id":%b,"method":"resources/unsubscribe","params":{"uri":"u"}}',
+    "listen": b'{"jsonrpc":"2.0","id":%b,"method":"subscriptions/listen","params":{"notifications":{},'
+    b'"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",'
+    b'"io.modelcontextprotocol/clientCapabilities":{}}}}',
 }
 KINDS: Final = {
     "initialize": "greeting",
@@ -55,6 +60,11 @@ KINDS: Final = {
     "resources/unsubscribe": "watch",
 }
 """What only the last of its kind counts for."""
+
+
+def acknowledgement(request: bytes) -> bytes:
+    """As the broker words it."""
+    return stateless_words.acknowledgement(Acknowledge(S, RawJson(request), ("tools",), ("u",)))
 
 
 def message_of(line: bytes) -> Any:
@@ -118,7 +128,7 @@ class Wire:
                 self.sends(REQUESTS[kind] % self.fresh())
             case "says", int(at) if asks := self.open_asks():
                 self.sends(b'{"jsonrpc":"2.0","id":"%b","result":{}}' % asks[at % len(asks)].encode())
-            case "cancels", int(at) if asked := self.unanswered():
+            case "cancels", int(at) if asked := self.unanswered(listens=True):
                 params = b'{"requestId":%d}' % asked[at % len(asked)]
                 self.sends(b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":%b}' % params)
 
@@ -142,14 +152,22 @@ class Wire:
             if isinstance(each, dict) and each.get("method") == "notifications/cancelled"
         }
 
-    def unanswered(self) -> list[int]:
-        over = {*self.answered(), *self.cancelled()}
+    def acknowledged(self) -> dict[int, Json]:
+        """The listens in force, as far as the agent knows, and what it was told of them."""
+        acks = [each["params"] for each in self.has if each.get("method") == ACKNOWLEDGED]
+        told = {each["_meta"]["io.modelcontextprotocol/subscriptionId"]: each for each in acks}
+        assert len(told) == len(acks), "told twice that it listens"
+        return {request: each for request, each in told.items() if request not in self.cancelled()}
+
+    def unanswered(self, *, listens: bool = False) -> list[int]:
+        over = {*self.answered(), *self.cancelled(), *(() if listens else self.acknowledged())}
         return [each["id"] for line in self.said for each in requests_in(line) if each["id"] not in over]
 
     def open_asks(self) -> list[str]:
         messages = [message_of(line) for line in self.said]
         given = [each["id"] for each in messages if isinstance(each, dict) and "method" not in each]
-        return [each["id"] for each in self.has if "method" in each and each["id"] not in given]
+        asked = [each["id"] for each in self.has if "method" in each and "id" in each]
+        return [ask for ask in asked if ask not in given]
 
     # --- the broker ---
 
@@ -167,6 +185,8 @@ class Wire:
                 self.passage.came_within(part)
         for part in parts:
             if isinstance(part, AgentCancelled):
+                if self.is_listen(bytes(part.id)):
+                    self.silent.discard(bytes(part.id))  # it is acknowledged no more
                 if bytes(part.id) in self.open:
                     self.open.remove(bytes(part.id))
             elif (request := getattr(part, "id", None)) is not None:
@@ -178,7 +198,13 @@ class Wire:
             self.settles()
         elif self.silent and what == "answers again":
             request = sorted(self.silent)[at % len(self.silent)]
-            self.goes(result_line(RawJson(request), BODY), request, answers=True)
+            if self.is_listen(request):
+                self.goes(acknowledgement(request), request, answers=False)
+            else:
+                self.goes(result_line(RawJson(request), BODY), request, answers=True)
+        elif self.open and self.is_listen(self.open[at % len(self.open)]) and what != "errors":
+            request = self.open.pop(at % len(self.open))
+            self.goes(acknowledgement(request), request, answers=False)
         elif self.open and what == "asks":
             request, ask = self.open[at % len(self.open)], f"ask{self.fresh().decode()}"
             line = request_line(RawJson(b'"%b"' % ask.encode()), "sampling/createMessage", BODY)
@@ -189,6 +215,9 @@ class Wire:
             line_of = error_body_line if what == "errors" else result_line
             self.goes(line_of(RawJson(request), BODY), request, answers=True)
         self.passage.check()
+
+    def is_listen(self, request: bytes) -> bool:
+        return REQUESTS["listen"] % request in self.said
 
     def goes(self, line: bytes, about: bytes, *, answers: bool) -> None:
         if self.passage.due:
@@ -249,7 +278,11 @@ class Wire:
             errors = [each["id"] for each in self.has if "error" in each]
             held = applied([each for each in replayed if "id" in each and each["id"] not in errors])
             assert held == granted
-        of_open = {each["id"] for each in self.has if "method" in each}
+        for request, told in self.acknowledged().items():
+            at = made.index(REQUESTS["listen"] % b"%d" % request)
+            assert message_of(made[at - 1])["params"] == told, "nobody says what it was granted"
+            assert made.count(made[at - 1]) == 1
+        of_open = {each["id"] for each in self.has if "method" in each and "id" in each}
         assert set(resume.asks) <= of_open
         if self.unanswered() == [each["id"] for each in asked]:  # nothing is over: every ask is open
             assert set(self.open_asks()) <= set(resume.asks)
@@ -261,6 +294,10 @@ class Wire:
         self.passage, self.under_way, self.open, self.silent = Passage(Epoch("e1")), [], [], set()
         self.unread = []
         for line in made:
+            meaning: Any = kept.granted(S, line)
+            if meaning is not None:
+                self.passage.came(meaning, len(line))
+                continue
             meaning = handshake.read(S, line)
             self.passage.came(meaning, len(line))
             self.passage.replayed(meaning)

@@ -169,6 +169,8 @@ class SimAgent:
         """What it was asked and has neither answered nor been told to forget."""
         self.watched: set[str] = set()
         """Resources whose changes it wants to hear of."""
+        self.subscribed: set[str] = set()
+        """Those of them that it was told it hears of, as long as it is in one workspace."""
         self.level = ""
         """Of the log messages that it wants; empty: none."""
         self.updated = self.logged = 0

@@ -4,7 +4,7 @@ Owns the end of a run: every promise that only quiet can prove. Knows nothing of
 """
 
 from carpool_broker.core.events import SourceId
-from carpool_protocol.ids import PoolKey, whole_of
+from carpool_protocol.ids import ABSENT, PoolKey, whole_of
 from carpool_supervisor.core.lifecycle import ACTIVE
 from tests.kit.world import BOUND_S, POLICY, World
 from tests.kit.world_agents import SimAgent
@@ -68,6 +68,7 @@ def _nothing_is_left(world: World) -> None:
         *broker.parked.deadlines(),
     )
     _lists_are_no_older_than_said(world)
+    _subscriptions_hold(world)
     _empty("supervisor's calls", desk.calls, desk.limits, desk.waits)
     _nobody_is_asked(world)
     for agent in world.agents.values():
@@ -132,6 +133,21 @@ def _lists_are_no_older_than_said(world: World) -> None:
             for listen in agent.listens.values():
                 if "tools" in listen.families and listen.tools not in (None, present):
                     raise Violation(f"{listen.person} listens and has {listen.tools}, not {present}")
+
+
+def _subscriptions_hold(world: World) -> None:
+    """What an agent was told that it is subscribed to, it is, through however many brokers."""
+    watching, interests = world.broker.core.requests.watching, world.broker.core.requests.interests
+    for agent in world.agents.values():
+        held = {(holder, spelled) for _, _, holder, spelled in interests.watched_by(agent.session)}
+        held.update(watching.astray.of(agent.session))
+        if isinstance(agent, SimAgent):
+            told = {(ABSENT, uri) for uri in agent.subscribed}
+        else:
+            here = [(id_, listen) for id_, listen in agent.listens.items() if not listen.is_elsewhere]
+            told = {(id_, uri) for id_, listen in here for uri in listen.held_uris}
+        if told - held:
+            raise Violation(f"{agent.session} believes that it is subscribed to {told - held}")
 
 
 def _empty(what: str, *tables: object) -> None:

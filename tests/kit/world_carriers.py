@@ -99,7 +99,7 @@ class Carrier(Kept[SimAgent]):
         self._greeting: bv.AgentGreeted | None = None
         self._listing: bv.AgentListed | None = None
         self._wants: dict[str, bv.AgentWatched | bv.AgentSetLevel] = {}
-        """What it wants to hear of: by URI, and its level under no name."""
+        """What it wants to hear of, and was told it does: by URI, and its level under no name."""
         self._said: dict[RawJson, bv.AnyEvent] = {}
         """Requests without an answer, as they were said."""
         self._for: dict[AskId, RawJson] = {}
@@ -118,8 +118,9 @@ class Carrier(Kept[SimAgent]):
             case bv.AgentListed() | bv.AgentCalled() | bv.AgentPinged():
                 self._said.setdefault(event.id, event)
             case bv.AgentWatched() | bv.AgentSetLevel():
-                self._wants[event.uri if isinstance(event, bv.AgentWatched) else ""] = event
                 self._said.setdefault(event.id, event)
+            case bv.SessionMoved(elsewhere=True):
+                self.agent.subscribed.clear()
             case bv.AgentAnswered() if event.ask in self._for:
                 self._given.setdefault(event.ask, event)
 
@@ -165,6 +166,11 @@ class Carrier(Kept[SimAgent]):
         if isinstance(effect, bf.Reply):
             if isinstance(was, bv.AgentListed) and not effect.is_error:
                 self._listing = was
+            if isinstance(was, bv.AgentSetLevel) and not effect.is_error:
+                self._wants[""] = was
+            if isinstance(was, bv.AgentWatched) and not effect.is_error:
+                self._wants[was.uri] = replace(was, granted=True)
+                self.agent.subscribed.add(was.uri)
             if sure == mishaps and any(word in bytes(effect.body) for word in LOST):
                 raise Violation(f"{self.agent.session} lost {effect.id!r}, and only the broker had died")
         for ask in [ask for ask, request in self._for.items() if request == effect.id]:
@@ -186,7 +192,7 @@ class Carrier(Kept[SimAgent]):
             made.append(self._greeting)
         if self._listing is not None:
             made.append(self._listing)
-        made += [each for each in self._wants.values() if each.id not in agent.open]
+        made += self._wants.values()
         self._silent = {each.id for each in made}
         self._sure.clear()
         for ask in [ask for ask, request in self._for.items() if request and request not in agent.open]:

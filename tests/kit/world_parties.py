@@ -83,6 +83,8 @@ class Listening(Struct):
     granted: bool = False
     families: tuple[str, ...] = ()
     held_uris: tuple[str, ...] = ()
+    is_elsewhere: bool = False
+    """Its session has gone to another workspace since."""
     tools: list[str] | None = None
     """The list as it was read while this listen was open; None: there is none, or it was said to be old."""
 

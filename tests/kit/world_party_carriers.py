@@ -33,6 +33,8 @@ class PartyCarrier(Kept[Party]):
         """Requests without an answer, and listens that are in force."""
         self._good: set[RawJson] = set()
         """Those that bring a token which was good still when the next broker was there."""
+        self._granted: dict[RawJson, bv.AgentGranted] = {}
+        """What listens were told that they are for."""
 
     # --- what passes ------------------------------------------------------------------------------------
 
@@ -40,18 +42,22 @@ class PartyCarrier(Kept[Party]):
         """See `Kept`."""
         if isinstance(event, Said):
             self._said.setdefault(event.id, event)
+        elif isinstance(event, bv.SessionMoved) and event.elsewhere:
+            for listen in self.agent.listens.values():
+                listen.is_elsewhere = True
 
     def is_silent(self, effect: bf.OwnEffect) -> bool:
-        """Whether they have had this at an earlier broker: that a listen is in force, though it may be for
-        other things now, or is not. Of several each hears that it is not.
+        """Whether they have had this at an earlier broker: that a listen is in force, for just what it said.
+        Where it is so no more, each of several hears that.
         """
         request = getattr(effect, "id", None)
         if request not in self._silent:
             return False
         self._silent.discard(request)
-        listen = self.agent.listens.get(request)
-        if listen is not None and isinstance(effect, bf.Acknowledge):
-            listen.families, listen.held_uris = effect.families, effect.uris
+        was = self._granted.get(request)
+        if isinstance(effect, bf.Acknowledge):
+            if was is None or (was.families, was.uris) != (effect.families, effect.uris):
+                raise Violation(f"{request!r} is for {effect} now, and it was told {was}")
         elif isinstance(effect, Last):
             self.agent.listens.pop(request, None)
         return True
@@ -78,6 +84,10 @@ class PartyCarrier(Kept[Party]):
                 self.epoch = effect.epoch
             case bf.TellStateful():
                 self.stateful = effect.servers if len(self.agent.persons) == 1 else ()
+            case bf.Acknowledge():
+                self._granted[effect.id] = bv.AgentGranted(
+                    effect.session, effect.id, effect.families, effect.uris, effect.tasks
+                )
             case bf.ReplyStateless() | bf.Describe() | bf.RequireInput() | bf.EndListen():
                 self._said.pop(effect.id, None)
                 said = bytes(effect.body) if isinstance(effect, bf.ReplyStateless) else b""
@@ -119,8 +129,12 @@ class PartyCarrier(Kept[Party]):
         rest = [each for each in said if each.id in open_ and not isinstance(each, bv.AgentCalled)]
         self._silent = {each.id for each in held}
         self._sure = {} if mishaps is None else dict.fromkeys(open_, mishaps)
+        self._granted = {id_: each for id_, each in self._granted.items() if id_ in listens}
         yield self.came
-        yield from held
+        for each in held:
+            if (granted := self._granted.get(each.id)) is not None:
+                yield granted
+            yield each
         ours = tuple(replace(each, session=session) for each in calls)
         yield bv.AgentResumed(session, self.epoch, ours, (), self.stateful)
         yield from rest

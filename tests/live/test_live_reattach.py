@@ -6,6 +6,7 @@ import signal
 import sys
 from functools import partial
 from typing import Final
+from urllib.parse import urlsplit
 
 import trio
 
@@ -16,6 +17,7 @@ from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Agent, Json, fault_of, settled
 from tests.kit.live import SERVERS, Daemon, Make, kit, observer
 from tests.kit.ports import free_port
+from tests.kit.stateless_agent import Stateless
 from tests.kit.waits import until
 from tests.live.test_live_http import ask, door, request, session
 
@@ -232,6 +234,60 @@ async def test_level_subscriptions_and_held_lists_are_in_force_again(daemon: Mak
                 await agent.notice("notifications/tools/list_changed", since)
                 grown = f"lists__grown_{count - 1}"  # the notice may be of an earlier change
                 await agent.until_listed(lambda names, grown=grown: grown in names, "what has grown")
+
+
+@behaviour("reattach:listens", "reattach:http")
+async def test_subscriptions_of_both_eras_hold_though_their_server_is_away_as_the_broker_dies(
+    daemon: Make,
+) -> None:
+    one = daemon({"news": kit("news"), "good": observer()}, http={"port": 0})
+    url, uri = door(one)[0], "news:///a"
+    with trio.fail_after(LIMIT_S):
+        async with (
+            one.shim() as old, one.shim(greet=False) as agent, one.shim() as other,
+            trio.open_nursery() as nursery,
+        ):  # fmt: skip
+            new, over_http = Stateless(agent), bytearray()
+            await old.result("resources/subscribe", {"uri": uri})
+            wanted: Json = {"resourceSubscriptions": [uri], "promptsListChanged": True}
+            listen = await new.listen(**wanted)
+            assert (await listen.acknowledged())["resourceSubscriptions"] == [uri]
+            nursery.start_soon(hear, url, {"notifications": wanted, "_meta": new.meta()}, over_http)
+            await until(lambda: b"acknowledged" in over_http, "it listens over HTTP")
+            for count in (1, 2):
+                one.configure({"good": observer()}, http={"port": 0})
+                await kill_broker(one)
+                await reborn(one, count)
+                await new.result("server/discover")
+            one.configure({"news": kit("news"), "good": observer()}, http={"port": 0})
+            await other.until_listed(lambda names: "news__touch" in names, "the tools of news")
+            # It had no place: nobody knows what became of it.
+            await listen.notice(UPDATED)
+            await old.notice(UPDATED)
+            await until(lambda: over_http.count(b"resources/updated") == 1, "as much over HTTP")
+            before = len(old.notices), len(listen.heard(UPDATED))
+            await other.text("news__touch", {"uri": uri})
+            assert (await listen.notice(UPDATED, before[1]))["params"]["uri"] == uri
+            await old.notice(UPDATED, before[0])
+            await until(lambda: over_http.count(b"resources/updated") == 2, "as much over HTTP")
+            assert len(listen.heard("notifications/subscriptions/acknowledged")) == 1
+            assert over_http.count(b"acknowledged") == 1
+            nursery.cancel_scope.cancel()
+
+
+async def hear(url: str, params: Json, heard: bytearray) -> None:
+    """Listen over HTTP, and note all that comes."""
+    method, at = "subscriptions/listen", urlsplit(url)
+    body = json.dumps(request(1, method, **params)).encode()
+    head = (
+        f"POST {at.path} HTTP/1.1\r\nHost: {at.netloc}\r\nContent-Type: application/json\r\n"
+        "Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n"
+        f"Mcp-Method: {method}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    async with await trio.open_tcp_stream(at.hostname or "", at.port or 0) as stream:
+        await stream.send_all(head.encode() + body)
+        async for data in stream:
+            heard += data
 
 
 @behaviour("reattach:session")

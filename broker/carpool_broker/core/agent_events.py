@@ -227,6 +227,19 @@ class AgentListened(Event, frozen=True):
     """Tasks of which it wants to hear how far they are, by our ids, each once."""
 
 
+class AgentGranted(Event, frozen=True):
+    """What an earlier broker has granted the listen that comes next under this id, and acknowledged: that is
+    what its agent knows to be subscribed to, whatever can be delivered here (docs/decisions/0019).
+    """
+
+    session: SessionId
+    id: RawJson
+    families: tuple[Notice, ...]
+    uris: tuple[str, ...]
+    """As the agent spelled them."""
+    tasks: tuple[str, ...] = ()
+
+
 class AgentCancelled(Event, frozen=True):
     """`notifications/cancelled`."""
 
@@ -251,6 +264,8 @@ class AgentWatched(Event, frozen=True):
     uri: str
     """As the agent spelled it."""
     on: bool
+    granted: bool = False
+    """An earlier broker has said yes to it: it holds, whoever serves that resource now."""
 
 
 class AgentErred(Event, frozen=True):
@@ -290,6 +305,7 @@ AgentEvent = (
     | AgentListed
     | AgentCalled
     | AgentDiscovered
+    | AgentGranted
     | AgentListened
     | AgentCancelled
     | AgentSetLevel

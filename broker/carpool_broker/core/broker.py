@@ -27,6 +27,7 @@ from carpool_broker.core.events import (
     AgentDiscovered,
     AgentErred,
     AgentEvent,
+    AgentGranted,
     AgentGreeted,
     AgentLeft,
     AgentListed,
@@ -334,6 +335,8 @@ class BrokerCore:
             case AgentDiscovered():
                 self.greetings.met(session, event.by, settles=False)
                 self.requests.lists.discovered(session, event, now)
+            case AgentGranted():
+                self.requests.listens.granted(session, event)
             case AgentListened():
                 self.greetings.met(session, event.by, settles=True)
                 self.requests.listens.listened(session, event, now)

@@ -40,6 +40,8 @@ class Hearing:
         self._ledger = ledger
         self._interests = requests.interests
         self._listens = requests.listens
+        self._astray = requests.watching.astray
+        self._astray.tell = ledger.unread.updated
         self._out = out
 
     def logged(self, event: Logged) -> None:
@@ -80,6 +82,7 @@ class Hearing:
                 self._ledger.unread.updated(SayUpdated(session.id, spelled, params, listen), session)
             if server not in now:
                 self._interests.unsubscribe(session.id, server, uri, listen)
+        self._astray.left(session)
 
     def tell(self, session: Session, families: Iterable[Family]) -> None:
         """These lists are others now."""

@@ -51,9 +51,9 @@ class Interests:
         self._levels[session] = LEVELS.index(level)
         return True
 
-    def has_room(self, session: SessionId) -> bool:
-        """Whether the session may subscribe to one resource more."""
-        return len(self._watched.get(session, ())) < MAX_WATCHED
+    def has_room(self, session: SessionId, *, besides: int = 0) -> bool:
+        """Whether the session may subscribe to one resource more. `besides`: it has so many elsewhere."""
+        return len(self._watched.get(session, ())) + besides < MAX_WATCHED
 
     def subscribe(
         self, session: SessionId, server: ServerName, uri: str, spelled: str, holder: RawJson = ABSENT
@@ -73,6 +73,10 @@ class Interests:
             return False
         del watched[server, uri]
         return True
+
+    def spelled(self, session: SessionId, server: ServerName, uri: str, holder: RawJson) -> str | None:
+        """How it was spelled there; None: this holder is not subscribed to it."""
+        return self._watched.get(session, {}).get((server, uri), {}).get(holder)
 
     def watched_by(self, session: SessionId) -> list[tuple[ServerName, str, RawJson, str]]:
         """What it is subscribed to: server, the server's own URI, the listen, the URI as it was spelled."""

@@ -2,8 +2,9 @@
 
 Owns every listen from its request to its end: what it is granted (only what can be delivered), that this is
 said before anything else on it, and what is said on which. A listen whose URIs may belong to a server that
-has not told its catalog yet waits for that, bounded by `wait_s`. Source: MCP 2026-07-28,
-basic/utilities/subscriptions.
+has not told its catalog yet waits for that, bounded by `wait_s`. One that an earlier broker has acknowledged
+is what was acknowledged, no more and no less (`astray`). Source: MCP 2026-07-28,
+basic/utilities/subscriptions: the acknowledgement says what its agent is subscribed to, once.
 
 Invariants (`check`): a listen either waits, with a deadline, or is granted; its subscriptions are in
 `interests` under its id exactly while it is granted.
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from carpool_broker.core.effects import Acknowledge, AnyEffect, SayListChanged
-from carpool_broker.core.events import AgentListened, Notice
+from carpool_broker.core.events import AgentGranted, AgentListened, Notice
 from carpool_broker.core.interests import MAX_WATCHED, Interests
 from carpool_broker.core.outlook import Outlook
 from carpool_broker.core.replies import refusal
@@ -59,15 +60,24 @@ class Listens:
         self._out = out
         self.wait_s = 10.0
         self.waits: Deadlines[Who] = Deadlines()
+        self._before: dict[SessionId, AgentGranted] = {}
+        """What was granted to the listen that comes next."""
+
+    def granted(self, session: Session, event: AgentGranted) -> None:
+        """The listen that comes next, under this id, has been granted this."""
+        self._before[session.id] = event
 
     def listened(self, session: Session, event: AgentListened, now: float) -> None:
-        """A new one."""
+        """A new one, or one that an earlier broker has granted."""
+        before = self._before.pop(session.id, None)
         if event.id in session.listens or event.id in session.owed or event.id in session.lists:
             self._refuse(session, event, "duplicate_request_id")
         elif len(session.listens) >= MAX_LISTENS:
             self._refuse(
                 session, event, "too_many_calls", f"At most {MAX_LISTENS} may listen in one session."
             )
+        elif before is not None and _is_granted(session, event, before):
+            self._restore(session, event, before)
         elif len(event.uris) > MAX_URIS:
             self._refuse(session, event, "bad_params", f"One listen may name {MAX_URIS} resources at most.")
         elif event.tasks and self._is_undeclared(session, event):
@@ -124,10 +134,24 @@ class Listens:
         if news:
             self._watching.say_interests()
 
+    def _restore(self, session: Session, event: AgentListened, before: AgentGranted) -> None:
+        """It is in force since an earlier broker, whoever serves here what it is for."""
+        listen = session.listens[event.id] = Listen(event)
+        listen.granted = True
+        listen.families = tuple(family for family in event.families if family in before.families)
+        granted = set(before.uris)
+        uris = tuple(uri for uri in event.uris if uri in granted)
+        listen.tasks = self._tasks.of(session, [each for each in event.tasks if each in before.tasks])
+        self._watching.astray.hold(session, uris, event.id)
+        self._out(Acknowledge(session.id, event.id, listen.families, uris, listen.tasks))
+        self._tasks.heard(listen.tasks, event.id, on=True)
+        self._watching.say_interests()
+
     def resumed(self, session: Session) -> None:
         """This session has come from an earlier broker, with the listens that were in force there. Nobody has
         told it what became of the lists between the two: each says that they have changed.
         """
+        self._before.pop(session.id, None)
         for listen in session.listens.values():
             listen.in_doubt = True
             if listen.granted:
@@ -154,6 +178,7 @@ class Listens:
         if listen is None:
             return False
         self.waits.disarm((session.id, request))
+        self._watching.astray.end(session.id, request)
         news = False
         for server, uri in listen.places:
             news |= self._interests.unsubscribe(session.id, server, uri, request)
@@ -180,10 +205,12 @@ class Listens:
         for request in session.listens:
             self.waits.disarm((session.id, request))
         session.listens.clear()
+        self._before.pop(session.id, None)
 
     def check(self) -> None:
         """Assert every invariant."""
         waiting = 0
+        assert self._before.keys() <= self._sessions.keys()
         for session in self._sessions.values():
             held = self._interests.holders(session.id)
             assert held <= session.listens.keys(), "a subscription of a listen that is over"
@@ -194,6 +221,11 @@ class Listens:
                 assert listen.granted or not listen.families
                 waiting += not listen.granted
         assert waiting == len(self.waits)
+
+
+def _is_granted(session: Session, event: AgentListened, before: AgentGranted) -> bool:
+    """Whether it is for this listen, and may still be had."""
+    return before.id == event.id and _named(session) + len(event.uris) <= MAX_WATCHED
 
 
 def _named(session: Session) -> int:

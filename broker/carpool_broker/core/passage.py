@@ -18,6 +18,7 @@ from carpool_broker.core.events import (
     AgentAnswered,
     AgentCalled,
     AgentCancelled,
+    AgentGranted,
     AgentGreeted,
     AgentListed,
     AgentListened,
@@ -73,7 +74,7 @@ class Passage:
     """One connection."""
 
     __slots__ = (
-        "_asked_earlier", "_asks", "_batches", "_bytes", "_down", "_kept", "_lines",
+        "_acks", "_asked_earlier", "_asks", "_batches", "_bytes", "_down", "_kept", "_lines",
         "_listens", "_open", "_pending", "_ready", "_riders", "_silent", "_special", "_stateful", "_twice",
         "_up", "due", "epoch",
     )  # fmt: skip
@@ -92,7 +93,7 @@ class Passage:
         self._twice: dict[RawJson, list[int]] = {}
         """Lines of later requests that have the id of one that is open."""
         self._special: set[RawJson] = set()
-        """Those of them whose answer changes more than that they are open."""
+        """Those of them whose answer changes more than that they are open; listens also while in force."""
         self._kept: dict[Slot, int] = {}
         self._pending: dict[RawJson, _Pending] = {}
         self._riders: dict[RawJson, list[int]] = {}
@@ -101,6 +102,10 @@ class Passage:
         """The line that said so before the greeting was answered; 0: none did."""
         self._listens: set[RawJson] = set()
         """`subscriptions/listen` that are not acknowledged."""
+        self._acks: dict[RawJson, int] = {}
+        """Acknowledgements of those that are in force: the lines that tell the carrier what was granted. (Of
+        one that was replayed its carrier has told us that, and our own is for nobody.)
+        """
         self._asks: dict[AskId, tuple[int, RawJson]] = {}
         """Open questions: the line, and the request that it is asked for."""
         self._batches: dict[int, _Batch] = {}
@@ -139,7 +144,9 @@ class Passage:
 
     def replayed(self, meaning: object) -> None:
         """The line that came last is one whose answer the agent has: it is not told again."""
-        request = None if isinstance(meaning, AgentCancelled) else getattr(meaning, "id", None)
+        if isinstance(meaning, AgentCancelled | AgentGranted):
+            return
+        request = getattr(meaning, "id", None)
         if request is not None:
             self._silent.add(request)
 
@@ -154,9 +161,9 @@ class Passage:
             case AgentCancelled() if meaning.id in self._silent and meaning.id not in self._listens:
                 pass  # the agent has its answer
             case AgentCancelled():
-                self._closed(meaning.id, is_error=True, answered=False)
-                if self._kept.pop(("listen", str(meaning.id)), None) is not None:
+                if ("listen", str(meaning.id)) in self._kept:
                     self.due = True
+                self._closed(meaning.id, is_error=True, answered=False)
             case AgentAnswered():
                 asked = self._asks.pop(meaning.ask, None)
                 request: RawJson | None = ABSENT if asked is None else asked[1]
@@ -182,6 +189,8 @@ class Passage:
                 self._awaits(meaning.id, ("watch", meaning.uri), stays=meaning.on)
             case AgentListed(by=None, cursor=None):
                 self._awaits(meaning.id, ("list", meaning.family))
+            case AgentGranted():
+                self._kept["granted", str(meaning.id)] = line
             case AgentListened():
                 self._open[meaning.id] = line
                 self._listens.add(meaning.id)
@@ -221,6 +230,7 @@ class Passage:
             else:
                 self._open.pop(about, None)
         elif self._listens and about in self._listens:
+            self._acks[about] = self._down
             self._acknowledged(about)
         return True
 
@@ -257,7 +267,11 @@ class Passage:
         self._special.discard(request)
         self._silent.discard(request)
         self._listens.discard(request)
-        self._kept.pop(("listen", str(request)), None)
+        if line is None or ("listen", str(request)) not in self._kept:
+            # Else it is not that listen, but another request of its id, which is refused.
+            self._kept.pop(("listen", str(request)), None)
+            self._kept.pop(("granted", str(request)), None)
+            self._acks.pop(request, None)
         self._riders.pop(request, None)
         for ask in [ask for ask, (_, for_) in self._asks.items() if for_ == request]:
             del self._asks[ask]
@@ -304,7 +318,7 @@ class Passage:
         silent = {line for request in self._silent if (line := self._open.get(request)) is not None}
         listens = {self._open[request] for request in self._silent & self._listens}
         riding = (line for lines in (*self._riders.values(), *self._twice.values()) for line in lines)
-        held = [line for line, _ in self._asks.values()]
+        held = [*self._acks.values(), *(line for line, _ in self._asks.values())]
         return Settled(
             self.epoch,
             self._up,
@@ -319,8 +333,10 @@ class Passage:
         """Assert every invariant."""
         assert self._special.issuperset(self._pending)
         assert self._open.keys() >= self._twice.keys()
-        assert self._special.issubset(self._open) or not self._special
+        in_force = {request for request in self._special if ("listen", str(request)) in self._kept}
+        assert self._special <= self._open.keys() | in_force
         assert all(line <= self._up for line in self._open.values())
         assert all(request in self._open for _, request in self._asks.values())
         assert self._listens.issubset(self._open)
+        assert all(("listen", str(request)) in self._kept for request in self._acks)
         assert all(request in self._open or not request for request in self._riders)

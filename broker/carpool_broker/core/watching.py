@@ -1,7 +1,8 @@
 """Log levels and subscriptions as agents of the handshake era ask for them, and where a URI is subscribed to.
 
 Owns subscriptions that wait for catalogs which may still tell whose a URI is (rule 18), bounded by `wait_s`;
-and that the supervisor hears what sessions want. Source: MCP 2025-11-25, server/resources "Subscriptions".
+and that the supervisor hears what sessions want. One that an earlier broker has said yes to is not asked
+again: it holds (`astray`). Source: MCP 2025-11-25, server/resources "Subscriptions".
 
 Invariant (`check`): what waits has a deadline and belongs to a session that is there.
 Knows nothing of: who hears of what (`interests`), listens of the stateless era.
@@ -11,6 +12,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from carpool_broker.core.astray import Astray
 from carpool_broker.core.effects import AnyEffect, Reply
 from carpool_broker.core.events import AgentSetLevel, AgentWatched
 from carpool_broker.core.interests import LEVELS, MAX_WATCHED, Interests
@@ -53,6 +55,7 @@ class Watching:
         """Whether a supervisor is there."""
         self.wait_s = 10.0
         self.waits: Deadlines[Who] = Deadlines()
+        self.astray = Astray(sessions, outlook, interests, self._sought)
         self._early: dict[Who, AgentWatched] = {}
         """Subscriptions to resources of a server that may not have told its catalog yet."""
 
@@ -72,6 +75,13 @@ class Watching:
         if not session.greeted:
             self._refuse(session, event.id, "not_initialized")
             return
+        if event.granted and self._has_room(session):
+            self.astray.hold(session, (event.uri,))
+            self._agree(session, event)
+            return
+        if not event.on and self.astray.drop(session, event.uri):
+            self._agree(session, event)
+            return
         who = (session.id, event.id)
         place = self.place(session, event.uri, patient=patient)
         if place is None:
@@ -84,16 +94,27 @@ class Watching:
         if isinstance(place, NoPlace):
             self._refuse(session, event.id, place.fault, place.detail)
             return
-        if event.on and not self._interests.has_room(session.id):
+        if event.on and not self._has_room(session):
             detail = f"One agent may subscribe to {MAX_WATCHED} resources."
             self._refuse(session, event.id, "too_many_calls", detail)
             return
         if event.on:
+            self.astray.drop(session, event.uri)
             self._interests.subscribe(session.id, place.server, place.uri, event.uri)
         else:
             self._interests.unsubscribe(session.id, place.server, place.uri)
+        self._agree(session, event)
+
+    def _has_room(self, session: Session) -> bool:
+        return self._interests.has_room(session.id, besides=len(self.astray.of(session.id)))
+
+    def _agree(self, session: Session, event: AgentWatched) -> None:
         self._out(Reply(session.id, event.id, is_error=False, body=EMPTY_OBJECT))
         self.say_interests()
+
+    def _sought(self, session: Session, uri: str) -> Route | None:
+        place = self.place(session, uri, patient=False)
+        return place if isinstance(place, Route) else None
 
     def place(self, session: Session, uri: str, *, patient: bool) -> Route | NoPlace | None:
         """Where changes of this resource are told. `patient`: None while a catalog may still tell better."""
@@ -136,6 +157,8 @@ class Watching:
         """Catalogs or pool states are others now: what waited for that may go on."""
         for early in list(self._early.values()):
             self.watched(early, now, patient=True)
+        if self.astray.look():
+            self.say_interests()
 
     def has_early(self, session: Session) -> bool:
         """Whether a subscription of this session waits."""
@@ -143,6 +166,7 @@ class Watching:
 
     def forget(self, session: Session) -> None:
         """The agent is gone."""
+        self.astray.forget(session.id)
         for who in [who for who in self._early if who[0] == session.id]:
             self._forget(who)
 
@@ -152,5 +176,6 @@ class Watching:
 
     def check(self) -> None:
         """Assert every invariant."""
+        self.astray.check()
         assert len(self.waits) == len(self._early)
         assert all(who in self.waits and who[0] in self._sessions for who in self._early)

@@ -40,6 +40,10 @@ class OwnExchanges:
         self._open: dict[RawJson, int] = {}
         """Of each open request; 0 where its client went away, which is no cancel (basic/transports)."""
 
+    def name(self, raw: RawJson, exchange: int) -> RawJson:
+        """The id for the core of a request that came with this exchange."""
+        return raw
+
     def enter(self, raw: RawJson, exchange: int) -> RawJson | None:
         """A request came. Its id for the core; None: one with this id is open."""
         if raw in self._open:
@@ -75,6 +79,10 @@ class SharedExchanges:
 
     def __init__(self) -> None:
         self._open: dict[int, RawJson] = {}
+
+    def name(self, raw: RawJson, exchange: int) -> RawJson:
+        """See `OwnExchanges`."""
+        return tagged(exchange, raw)
 
     def enter(self, raw: RawJson, exchange: int) -> RawJson | None:
         """See `OwnExchanges`."""

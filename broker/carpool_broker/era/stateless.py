@@ -255,15 +255,27 @@ def _digest(method: str, name: str, rest: RawJson, key: bytes) -> str:
 # --- listens ---------------------------------------------------------------------------------------------
 
 
-class _Filter(Struct, rename="camel"):
+class Filter(Struct, rename="camel"):
+    """What a listen is for, and what it was granted."""
+
     tools_list_changed: bool = False
     prompts_list_changed: bool = False
     resources_list_changed: bool = False
     resource_subscriptions: list[str] = []
     task_ids: list[str] = []
 
+    @property
+    def families(self) -> tuple[Notice, ...]:
+        """The lists."""
+        flags: tuple[tuple[Notice, bool], ...] = (
+            ("tools", self.tools_list_changed),
+            ("prompts", self.prompts_list_changed),
+            ("resources", self.resources_list_changed),
+        )
+        return tuple(family for family, is_wanted in flags if is_wanted)
 
-_read_filter = msgspec.json.Decoder(_Filter).decode
+
+_read_filter = msgspec.json.Decoder(Filter).decode
 
 
 def _listened(session: SessionId, message: Request, envelope: Envelope) -> AgentListened | Refused:
@@ -276,10 +288,4 @@ def _listened(session: SessionId, message: Request, envelope: Envelope) -> Agent
     if max(len(uris), len(tasks)) > MAX_URIS:
         each = "resourceSubscriptions and as many taskIds"
         return refusal("bad_params", f"One {LISTEN} can have up to {MAX_URIS} {each}.")
-    flags: tuple[tuple[Notice, bool], ...] = (
-        ("tools", wanted.tools_list_changed),
-        ("prompts", wanted.prompts_list_changed),
-        ("resources", wanted.resources_list_changed),
-    )
-    families = tuple(family for family, is_wanted in flags if is_wanted)
-    return AgentListened(session, message.id, envelope.by, families, uris, tasks)
+    return AgentListened(session, message.id, envelope.by, wanted.families, uris, tasks)

@@ -316,9 +316,9 @@ class Books:
         self._clients.pop(exchange.sink, None)
         for line in exchange.lines.values():
             self._room.give(line)
-        for line in exchange.given:
+        for line in (*exchange.given, exchange.granted or b""):
             self._room.give(line)
-        exchange.lines, exchange.given = {}, ()
+        exchange.lines, exchange.given, exchange.granted = {}, (), None
         if stream.asks:
             stream.asks = {ask: x for ask, x in stream.asks.items() if x != exchange.x}
         if stream.kept.pending:
@@ -345,7 +345,7 @@ class Books:
         for stream in self._streams.values():
             lines = [*stream.loose.values(), *stream.given]
             for exchange in stream.exchanges.values():
-                lines += [*exchange.lines.values(), *exchange.given]
+                lines += [*exchange.lines.values(), *exchange.given, exchange.granted or b""]
             kept += stream.kept.size_bytes + sum(map(len, lines))
             assert all(x in stream.exchanges or x == 0 for x in stream.asks.values())
             assert stream.loose or not stream.given

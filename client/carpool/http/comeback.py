@@ -1,7 +1,7 @@
 """What the door says of a stream to the broker after the one that died (docs/decisions/0019).
 
-Owns the order: the stream with what resumes its session, then what makes the session what it is, then what
-has no answer. Pure.
+Owns the order: the stream with what resumes its session, then what makes the session what it is (a listen
+behind what acknowledged it), then what has no answer. Pure.
 
 Knows nothing of: when a broker dies, what becomes of a stream that cannot go on (`table`).
 """
@@ -22,8 +22,8 @@ def comeback(stream: Stream, word: Open) -> list[bytes]:
     given = [frame_line(s, line) for line in stream.given if line]
     for exchange in stream.exchanges.values():
         frames = [frame_line(s, line, exchange.x) for line in exchange.lines.values()]
-        if exchange.heard:
-            kept += frames
+        if exchange.granted:
+            kept += [frame_line(s, exchange.granted, exchange.x), *frames]
         else:
             left += frames
         given += [frame_line(s, line) for line in exchange.given if line]

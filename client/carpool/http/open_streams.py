@@ -29,7 +29,7 @@ class Exchange:
     """One request (or array of requests) of a client, or a question of the door itself."""
 
     __slots__ = (
-        "answers", "array", "at", "begun", "counted", "dialogue", "given", "heard", "ids", "left", "lines",
+        "answers", "array", "at", "begun", "counted", "dialogue", "given", "granted", "ids", "left", "lines",
         "method", "number", "sink", "stream", "then", "x",
     )  # fmt: skip
 
@@ -60,8 +60,8 @@ class Exchange:
         """
         self.given: tuple[bytes, ...] = ()
         """What its client answered to its questions."""
-        self.heard = False
-        """It is a listen that is acknowledged."""
+        self.granted: bytes | None = None
+        """It is a listen, and this has acknowledged it; empty where there was no room for that."""
         self.then: Callable[[Any, float], None] | None = None
         """Gets what the dialogue found; `None` where it failed."""
 

@@ -167,7 +167,8 @@ class Table(Listening):
         if exchange.dialogue is None and said.answer:
             self._answered(exchange, said, message, now)
             return
-        exchange.heard = exchange.method == "subscriptions/listen"
+        if exchange.granted is None and exchange.method == "subscriptions/listen":
+            exchange.granted = self._room.take(message)
         if exchange.dialogue is not None:
             self._converse(exchange, exchange.dialogue, said, message, now)
         elif self._plain_only(exchange):
@@ -390,4 +391,6 @@ class Table(Listening):
 
 def _is_safe(stream: Stream, exchange: Exchange) -> bool:
     """Whether a request may be made again: the next broker knows by the stream's name what became of it."""
+    if exchange.granted == b"":
+        return False  # it would listen to less, and its client would not know
     return bool(stream.name) or exchange.dialogue is not None or exchange.method in REPEATABLE

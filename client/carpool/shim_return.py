@@ -67,7 +67,7 @@ def resume(kept: Kept, hello: bytes, *, again: bool, untaken_bytes: int = 0) -> 
     *fresh, half = bytes(kept.fresh).split(b"\n")
     heard = [*kept.held.values(), *bytes(kept.heard).split(b"\n")]
     answered, failed, asked = _heard(heard)
-    granted = _granted(heard)
+    granted = _granted(heard, ended := answered.keys() - failed)
     given: set[str] = set()
     made: list[bytes] = []
     unsettled: list[bytes] = []
@@ -77,7 +77,7 @@ def resume(kept: Kept, hello: bytes, *, again: bool, untaken_bytes: int = 0) -> 
             continue
         left = _left(line, answered, given) if number in kept.open else []
         unsettled += left
-        if not left and number in kept.made and _id(_message(line)) not in failed:
+        if not left and number in kept.made and not _is_over(line, ended, failed):
             made.append(line)
     taken = _taken(fresh, kept.fresh.count(b"\n", 0, max(len(kept.fresh) - untaken_bytes, 0)))
     for line in fresh[:taken]:
@@ -125,15 +125,15 @@ def _heard(lines: "Iterable[bytes]") -> tuple[dict[object, int], set[object], li
     return answered, failed, asked
 
 
-def _granted(lines: "Iterable[bytes]") -> "dict[object, bytes]":
-    """The acknowledgements among the broker's lines, the last one of each listen."""
+def _granted(lines: "Iterable[bytes]", ended: set[object]) -> "dict[object, bytes]":
+    """The acknowledgements among the broker's lines, the last one of each listen that has not `ended`."""
     found: dict[object, bytes] = {}
     for line in lines:
         if _LISTEN_ID.encode() in line:
             message = _message(line)
             if isinstance(message, dict) and message.get("method") == _ACKNOWLEDGED:
                 found[_id({"id": message["params"]["_meta"][_LISTEN_ID]})] = line
-    return found
+    return {name: line for name, line in found.items() if name not in ended}
 
 
 def _granted_to(line: bytes, granted: "dict[object, bytes]") -> "bytes | None":
@@ -141,6 +141,15 @@ def _granted_to(line: bytes, granted: "dict[object, bytes]") -> "bytes | None":
     message = _message(line) if granted else None
     is_listen = isinstance(message, dict) and message.get("method") == _LISTEN
     return granted.pop(_id(message), None) if is_listen else None
+
+
+def _is_over(line: bytes, ended: set[object], failed: set[object]) -> bool:
+    """Whether what this line has made so is so no more: it was refused, or it is a listen, which ends with its
+    answer. (An error with the id of a listen that was granted is about another request of that id.)
+    """
+    message = _message(line)
+    is_listen = isinstance(message, dict) and message.get("method") == _LISTEN
+    return _id(message) in (ended if is_listen else failed)
 
 
 def _taken(lines: list[bytes], count: int) -> int:

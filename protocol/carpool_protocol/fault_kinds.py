@@ -110,8 +110,8 @@ _KINDS: Final = (
         "unknown_task",
         "refused",
         INVALID_PARAMS,
-        "This agent has no task of this id: it has expired, the server that ran it has ended, or it was "
-        "never given out here.",
+        "This agent has no task of this id: it has expired, the server that ran it has ended, or the part "
+        "of carpool that knew whose it was, or it was never given out here.",
         "Call the tool again; look first at what a task that was lost has changed.",
         protocol=True,
     ),

@@ -7,11 +7,18 @@ from msgspec.structs import replace
 
 from carpool_broker.core import events as ev
 from carpool_broker.core.declared import Asker, Capabilities
-from carpool_broker.core.effects import Acknowledge, Describe, ReplyStateless, RequireInput, SayTask
+from carpool_broker.core.effects import (
+    Acknowledge,
+    Describe,
+    EndListen,
+    ReplyStateless,
+    RequireInput,
+    SayTask,
+)
 from carpool_broker.core.rights import Rights
 from carpool_broker.core.tasks import MAX_KEPT_S, MAX_TASKS
 from carpool_protocol.capability import capability
-from carpool_protocol.ids import InstanceId, RawJson, SessionId
+from carpool_protocol.ids import Epoch, InstanceId, RawJson, SessionId
 from carpool_protocol.messages import (
     Answered,
     Call,
@@ -200,6 +207,30 @@ def test_with_the_supervisor_all_tasks_are_gone_and_what_waited_to_be_said_of_th
     assert {bytes(each.id) for each in effects if isinstance(each, ReplyStateless)} == {b"1", b"2"}
     supervisor_comes(rig.feed)
     assert refused(about(rig, task, "3"))[0] == -32602
+
+
+@behaviour("tasks:listened")
+def test_a_listen_for_a_task_that_is_gone_with_the_supervisor_ends() -> None:
+    rig = rigged()
+    task = begin(rig)
+    listen(rig, task, request="8")
+    rig.feed(ev.AgentListened(ONE, RawJson(b"9"), KNOWS, ("tools",), ()))
+    effects = rig.feed(ev.SupervisorWent())
+    assert [each for each in effects if isinstance(each, EndListen)] == [EndListen(ONE, RawJson(b"8"))]
+    assert not [each for each in rig.feed(ev.SupervisorWent()) if isinstance(each, EndListen)]
+
+
+@behaviour("tasks:listened", "reattach:listens")
+def test_so_does_one_for_a_task_of_a_broker_that_died_and_its_agent_can_listen_anew() -> None:
+    rig = rigged()
+    for request, tasks in ((b"8", ("t",)), (b"9", ())):
+        rig.feed(ev.AgentGranted(ONE, RawJson(request), ("tools",), (), tasks))
+        said = rig.feed(ev.AgentListened(ONE, RawJson(request), KNOWS, ("tools",), (), ("t", "u")))
+        assert Acknowledge(ONE, RawJson(request), ("tools",), ()) in said, "the line that is swallowed"
+        assert EndListen(ONE, RawJson(request)) not in said, "not before all is said"
+    effects = rig.feed(ev.AgentResumed(ONE, Epoch(""), (), ()))
+    assert [each for each in effects if isinstance(each, EndListen)] == [EndListen(ONE, RawJson(b"8"))]
+    assert Acknowledge(ONE, RawJson(b"8"), (), ()) in listen(rig, "t", request="8")
 
 
 @behaviour("tasks:end-with-agent")

@@ -380,6 +380,26 @@ def test_each_answer_counts_for_one_request_where_an_agent_uses_one_id_for_every
     assert left_of(CALL % b"1", CALL % b"1", has=has) == [CALL % b"1"]
 
 
+def listening(*heard: bytes) -> list[bytes]:
+    """What is said of a listen that is told as kept, when its agent has heard this."""
+    wire = Wire()
+    wire.sends(REQUESTS["listen"] % b"1")
+    wire.reads()
+    for line in (acknowledgement(b"1"), *heard):
+        wire.kept.passed(line)
+    wire.kept.settled(settled_line(Settled("e1", 1, [], [1], 1 + len(heard), [1])))
+    for line in heard:
+        wire.kept.passed(line)
+    return shim_return.resume(wire.kept, HELLO, again=False).split(b"\n")[1:-1]
+
+
+def test_a_listen_that_was_ended_is_not_said_again() -> None:
+    ack, said = acknowledgement(b"1").strip(), REQUESTS["listen"] % b"1"
+    assert listening() == [ack, said]
+    assert listening(result_line(RawJson(b"1"), BODY)) == []
+    assert listening(error_body_line(RawJson(b"1"), BODY)) == [ack, said], "another of its id was refused"
+
+
 def test_whoever_comes_back_does_not_start_a_carpool_that_was_stopped_while_no_broker_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,8 @@
 """Tasks of a stateless server and agents that come back for them (SEP-2663 of MCP 2026-07-28)."""
 
 import json
+import os
+import signal
 import urllib.error
 import urllib.request
 from typing import Any, Final
@@ -115,6 +117,24 @@ async def test_an_instance_that_runs_a_task_is_not_idle_and_its_result_is_fetche
             await one.until(lambda facts: not facts["servers"]["tasking"]["instances"], "it was idle")
             gone = await anna.ask("tasks/get", {"taskId": task})
             assert gone["error"]["code"] == -32602
+
+
+@behaviour("reattach:listens", "tasks:listened")
+async def test_whoever_listens_for_a_task_hears_that_it_is_gone_with_the_broker(daemon: Make) -> None:
+    one = daemon({"tasking": tasking()}, list_wait_s=30)
+    with trio.fail_after(LIMIT_S):
+        async with one.shim(greet=False) as agent:
+            anna = Stateless(agent, capabilities=KNOWS)
+            task = await begin(anna, "a")
+            listen = await anna.listen(taskIds=[task], toolsListChanged=True)
+            assert (await listen.acknowledged())["taskIds"] == [task]
+            os.kill((await one.status())["broker"]["pid"], signal.SIGKILL)
+            assert (await agent.answer(listen.id))["result"]["resultType"] == "complete"
+            gone = await anna.ask("tasks/get", {"taskId": task})
+            assert gone["error"]["code"] == -32602
+            again = await anna.listen(taskIds=[task], toolsListChanged=True)
+            assert await again.acknowledged() == {"toolsListChanged": True}
+            await settled(lambda: seen(anna), lambda it: it["cancelled"], "what is gone is cancelled")
 
 
 def post(url: str, method: str, params: Json, bearer: str, name: str) -> Json:

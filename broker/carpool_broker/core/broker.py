@@ -305,6 +305,7 @@ class BrokerCore:
                 self.linking.went()
                 self.asks.supervisor_went()
                 self.ledger.supervisor_went()
+                self.requests.listens.supervisor_went()
                 self.requests.tasks.supervisor_went()
                 if was_heard:  # else all is as the one before has left it
                     bereft.part(self.sessions.values(), self.states)

@@ -3,7 +3,8 @@
 Owns every listen from its request to its end: what it is granted (only what can be delivered), that this is
 said before anything else on it, and what is said on which. A listen whose URIs may belong to a server that
 has not told its catalog yet waits for that, bounded by `wait_s`. One that an earlier broker has acknowledged
-is what was acknowledged, no more and no less (`astray`). Source: MCP 2026-07-28,
+is what was acknowledged, no more and no less (`astray`); one for a task that is gone with a broker or a
+supervisor ends, because its agent would wait for ever. Source: MCP 2026-07-28,
 basic/utilities/subscriptions: the acknowledgement says what its agent is subscribed to, once.
 
 Invariants (`check`): a listen either waits, with a deadline, or is granted; its subscriptions are in
@@ -14,7 +15,7 @@ Knows nothing of: how it is worded, what changes (`broker`), the union for serve
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from carpool_broker.core.effects import Acknowledge, AnyEffect, SayListChanged
+from carpool_broker.core.effects import Acknowledge, AnyEffect, EndListen, SayListChanged
 from carpool_broker.core.events import AgentGranted, AgentListened, Notice
 from carpool_broker.core.interests import MAX_WATCHED, Interests
 from carpool_broker.core.outlook import Outlook
@@ -141,7 +142,9 @@ class Listens:
         listen.families = tuple(family for family in event.families if family in before.families)
         granted = set(before.uris)
         uris = tuple(uri for uri in event.uris if uri in granted)
-        listen.tasks = self._tasks.of(session, [each for each in event.tasks if each in before.tasks])
+        tasks = [each for each in event.tasks if each in before.tasks]
+        listen.tasks = self._tasks.of(session, tasks)
+        listen.is_bereft = len(listen.tasks) < len(tasks)
         self._watching.astray.hold(session, uris, event.id)
         self._out(Acknowledge(session.id, event.id, listen.families, uris, listen.tasks))
         self._tasks.heard(listen.tasks, event.id, on=True)
@@ -152,10 +155,24 @@ class Listens:
         told it what became of the lists between the two: each says that they have changed.
         """
         self._before.pop(session.id, None)
-        for listen in session.listens.values():
+        for listen in list(session.listens.values()):
+            if listen.is_bereft:
+                self._end(session, listen)
+                continue
             listen.in_doubt = True
             if listen.granted:
                 self._say_old(session, listen)
+
+    def supervisor_went(self) -> None:
+        """Every task is gone with it."""
+        for session in self._sessions.values():
+            for listen in [each for each in session.listens.values() if each.tasks]:
+                self._end(session, listen)
+
+    def _end(self, session: Session, listen: Listen) -> None:
+        """Its agent may listen anew, and is told then what there is."""
+        self.cancelled(session, listen.event.id)
+        self._out(EndListen(session.id, listen.event.id))
 
     def _say_old(self, session: Session, listen: Listen) -> None:
         listen.in_doubt = False

@@ -161,8 +161,6 @@ class Passage:
             case AgentCancelled() if meaning.id in self._silent and meaning.id not in self._listens:
                 pass  # the agent has its answer
             case AgentCancelled():
-                if ("listen", str(meaning.id)) in self._kept:
-                    self.due = True
                 self._closed(meaning.id, is_error=True, answered=False)
             case AgentAnswered():
                 asked = self._asks.pop(meaning.ask, None)
@@ -269,7 +267,8 @@ class Passage:
         self._listens.discard(request)
         if line is None or ("listen", str(request)) not in self._kept:
             # Else it is not that listen, but another request of its id, which is refused.
-            self._kept.pop(("listen", str(request)), None)
+            if self._kept.pop(("listen", str(request)), None) is not None:
+                self.due = True
             self._kept.pop(("granted", str(request)), None)
             self._acks.pop(request, None)
         self._riders.pop(request, None)

@@ -98,7 +98,7 @@ class Owed:
 class Listen:
     """One `subscriptions/listen`."""
 
-    __slots__ = ("event", "families", "granted", "in_doubt", "places", "tasks")
+    __slots__ = ("event", "families", "granted", "in_doubt", "is_bereft", "places", "tasks")
 
     def __init__(self, event: AgentListened) -> None:
         self.event = event
@@ -106,6 +106,8 @@ class Listen:
         """False: it waits for catalogs."""
         self.in_doubt = False
         """It was in force at an earlier broker: lists may have changed since that spoke last."""
+        self.is_bereft = False
+        """Some task that it was for is gone with that broker."""
         self.places: tuple[tuple[ServerName, str], ...] = ()
         """What it is subscribed to: servers, and their own URIs."""
         self.families: tuple[Notice, ...] = ()

@@ -144,7 +144,7 @@ def _granted_to(line: bytes, granted: "dict[object, bytes]") -> "bytes | None":
 
 
 def _is_over(line: bytes, ended: set[object], failed: set[object]) -> bool:
-    """Whether what this line has made so is so no more: it was refused, or it is a listen, which ends with its
+    """Whether what this line has made is so no more: it was refused, or it is a listen, which ends with its
     answer. (An error with the id of a listen that was granted is about another request of that id.)
     """
     message = _message(line)

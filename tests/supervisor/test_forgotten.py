@@ -65,5 +65,5 @@ def test_other_faults_of_the_bridge_are_not_that() -> None:
         for method in ("tools/call", "prompts/get"):
             is_error, body = for_method(fault(slug, detail="The word state_lost is here."), method)
             assert slug_in(body, is_error=is_error) == slug
-    for body in (b"{}", b'{"_meta":1,"data":2}', b'{"delivered":1}', b"[", b'{"delivered":"\\ud800"}'):
-        assert slug_in(RawJson(body), is_error=True) == slug_in(RawJson(body), is_error=False) == ""
+    for raw in (b"{}", b'{"_meta":1,"data":2}', b'{"delivered":1}', b"[", b'{"delivered":"\\ud800"}'):
+        assert slug_in(RawJson(raw), is_error=True) == slug_in(RawJson(raw), is_error=False) == ""

@@ -76,6 +76,53 @@ async def test_a_descriptor_added_while_the_set_waits_is_served(sockets: list[En
         await until(lambda: heard == [b"late"], "heard")
 
 
+async def test_what_is_to_be_done_soon_is_done_in_a_round_of_its_own_and_others_run_too() -> None:
+    ready = ReadySet()
+    done: list[int] = []
+    others: list[int] = []
+
+    def again() -> None:
+        done.append(len(others))
+        if len(done) < 4:
+            ready.soon(again)
+
+    async with serving(ready) as rounds:
+        await turns()
+        ready.soon(again)  # while it sleeps
+        while len(done) < 4:
+            others.append(1)
+            await trio.lowlevel.checkpoint()
+        await turns()
+        assert len(done) == len(rounds) == 4
+        assert len(set(done)) > 1
+
+
+async def test_what_a_reader_wants_soon_is_done_after_the_round_is_settled(sockets: list[Ends]) -> None:
+    ready = ReadySet()
+    log: list[str] = []
+    a, b = sockets[0]
+
+    def on_readable() -> None:
+        log.append("read")
+        a.recv(100)
+
+    def settle() -> None:
+        log.append("settled")
+        if log.count("settled") == 1:
+            ready.soon(lambda: log.append("soon"))
+
+    ready.add(a.fileno(), on_readable)
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ready.run, settle)
+            b.send(b"x")
+            await until(lambda: len(log) >= 4, "both rounds")
+            await turns()
+            nursery.cancel_scope.cancel()
+    assert log == ["read", "settled", "soon", "settled"]
+    ready.close()
+
+
 async def test_paused_reading_leaves_bytes_where_they_are_and_does_not_spin(sockets: list[Ends]) -> None:
     ready, heard = ReadySet(), []
     a, b = sockets[0]

@@ -94,7 +94,9 @@ class BrokerShell:
         epoch = Epoch(f"{os.getpid():x}-{os.urandom(6).hex()}")
         self._ready = ReadySet()
         self._link: Link = ZmqLink(
-            Hello(LINK_VERSION, epoch, BROKER, os.getpid(), self._release), paths.link_endpoint(runtime_dir)
+            Hello(LINK_VERSION, epoch, BROKER, os.getpid(), self._release),
+            paths.link_endpoint(runtime_dir),
+            self._ready,
         )
         self.core = BrokerCore(
             Registry(mark=epoch[-6:]),

@@ -90,7 +90,7 @@ class SupervisorShell:
         epoch = Epoch(f"{os.getpid():x}-{os.urandom(6).hex()}")
         hello = Hello(LINK_VERSION, epoch, name, os.getpid(), release)
         self._ready = ReadySet()
-        self._link: Link = ZmqLink(hello, paths.link_endpoint(runtime_dir))
+        self._link: Link = ZmqLink(hello, paths.link_endpoint(runtime_dir), self._ready)
         self._broker = Epoch("")
         """The life of the broker that greeted last."""
         self._broker_away = False

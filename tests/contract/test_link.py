@@ -17,6 +17,7 @@ from carpool_protocol.messages import LINK_VERSION, Answered, AnyMessage, Call, 
 from carpool_protocol.peer import BROKER, LINK_WINDOW_BYTES, LinkEvent, PeerDown, PeerRefused, PeerUp
 from carpool_protocol.runtime.link import PeeredLink
 from carpool_protocol.runtime.memory_link import MemoryWire
+from carpool_protocol.runtime.ready import ReadySet
 from carpool_protocol.runtime.zmq_link import ZmqLink, checked_address
 from tests.behaviours import behaviour
 from tests.kit.waits import until
@@ -85,6 +86,9 @@ class Owner:
 
 
 class Net(Protocol):
+    ready: dict[PeeredLink, ReadySet]
+    """What the owner of an end runs beside it."""
+
     def make(self, me: Hello, window_bytes: int) -> PeeredLink: ...
     async def inject(self, data: bytes) -> None:
         """Bytes to the broker as if from another supervisor, named `evil`."""
@@ -93,6 +97,7 @@ class Net(Protocol):
 
 class MemoryNet:
     def __init__(self) -> None:
+        self.ready: dict[PeeredLink, ReadySet] = {}
         self.wire = MemoryWire()
 
     def make(self, me: Hello, window_bytes: int) -> PeeredLink:
@@ -105,9 +110,13 @@ class MemoryNet:
 class ZmqNet:
     def __init__(self, folder: Path) -> None:
         self.address = f"ipc://{folder}/link"
+        self.ready: dict[PeeredLink, ReadySet] = {}
 
     def make(self, me: Hello, window_bytes: int) -> PeeredLink:
-        return ZmqLink(me, self.address, window_bytes=window_bytes)
+        ready = ReadySet()
+        link = ZmqLink(me, self.address, ready, window_bytes=window_bytes)
+        self.ready[link] = ready
+        return link
 
     async def inject(self, data: bytes) -> None:
         context = zmq.Context()
@@ -143,10 +152,15 @@ async def running(
     version: int = LINK_VERSION,
 ) -> AsyncIterator[Owner]:
     owner = Owner(net.make(hello(name, epoch, version), window_bytes))
+    ready = net.ready.pop(owner.link, None)
     async with trio.open_nursery() as nursery:
+        if ready is not None:
+            nursery.start_soon(ready.run, owner.settle)
         await nursery.start(owner.link.run, owner.deliver, owner.settle)
         yield owner
         nursery.cancel_scope.cancel()
+    if ready is not None:
+        ready.close()
 
 
 @asynccontextmanager
@@ -430,10 +444,10 @@ def test_tcp_is_refused_with_a_sentence() -> None:
     with pytest.raises(ValueError, match="CURVE"):
         checked_address("tcp://127.0.0.1:5555")
     with pytest.raises(ValueError, match="ipc://"):
-        ZmqLink(hello(BROKER, "b1"), "inproc://x")
+        ZmqLink(hello(BROKER, "b1"), "inproc://x", ReadySet())
 
 
 async def test_an_address_that_cannot_be_bound_is_an_os_error() -> None:
-    link = ZmqLink(hello(BROKER, "b1"), "ipc:///nowhere/at/all/link")
+    link = ZmqLink(hello(BROKER, "b1"), "ipc:///nowhere/at/all/link", ReadySet())
     with pytest.raises(OSError, match="cannot use ipc://"):
         await link.run(lambda peer, events: None, lambda: None)

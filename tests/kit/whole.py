@@ -25,6 +25,7 @@ from carpool_broker.heritage import Heritage
 from carpool_protocol.config.load import ConfigFile
 from carpool_protocol.messages import AnyMessage, Hello
 from carpool_protocol.peer import BROKER, Peer
+from carpool_protocol.runtime.ready import ReadySet
 from carpool_supervisor import processes as supervisor_processes
 from carpool_supervisor import shell as supervisor_shell
 from tests.kit.disk import AtOnce
@@ -168,7 +169,7 @@ class Whole:
     def _clock(self) -> float:
         return self.now
 
-    def _end(self, me: Hello, address: str) -> Wire:
+    def _end(self, me: Hello, address: str, _ready: ReadySet) -> Wire:
         end = Wire(me, address)
         self.ends.append(end)
         return end

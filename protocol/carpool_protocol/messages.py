@@ -219,6 +219,8 @@ class Discover(Message, frozen=True, tag=11):
     key: PoolKey
     again: bool = False
     """The one that was told is not current any more: an instance that runs tells it again."""
+    first: bool = False
+    """A call by a name that can only be of such a pool waits for it: it starts before what is only listed."""
 
 
 class Call(Message, frozen=True, tag=12):

@@ -218,6 +218,12 @@ def test_when_it_is_half_open_it_stays_off_the_lists_and_a_call_by_name_goes_thr
     assert rig.pool("a:1", "serving") == [SayListChanged(ONE)]
 
 
+def test_a_call_whose_name_can_only_be_of_one_untold_server_has_that_one_told_first() -> None:
+    rig = Rig()
+    rig.come()
+    assert rig.call("b__y")[-1] == Discover(PoolKey("b:1"), first=True)
+
+
 def test_a_name_that_may_be_a_servers_that_never_told_its_tools_is_refused_for_its_breaker() -> None:
     rig = Rig()
     rig.come()

@@ -293,6 +293,17 @@ def test_no_more_servers_greet_at_once_than_allowed_and_a_stuck_one_gives_its_tu
     assert [e.key for e in rig.wait(5.0)] == ["s3:1", "s4:1"]
 
 
+@behaviour("children:cold-starts-staggered")
+def test_what_a_call_waits_for_starts_before_what_is_only_to_be_listed() -> None:
+    keys = [PoolKey(f"s{i}:1") for i in range(5)]
+    rig = Rig(*map(spec, keys), greeting=1)
+    for key in keys[:4]:
+        rig.feed(Discover(key))
+    rig.feed(call(1, keys[4]))
+    rig.feed(Discover(keys[3], first=True))
+    assert [e.key for _ in range(4) for e in rig.wait(5.0)] == ["s4:1", "s3:1", "s1:1", "s2:1"]
+
+
 def test_one_that_refuses_the_greeting_gives_its_turn_back_at_once() -> None:
     rig = Rig(spec(auto_connect=True), spec(OTHER, auto_connect=True), greeting=1)
     rig.feed(ev.InstanceSpawned(ONE, 99))

@@ -205,11 +205,13 @@ class Outlook:
                 self._out(Discover(key))
         self.miss(view)
 
-    def verify(self, view: View, suspects: Iterable[PoolKey]) -> None:
-        """Have these tell of which only a file's word is known: it does not name what is wanted."""
+    def seek(self, view: View, suspects: Iterable[PoolKey]) -> None:
+        """Have these tell before others: a call waits for one of them. Also those of which only a file's word
+        is known: it does not name what is wanted.
+        """
         for key in suspects:
-            if key in view.hearsay and not self.is_settled(key):
-                self._out(Discover(key))
+            if (key in view.hearsay or key in view.unknown) and not self.is_settled(key):
+                self._out(Discover(key, first=True))
 
     def miss(self, view: View) -> None:
         """Somebody who looks through this view does not find what is away."""

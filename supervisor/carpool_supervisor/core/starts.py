@@ -4,7 +4,8 @@ A pool with fewer active instances than its target is in the queue or in back-of
 A greeting holds one of few places, but only for a while: a server that never greets blocks nobody
 (docs/decisions/0004). At the cap the least recently used idle instance makes room (rule 14), for what
 has something to do: never for a spare. Needs come before wishes (`demand`): a spare starts only where no
-pool in the queue waits for room, or it would take the room that another was ended for.
+pool in the queue waits for room, or it would take the room that another was ended for. Among needs, those
+that a call waits for come first: what is only to be listed may install for minutes.
 
 Knows nothing of: calls, how instances end, what a failure is.
 """
@@ -56,6 +57,11 @@ class Starts:
         if falls_short(pool):
             self._queue[pool.key] = None
 
+    def hurry(self, pool: Pool) -> None:
+        """If it is in the queue, it is the next."""
+        if pool.key in self._queue:
+            self._queue.move_to_end(pool.key, last=False)
+
     def hold(self, pool: Pool, now: float) -> None:
         """Its breaker is open: nothing starts before it is half open."""
         self.unwant(pool.key)
@@ -92,7 +98,7 @@ class Starts:
         if self.closed:
             return
         waits_for_room = False
-        for key in list(self._queue):
+        for key in sorted(self._queue, key=self._is_unasked):
             pool = self._ready(key, now)
             if pool is None:
                 continue
@@ -101,6 +107,11 @@ class Starts:
             waits_for_room = waits_for_room or self._is_in_need(pool)
         if not waits_for_room:
             self._fill_wishes(now)
+
+    def _is_unasked(self, key: PoolKey) -> bool:
+        """Whether nobody waits for an instance: then it is to be listed, or to stand ready."""
+        pool = self._pools.get(key)
+        return pool is None or not pool.waiting
 
     def _ready(self, key: PoolKey, now: float) -> Pool | None:
         """The queued pool, if it may start something now. Who has enough, or backs off, leaves the queue."""

@@ -208,7 +208,9 @@ class Wishes:
         if pool.target == 0:
             pool.target = 1
             self._starts.want(pool)
-            self._starts.fill(now)
+        if word.first:
+            self._starts.hurry(pool)
+        self._starts.fill(now)
 
     # --- operators and sessions ------------------------------------------------------------------------
 

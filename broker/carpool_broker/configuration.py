@@ -122,10 +122,10 @@ class Configuration:
         # One that comes keeps its switch: it was meant for those of this name whose sessions have left.
         if self.switches.forget_all(before - self.layers.names()):
             self.board.keep()
-        return self.follow()
+        return self.looked(())
 
     def looked(self, sights: Iterable[Sight]) -> list[Followed]:
-        """This was found where sessions are, later than they were told, or when it had changed."""
+        """This was found where sessions are. Where nobody is yet nothing is known any more."""
         self.layers.workspaces.take_all(sights)
         followed = self.follow()
         self.layers.workspaces.keep(self.wishes())

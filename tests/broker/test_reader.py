@@ -238,3 +238,20 @@ async def test_files_of_a_disk_that_hangs_are_watched_no_longer_and_all_others_a
         assert changed.key.startswith(other)
         event.set()
         await until(lambda: not one.reader._stuck, "it is watched again")
+
+
+@behaviour("workspaces:disk")
+async def test_what_was_seen_for_somebody_on_the_way_does_not_outlive_a_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is there yet, so that nothing of it was read again."""
+    async with desk(tmp_path, monkeypatch) as one:
+        place = one.project("p", "first")
+        seen: list[Sight] = []
+        one.reader.look(Wish("", place), seen.append)
+        await until(lambda: bool(seen), "it is seen")
+        one.project("p", "second")
+        await one.reader.reload()
+        heard = one.come(ONE, place)
+        await until(lambda: bool(heard), "it is in")
+        assert heard == ["second"]

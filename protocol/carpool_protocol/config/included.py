@@ -1,8 +1,8 @@
 """Which files the patterns of `include` name, and where more of them may come.
 
 Owns the search. It is bounded in the names that it looks at and in directories, and gives up past that: a
-stranger's project is searched before anybody has trusted it, all agents wait meanwhile, and a directory full
-of links to itself has as many files two steps deep as it has links, squared.
+stranger's project is searched before anybody has trusted it, and a directory full of links to itself has as
+many files two steps deep as it has links, squared.
 
 Knows nothing of: what is in files.
 """

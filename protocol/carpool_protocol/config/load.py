@@ -2,8 +2,9 @@
 
 Owns all file access of configuration but the search for a project's (`project`). Raises nothing: a file that
 cannot be read is a problem like any other. Reads regular files only that not everybody may write (they say
-what is run), opens nothing else, and never waits for one (a FIFO in its place is refused). A layer is bounded
-in files and bytes: whoever enters a stranger's project has it read, and all agents wait meanwhile.
+what is run), opens nothing else, and never waits for one (a FIFO in its place is refused); but a disk that
+does not answer holds whoever calls. A layer is bounded in files, bytes and, of a project, values: whoever
+enters a stranger's project has it read.
 
 Knows nothing of: what the text means, when to read again.
 """

@@ -1,6 +1,6 @@
 # Two targets do everything from a fresh clone; both make their own environment in .venv.
 #   make demo   the main job on real servers
-#   make test   every test
+#   make test   every test, with the same examples each time (./check and make soak look for new ones)
 # The official conformance suite is a test where it can be installed (it needs node 22); make conformance shows
 # its tables.
 PYTHON ?= python3
@@ -17,7 +17,7 @@ demo: .venv/demo
 test:
 	@$(MAKE) --no-print-directory --jobs=2 .venv/ready .venv/peers/ready
 	@$(MAKE) --no-print-directory .venv/conformance/ready || echo 'carpool: without the conformance suite: its test is skipped' >&2
-	.venv/bin/pytest -q -n $(JOBS) --dist worksteal
+	.venv/bin/pytest -q -n $(JOBS) --dist worksteal --hypothesis-seed=0
 
 check: .venv/ready .venv/peers/ready
 	./check

@@ -32,6 +32,8 @@ async def test_a_server_that_never_greets_does_not_keep_the_others_from_being_li
     one = daemon(servers, list_wait_s=1.0)
     with trio.fail_after(LIMIT_S):
         async with one.agent() as agent:
+            # Neither a list nor a call waits for longer than that second.
+            await agent.until_listed(lambda names: "good__echo" in names, "the good one is listed")
             assert await agent.text("good__echo", {"text": "hello"}) == "hello"
             assert {name.split("__")[0] for name in await agent.tools()} == {"good"}
 

@@ -37,7 +37,7 @@ def shared() -> Iterator[Daemon]:
         "nothing": {"command": "/no/such/program"},
         "looper": kit("paged", "--loop"),
     }
-    yield from shared_daemon(servers, list_wait_s=1.0, max_greeting=8)
+    yield from shared_daemon(servers, list_wait_s=10.0, max_greeting=8)
 
 
 async def ended(agent: Agent, tool: str, code: str, delivered: str) -> str:

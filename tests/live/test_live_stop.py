@@ -43,7 +43,7 @@ async def test_down_is_bounded_whatever_each_instance_is_doing(daemon: Make) -> 
         "stopping": kit("deaf"),
         "breeder": kit("breeder"),
     }
-    one = daemon({**servers, "leaving": leaving}, max_greeting=10, list_wait_s=1)
+    one = daemon({**servers, "leaving": leaving}, max_greeting=10)
     with trio.fail_after(LIMIT_S):
         async with one.agent() as agent:
             for server in ("busy", "leaving", "frozen"):

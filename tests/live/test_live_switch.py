@@ -77,7 +77,7 @@ async def test_a_server_is_disabled_under_a_call_that_finishes_and_enabled_again
             for verb in ("status", "ps"):
                 assert "good: disabled (until carpool stops" in await switched(shared, verb)
             code, _, said = await shared.carpool("start", "good")
-            assert (code, "carpool enable good" in said) == (1, True)
+            assert (code, "carpool enable good" in said) == (1, True), said
             since = len(agent.notices)
             await switched(shared, "enable", "good")
             await agent.notice(CHANGED, since)

@@ -292,7 +292,7 @@ class Handshake:
             self._misspoke(f"wrote a line that is no message: {garbage.text}")
 
     def _overlong(self, line: OverlongLine) -> None:
-        text = f"a line of {line.size_bytes} bytes is longer than carpool reads"
+        text = f"a line of {line.size_bytes} bytes, more than carpool reads"
         if line.is_answer is False:
             if line.id:  # it asks, and would wait
                 self._taken.lines.append(error_line(line.id, INVALID_REQUEST, text))

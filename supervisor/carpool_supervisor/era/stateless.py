@@ -321,7 +321,7 @@ class Stateless:
             self._misspoke(f"wrote a line that is no message: {garbage.text}")
 
     def _overlong(self, line: OverlongLine) -> None:
-        text = f"a line of {line.size_bytes} bytes is longer than carpool reads"
+        text = f"a line of {line.size_bytes} bytes, more than carpool reads"
         found = call_of(line.id)
         if line.is_answer is False or found is None or self._rounds.is_stale(*found):
             self._misspoke(f"wrote {text}")

@@ -19,7 +19,6 @@ from carpool_protocol.config.load import (
     env_file_path,
     find_config_file,
     load_config,
-    load_env_file,
     load_layer,
 )
 from carpool_protocol.config.shape import MAX_PROJECT_SERVERS, Loaded
@@ -99,9 +98,9 @@ def test_a_file_that_anybody_may_write_is_not_read(tmp_path: Path) -> None:
     config = asked(file).config
     assert config is not None
     env_file.chmod(0o666)
-    values, problems = load_env_file(config, "/h")
-    assert values == {}
-    assert "written by anybody" in problems[0].render()
+    layer = load_layer(ConfigFile(str(file), asked_for=True), "/h")
+    assert layer.env == {}
+    assert "written by anybody" in layer.loaded.problems[0].render()
 
 
 def test_no_descriptor_stays_open(tmp_path: Path) -> None:
@@ -130,13 +129,14 @@ def test_the_env_file_lies_beside_the_configuration(tmp_path: Path) -> None:
     config = asked(file).config
     assert config is not None
     assert env_file_path(config, "/h") == str(tmp_path / "secrets.env")
-    values, problems = load_env_file(config, "/h")
-    assert values == {}
-    assert [each.render() for each in problems] == [
+    layer = load_layer(ConfigFile(str(file), asked_for=True), "/h")
+    assert layer.env == {}
+    assert [each.render() for each in layer.loaded.problems] == [
         f"{file}:2: env_file: there is no file {tmp_path / 'secrets.env'}"
     ]
     (tmp_path / "secrets.env").write_text("A=1\n")
-    assert load_env_file(config, "/h") == ({"A": "1"}, [])
+    layer = load_layer(ConfigFile(str(file), asked_for=True), "/h")
+    assert (layer.env, layer.loaded.problems) == ({"A": "1"}, [])
     file.write_text('{"env_file": "~/s.env"}')
     config = asked(file).config
     assert config is not None

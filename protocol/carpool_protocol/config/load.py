@@ -265,14 +265,6 @@ class _Layer:
         return loaded
 
 
-def load_env_file(config: Config, home: str) -> tuple[dict[str, str], list[ConfigProblem]]:
-    """The variables of the configuration's `env_file`; none without one. Values are secrets: memory only."""
-    path = env_file_path(config, home)
-    if path is None:
-        return {}, []
-    return _env_of(config, path, _read(path))
-
-
 def _env_of(
     config: Config, path: str, text: str | ConfigProblem | None
 ) -> tuple[dict[str, str], list[ConfigProblem]]:

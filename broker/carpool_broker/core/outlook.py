@@ -196,22 +196,24 @@ class Outlook:
 
     def discover(self, session: Session, view: View) -> None:
         """Have the unknown catalogs of this view told, and say that what is away is missed."""
-        later: set[PoolKey] = set()
-        if session.rooting:
-            unrooted = self.unrooted(session)
-            later = {entry.key for entry in view.scope.servers if entry.server in unrooted}
-        for key in sorted(view.unknown - later):
+        for key in sorted(view.unknown - self._later(session, view)):
             if not self.is_settled(key):
                 self._out(Discover(key))
         self.miss(view)
 
-    def seek(self, view: View, suspects: Iterable[PoolKey]) -> None:
+    def seek(self, session: Session, view: View, suspects: Iterable[PoolKey]) -> None:
         """Have these tell before others: a call waits for one of them. Also those of which only a file's word
         is known: it does not name what is wanted.
         """
+        sought = (view.hearsay | view.unknown) - self._later(session, view)
         for key in suspects:
-            if (key in view.hearsay or key in view.unknown) and not self.is_settled(key):
+            if key in sought and not self.is_settled(key):
                 self._out(Discover(key, first=True))
+
+    def _later(self, session: Session, view: View) -> set[PoolKey]:
+        """Pools of this view that are perhaps not the session's: its agent has not said its roots."""
+        unrooted = self.unrooted(session)
+        return {entry.key for entry in view.scope.servers if entry.server in unrooted} if unrooted else set()
 
     def miss(self, view: View) -> None:
         """Somebody who looks through this view does not find what is away."""

@@ -155,7 +155,7 @@ class Requests:
         if patient and self._may_change(owed.session, view, found):
             if self._waits(owed, view, now):
                 suspects = found.suspects if isinstance(found, NoTarget) else (found.key,)
-                self._outlook.seek(view, suspects)
+                self._outlook.seek(owed.session, view, suspects)
             return
         if isinstance(found, Target):
             owed.server, owed.target, owed.key = found.server, found.subject, found.key

@@ -3,7 +3,8 @@
 Owns the lock file: locked (flock) by the launcher for its whole life, its text
 says `pid=…`, `config=…` and `http=…` for people and for `carpool down`. The lock is the truth,
 the text only its description: a pid is believed only while the lock is held. A launcher that ends takes its
-text with it; one that was killed leaves it, for whoever brings carpool back.
+text with it; one that was killed leaves it, for whoever brings carpool back before the machine starts anew
+(`boot=…`): after that nobody is left who knew it.
 
 Standard library only: the launcher stays small.
 """
@@ -18,19 +19,21 @@ from carpool_protocol import paths
 
 _PID_DIGITS = 9
 """A number with more is no pid: the system would not take it."""
+_BOOT = "/proc/sys/kernel/random/boot_id"
 _TRIES, _PAUSE_S = 10, 0.02
 """Whoever asks `holder` locks for a moment himself; a launcher tries again rather than believe in him."""
 
 
 class Holder:
     """The launcher that runs here: its pid, and the configuration (empty: the default one) and the address
-    of an HTTP door (empty: that of the configuration) it was given.
+    of an HTTP door (empty: that of the configuration) it was given. `boot`: when the machine was started.
     """
 
-    def __init__(self, pid: int, config: str, http: str = "") -> None:
+    def __init__(self, pid: int, config: str, http: str = "", boot: str = "") -> None:
         self.pid = pid
         self.config = config
         self.http = http
+        self.boot = boot
 
 
 def take(directory: str, config: str, http: str = "") -> int | None:
@@ -47,7 +50,7 @@ def take(directory: str, config: str, http: str = "") -> int | None:
         else:
             try:
                 os.ftruncate(fd, 0)
-                text = f"pid={os.getpid()}\nconfig={config}\nhttp={http}\n"
+                text = f"pid={os.getpid()}\nconfig={config}\nhttp={http}\nboot={this_boot()}\n"
                 data = text.encode("utf-8", "surrogateescape")
                 if os.pwrite(fd, data, 0) < len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # noqa: TRY301 - closed below
@@ -97,7 +100,9 @@ def holder(directory: str) -> Holder | None:
 
 
 def killed(directory: str) -> Holder | None:
-    """The launcher that was here last, if it was killed and nobody has followed it or said `carpool down`."""
+    """The launcher that was here last, if it was killed since the machine was started and nobody has
+    followed it or said `carpool down`.
+    """
     try:
         fd = os.open(paths.lock_file(directory), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -108,7 +113,7 @@ def killed(directory: str) -> Holder | None:
         return None
     else:
         found = _read(fd)
-        return found if found.pid else None
+        return found if found.pid and found.boot == this_boot() else None
     finally:
         os.close(fd)
 
@@ -120,9 +125,18 @@ def forget_killed(directory: str) -> None:
             release(fd)
 
 
+def this_boot() -> str:
+    """Another one each time that the machine is started; empty where the system does not tell (macOS)."""
+    try:
+        with open(_BOOT, encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 def _read(fd: int) -> Holder:
     text = os.pread(fd, 8192, 0).decode("utf-8", "surrogateescape")
     values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     pid = values.get("pid", "")
     number = int(pid) if pid.isdecimal() and len(pid) <= _PID_DIGITS else 0
-    return Holder(number, values.get("config", ""), values.get("http", ""))
+    return Holder(number, values.get("config", ""), values.get("http", ""), values.get("boot", ""))

@@ -282,6 +282,20 @@ def test_who_starts_carpool_by_hand_gets_what_he_says_whatever_a_killed_launcher
     assert given(house) == ("", "")
 
 
+def test_what_a_launcher_had_is_forgotten_with_the_next_start_of_the_machine(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory may be one that outlives it."""
+    directory = str(house.directory)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(lock, "this_boot", lambda: "an earlier one")
+        held = lock.take(directory, "/some.json", "127.0.0.1:0")
+        assert held is not None
+        os.close(held)  # as when the machine loses its power
+        assert lock.killed(directory) is not None
+    assert lock.killed(directory) is None
+
+
 def test_down_and_an_end_in_order_leave_nothing_to_bring_back(house: House) -> None:
     file = str(house.base / "some.json")
     house.run("up", "--detach", "--config", file)

@@ -74,13 +74,13 @@ class Reader:
             self.look(Wish(sight.directory, sight.wish.cwd), then)
 
     async def _look(self, wish: Wish) -> None:
-        sight = await self._looked(wish)
+        await self._find(wish)
         for then in self._waiting.pop(wish):
-            then(sight)
+            self.look(wish, then)  # one who was told may have left at once, and all that is known with them
         self._settle()
 
-    async def _looked(self, wish: Wish) -> Sight:
-        """What is there, by the configuration that is in force in the end."""
+    async def _find(self, wish: Wish) -> None:
+        """Have it known what is there, by the configuration that is in force in the end."""
         workspaces, configuration = self._workspaces, self._configuration
         while not workspaces.knows(wish):
             config, number = configuration.config, next(self._numbers)
@@ -90,7 +90,6 @@ class Reader:
                 workspaces.give_up(wish, number, TOO_SLOW)
             elif configuration.config is config:
                 workspaces.take(sight)
-        return workspaces.sight_of(wish)
 
     def _late(self, config: Config, sight: Sight) -> None:
         """It has come in the end. Whoever asked for it goes on without it since."""

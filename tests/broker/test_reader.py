@@ -255,3 +255,21 @@ async def test_what_was_seen_for_somebody_on_the_way_does_not_outlive_a_reload(
         heard = one.come(ONE, place)
         await until(lambda: bool(heard), "it is in")
         assert heard == ["second"]
+
+
+@behaviour("workspaces:disk")
+async def test_who_is_told_second_is_told_what_is_there_also_when_the_first_leaves_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the first one all that was known of the place is forgotten."""
+    async with desk(tmp_path, monkeypatch) as one:
+        place = one.project("p", "there")
+
+        def come_and_go(_: Sight) -> None:
+            one.configuration.enter(ONE, Attach(version=ATTACH_VERSION, carrier="shim", cwd=place), {})
+            one.configuration.leave(ONE)
+
+        one.reader.look(Wish("", place), come_and_go)
+        heard = one.come(TWO, place)
+        await until(lambda: bool(heard), "it is in")
+        assert heard == ["there"]

@@ -118,15 +118,15 @@ class Configuration:
         if layer is not None:
             self.users.take(layer)
         self.layers.config = self.users.config
+        return self.looked(sights, before)
+
+    def looked(self, sights: Iterable[Sight], before: set[ServerName] | None = None) -> list[Followed]:
+        """This was found where sessions are; elsewhere nothing is known now. `before`: servers until then."""
+        before = self.layers.names() if before is None else before
         self.layers.workspaces.take_all(sights)
         # One that comes keeps its switch: it was meant for those of this name whose sessions have left.
         if self.switches.forget_all(before - self.layers.names()):
             self.board.keep()
-        return self.looked(())
-
-    def looked(self, sights: Iterable[Sight]) -> list[Followed]:
-        """This was found where sessions are. Where nobody is yet nothing is known any more."""
-        self.layers.workspaces.take_all(sights)
         followed = self.follow()
         self.layers.workspaces.keep(self.wishes())
         return followed

@@ -179,9 +179,10 @@ class Workspaces:
         return True
 
     def take_all(self, sights: Iterable[Sight]) -> None:
-        """These were found."""
+        """These were found. A project whose file is not there any more is forgotten."""
         for each in sights:
             self.take(each)
+        self._prune()
 
     def give_up(self, wish: Wish, number: int, why: str) -> None:
         """Looking there takes too long. `why`: a clause. What was known before stays in force."""
@@ -204,6 +205,10 @@ class Workspaces:
         """Forget everything but these."""
         if self.sights.keys() - wishes:
             self.sights = {wish: sight for wish, sight in self.sights.items() if wish in wishes}
+        self._prune()
+
+    def _prune(self) -> None:
+        """Forget the places and projects that no sight leads to."""
         self._by_spot = {
             each.spot: found
             for each in self.sights.values()

@@ -10,7 +10,7 @@ from carpool_broker.configuration import DAEMON, Followed
 from carpool_broker.core.events import SessionMoved, SourceDropped, SourceId, SourceRead
 from carpool_broker.switchboard import Switchboard
 from carpool_broker.switching import CannotSwitchError, Switching, SwitchParams
-from carpool_broker.whereabouts import Spot
+from carpool_broker.whereabouts import Spot, Wish
 from carpool_protocol.attach import Attach, RunCommand
 from carpool_protocol.attach_version import ATTACH_VERSION
 from carpool_protocol.config.load import ConfigFile
@@ -201,6 +201,31 @@ def test_another_project_that_comes_to_have_the_name_drops_no_switch(tmp_path: P
     (strange / ".mcp.json").write_text(json.dumps({"mcpServers": {"its": A}}))
     house.reload()
     assert house.configuration.switches.everyone == {"its": False}
+
+
+@pytest.mark.parametrize("only_there", [True, False])
+def test_a_project_that_goes_takes_the_switches_of_its_servers_with_it(
+    tmp_path: Path, *, only_there: bool
+) -> None:
+    house = House(tmp_path, a=A)
+    work, other = tmp_path / "work", tmp_path / "other"
+    for each, name in ((work, "its"), (other, "theirs")):
+        each.mkdir()
+        (each / ".mcp.json").write_text(json.dumps({"mcpServers": {name: A}}))
+    house.come(ONE, str(work))
+    house.turn("its", on=False)
+    house.come(TWO, str(other))
+    house.turn("theirs", on=False)
+    (work / ".mcp.json").unlink()
+    if only_there:
+        wish = Wish(cwd=str(work))
+        house.configuration.looked([house.configuration.eager.read(wish, house.configuration.config)])
+    else:
+        house.reload()
+    assert house.configuration.switches.everyone == {"theirs": False}
+    house.configuration.leave(TWO)
+    house.reload()
+    assert house.configuration.switches.everyone == {"theirs": False}, "its file is there still"
 
 
 @behaviour("switch:session")

@@ -236,7 +236,8 @@ def test_a_project_file_that_comes_later_or_goes_moves_its_sessions(tmp_path: Pa
     assert [each.session for each in events if isinstance(each, SessionMoved)] == [ONE]
     assert runs(house.seen(ONE)).keys() == {"a", "b"}
     file.unlink()
-    house.look()
+    read = house.look()
+    assert not any("b" in runs(each) for each in read.values()), "nobody may run that now, not for a moment"
     assert house.configuration._guests[ONE].source == DAEMON
 
 

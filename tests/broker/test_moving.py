@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from carpool_broker.core import events as ev
-from carpool_broker.core.effects import SayListChanged, SayUpdated
+from carpool_broker.core.bounds import Bounds
+from carpool_broker.core.effects import Reply, SayListChanged, SayUpdated
 from carpool_broker.core.events import SessionMoved, SourceId
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_broker.moving import Moving
@@ -276,6 +277,22 @@ def test_lists_that_the_agent_holds_are_told_as_changed_and_open_calls_go_on() -
     assert [tool.qualified for tool in core.core.view_of(AGENT).tools] == ["b__y"]
     answered = core.feed(Answered(call.call, is_error=False, body=EMPTY_OBJECT))
     assert [each.id for each in answered if hasattr(each, "body")] == [b"2"]
+
+
+@behaviour("workspaces:moved")
+def test_a_call_that_has_not_left_does_not_go_to_a_server_that_is_not_there_any_more() -> None:
+    core = Core()
+    core.core.ledger.bounds = Bounds(max_open_calls=1)
+    first, second = (
+        ev.AgentCalled(AGENT, RawJson(it), "a__x", EMPTY_OBJECT, ABSENT, ABSENT) for it in (b"2", b"3")
+    )
+    (call,) = core.feed(first)
+    assert core.feed(second) == [], "it waits in the line of its session"
+    (refused,) = [each for each in core.away(B) if isinstance(each, Reply)]
+    assert refused.id == b"3"
+    assert b'"draining","delivered":"no"' in bytes(refused.body)
+    answered = core.feed(Answered(call.call, is_error=False, body=EMPTY_OBJECT))
+    assert not [each for each in answered if isinstance(each, Call)], "it would hold a lease there"
 
 
 @behaviour("workspaces:moved")

@@ -1,7 +1,8 @@
 """A second look at calls that have found their place and have not left: may they still go there?
 
-Owns what ends them meanwhile (their server was switched off, the profile keeps back what they are for, a tool
-is held until the user approves it) and that they go to the pool which serves their session now.
+Owns what ends them meanwhile (their server was switched off or is not there for their session any more, the
+profile keeps back what they are for, a tool is held until the user approves it) and that they go to the pool
+which serves their session now.
 
 Knows nothing of: why they wait (`admission`, `hooks`), what waits for a catalog (`requests`).
 """
@@ -54,8 +55,13 @@ class SecondLook:
             return False
         if self._is_held(owed):
             return False
+        if owed.task:  # it is where it is
+            return True
         entry = session.scope.entry_of(owed.server)
-        if entry is not None and entry.key != owed.key and not owed.task:
+        if entry is None:  # over there it would lease an instance that nobody calls again
+            self._ledger.fail(owed, "draining", "Its configuration has just changed.", 0.5)
+            return False
+        if entry.key != owed.key:
             owed.key = entry.key
             owed.edit = needed(self._outlook.view(session), owed.key, owed.version)
         return True

@@ -15,11 +15,12 @@ from carpool_broker.moving import Moving
 from carpool_protocol.attach import Attach, Moved, ResumeSession, RunCommand
 from carpool_protocol.attach_version import ATTACH_VERSION, NAMING_VERSION
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.messages import Answered, Call, Policy, PoolSpec, SessionRekeyed, Watch
+from carpool_protocol.messages import Answered, Call, Policy, PoolSpec, SessionRekeyed, Sessions, Watch
 from tests.behaviours import behaviour
 from tests.broker.stateless_rig import ONE as AGENT
 from tests.broker.stateless_rig import PLAIN, A, B
 from tests.broker.stateless_rig import Rig as CoreRig
+from tests.broker.supervisors import supervisor_comes
 from tests.broker.test_workspaces import ONE, TWO, House
 
 
@@ -293,6 +294,19 @@ def test_a_call_that_has_not_left_does_not_go_to_a_server_that_is_not_there_any_
     assert b'"draining","delivered":"no"' in bytes(refused.body)
     answered = core.feed(Answered(call.call, is_error=False, body=EMPTY_OBJECT))
     assert not [each for each in answered if isinstance(each, Call)], "it would hold a lease there"
+
+
+@behaviour("workspaces:moved")
+def test_a_supervisor_that_was_away_hears_who_has_moved_meanwhile_before_any_call() -> None:
+    core, other = used(Core()), PoolKey("a:2")
+    core.feed(ev.SupervisorWent())
+    assert rekeyed(core.away(other, B)) == [], "what is sent to nobody is lost"
+    core.feed(ev.AgentCalled(AGENT, RawJson(b"3"), "b__y", EMPTY_OBJECT, ABSENT, ABSENT))
+    said = [type(each) for each in supervisor_comes(core.feed)]
+    assert said.count(SessionRekeyed) == 1, said
+    assert said.index(Sessions) < said.index(SessionRekeyed) < said.index(Call)
+    core.feed(ev.SupervisorWent())
+    assert rekeyed(supervisor_comes(core.feed)) == [], "it has heard"
 
 
 @behaviour("workspaces:moved")

@@ -38,7 +38,7 @@ from carpool_protocol.attach import Attach, Moved, ResumeSession
 from carpool_protocol.attach_version import NAMING_VERSION
 from carpool_protocol.config.load import ConfigFile
 from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId, whole_of
-from carpool_protocol.messages import Call, Catalog, PoolSpec, Wanted
+from carpool_protocol.messages import Call, Catalog, PoolSpec, Recorded, Wanted
 from carpool_protocol.peer import LinkEvent
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.kit.disk import AtOnce
@@ -145,6 +145,8 @@ class HousedWorld(World):
         self.moves: dict[int, SessionId] = {}
         """Requests to move that are open at this broker."""
         self.moved = self.checked = 0
+        self.linked = 0.0
+        """Since when this broker's supervisor takes calls."""
         self.furnish()
         super().__init__(seed, *args, **settings)
 
@@ -230,8 +232,10 @@ class HousedWorld(World):
 
     def _has_given_back(self, session: SessionId, tenant: Tenant, since: tuple[int, int, float]) -> None:
         """What a session had leased where it was before is nobody's soon after it has moved."""
-        left_s = BACK_S - self.book.pauses.took_s(since[2], self.now)
-        if left_s > MOMENT_S:  # one that was stopped already as it moved has not heard yet
+        is_linked = self.broker.core.linking.is_linked()
+        heard = max(since[2], self.linked) if is_linked else self.now
+        left_s = BACK_S - self.book.pauses.took_s(heard, self.now)
+        if left_s > MOMENT_S:  # one that was stopped already as it moved, or not linked, has not heard yet
             self.later(left_s, lambda: self._has_given_back(session, tenant, since))
             return
         now = (self.mishaps, len(tenant.sources))
@@ -251,6 +255,8 @@ class HousedWorld(World):
         super().look(core, event, effects)
         if not isinstance(core, BrokerCore):
             return
+        if isinstance(event, Recorded):
+            self.linked = self.now
         for effect in effects:
             if isinstance(effect, Call):
                 self._judge_call(effect)

@@ -138,6 +138,7 @@ class BrokerCore:
             recovery=self.recovery, out=self._out, told=self.following.told,
         )  # fmt: skip
         self.following.say_wanted = self.linking.say_wanted
+        self.following.say_rekeyed = self.linking.say_rekeyed
         self.requests.watching.linked = self.linking.is_heard
         self.ledger.aftermath = Course(
             registry, self.requests.interests, self.parked, self.linking.is_heard, self._out,
@@ -381,6 +382,7 @@ class BrokerCore:
                 self.ledger.fresh.forget_session(session.id)
                 self.asks.forget(session)
                 self.recovery.forget(session)
+                self.linking.forget(session.id)
                 self.outlook.leave(session)
                 del self.sessions[session.id]
                 self.requests.watching.say_interests()

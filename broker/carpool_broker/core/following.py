@@ -21,7 +21,7 @@ from carpool_broker.core.requests import Requests
 from carpool_broker.core.roots import Roots
 from carpool_broker.core.session import Session
 from carpool_protocol.ids import PoolKey, SessionId
-from carpool_protocol.messages import Catalog, PoolChanged
+from carpool_protocol.messages import Catalog, PoolChanged, SessionRekeyed
 
 AWAY: Final = frozenset({"given_up", "stopped", "breaker_open", "half_open"})
 """States in which a server leaves every list."""
@@ -55,6 +55,8 @@ class Following:
         self._out = out
         self.say_wanted: Callable[[], None] = lambda: None
         """Tell the supervisor what is wanted now."""
+        self.say_rekeyed: Callable[[SessionRekeyed], None] = lambda _: None
+        """Tell it who is served elsewhere."""
 
     # --- what happens ----------------------------------------------------------------------------------
 
@@ -155,7 +157,7 @@ class Following:
             for word in bereft.moved(session, before):
                 # A pool that nobody has any more gives its leases back by itself, and lets them finish.
                 if session is gone or self._sources.goes_on(session.source, word.old, word.new):
-                    self._out(word)
+                    self.say_rekeyed(word)
         for session, _, families in moved:
             self._hearing.tell(session, families)
             self._requests.followed(session)

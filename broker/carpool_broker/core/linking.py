@@ -1,7 +1,8 @@
 """What a supervisor is told when it comes, and what is wanted of it from then on.
 
 Owns the order: which pools are wanted; then the supervisor tells what it remembers (`recovery`); then who is
-there, what sessions want to hear and what they look at; then calls flow. Owns what was said as wanted.
+there and who has moved meanwhile, what sessions want to hear and what they look at; then calls flow. Owns
+what was said as wanted.
 
 Knows nothing of: what is in the record, why a pool is wanted.
 """
@@ -20,7 +21,7 @@ from carpool_broker.core.registry import Changes, Registry
 from carpool_broker.core.requests import Requests
 from carpool_broker.core.session import Session
 from carpool_protocol.ids import PoolKey, SessionId
-from carpool_protocol.messages import Discover, Recorded, Wanted
+from carpool_protocol.messages import Discover, Recorded, SessionRekeyed, Wanted
 
 
 class Linking:
@@ -51,6 +52,8 @@ class Linking:
         self.wanted: set[PoolKey] = set()
         self._said: Wanted | None = None
         """What the supervisor knows to be wanted."""
+        self._moved: dict[tuple[SessionId, PoolKey], SessionRekeyed] = {}
+        """Who is served elsewhere since a supervisor last took calls, by where it was before."""
         recovery.known = self._say_everybody
         recovery.settled = self._say_all_interests
 
@@ -75,6 +78,9 @@ class Linking:
         self.say_wanted()
         self._recovery.met()
         self._say_sessions()
+        for word in self._moved.values():
+            self._out(word)
+        self._moved.clear()
         self._recovery.told(now)
         self._requests.hints.supervisor_came()
         if self.is_heard():
@@ -116,6 +122,17 @@ class Linking:
             self._outlook.discover(session, self._outlook.view(session))
         for key in self._outlook.sources.to_discover():
             self._out(Discover(key))
+
+    def say_rekeyed(self, word: SessionRekeyed) -> None:
+        """A session is served elsewhere. Where it was it may hold a lease also when only the link is down."""
+        if self.is_linked():
+            self._out(word)
+        else:
+            self._moved[word.session, word.old] = word
+
+    def forget(self, session: SessionId) -> None:
+        """The agent is gone."""
+        self._moved = {key: word for key, word in self._moved.items() if key[0] != session}
 
     # --- what is wanted --------------------------------------------------------------------------------
 

@@ -69,8 +69,8 @@ def clients(url: str) -> int:
     """Connections to the door that it has not let go of, also those that it has not accepted yet."""
     port = int(url.removeprefix("http://").partition("/")[0].partition(":")[2])
     over = {psutil.CONN_LISTEN, psutil.CONN_TIME_WAIT}
-    held = [each for each in psutil.net_connections("tcp") if each.laddr and each.status not in over]
-    return sum(1 for each in held if each.laddr.port == port)
+    ours = [each for each in psutil.net_connections("tcp") if each.laddr and each.laddr[1] == port]
+    return sum(each.status not in over for each in ours)
 
 
 async def quiet(one: Daemon) -> None:

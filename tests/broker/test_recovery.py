@@ -688,3 +688,18 @@ def test_a_session_that_the_broker_before_had_dropped_does_not_have_its_calls_ru
     effects = rig.resume(called())
     assert only(effects, Call) == []
     assert [code(reply) for reply in only(effects, Reply) if reply.id == b"1"] == ["link_broken"]
+
+
+def test_what_a_pool_that_is_away_offers_is_not_told_for_a_moment_when_it_is_wanted_again() -> None:
+    rig = Rig()
+    rig.read(DAEMON)
+    rig.feed(ev.SupervisorCame(1_000_000, EPOCH))
+    rig.feed(Recorded([RecordedSession(TWO)], []))
+    rig.catalog(A, "x")
+    rig.feed(PoolChanged(A, "stopped", "", None, "session"))
+    rig.come(ONE)
+    rig.feed(ev.AgentListed(ONE, RawJson(b"1"), None))
+    assert only(rig.read(DAEMON, A), SayListChanged) == []
+    assert only(rig.feed(PoolChanged(A, "serving", "", None, "session")), SayListChanged) == [
+        SayListChanged(ONE, "tools")
+    ]

@@ -169,6 +169,8 @@ class BrokerCore:
             self.requests.called(event, now)
         else:
             self._handle_rare(event, now)
+        if self.hearing.changed:
+            self.hearing.say_changed()
         if self.hooks.pending:
             self.hooks.tell(now)
         if self.admission.draining:
@@ -186,6 +188,8 @@ class BrokerCore:
         self.parked.overdue(now)
         self.recovery.overdue(now)
         self.hooks.overdue(now)
+        if self.hearing.changed:
+            self.hearing.say_changed()
         if self.hooks.pending:
             self.hooks.tell(now)
         if self.admission.draining:

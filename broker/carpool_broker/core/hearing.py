@@ -2,7 +2,8 @@
 
 Owns that a message reaches whoever wants it, on the request or the listen it belongs to, and nobody else. A
 request of the stateless era that names no level hears none. A list that changed is told once to an agent of
-the handshake era that holds it (it lists again or does not care), and each time to whoever listens.
+the handshake era that holds it (it lists again or does not care), and each time to whoever listens. What one
+event changes and changes back is no change for who holds the list: it is told of after all that.
 
 Knows nothing of: what is wanted (`interests`, `listens`), which instance said it.
 """
@@ -11,9 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 from carpool_broker.core.bereft import places
 from carpool_broker.core.effects import AnyEffect, SayListChanged, SayLog, SayUpdated
+from carpool_broker.core.events import Notice
 from carpool_broker.core.interests import rank
 from carpool_broker.core.ledger import Ledger
-from carpool_broker.core.listing import Family
+from carpool_broker.core.listing import Entry, Family
 from carpool_broker.core.lists import notice_of
 from carpool_broker.core.outlook import Outlook
 from carpool_broker.core.requests import Requests
@@ -43,6 +45,8 @@ class Hearing:
         self._astray = requests.watching.astray
         self._astray.tell = ledger.unread.updated
         self._out = out
+        self.changed: dict[SessionId, set[Notice]] = {}
+        """Who may hold lists that are others now, and of which."""
 
     def logged(self, event: Logged) -> None:
         """A server's log message: about one call, or about some of a session."""
@@ -87,8 +91,29 @@ class Hearing:
     def tell(self, session: Session, families: Iterable[Family]) -> None:
         """These lists are others now."""
         notices = {notice_of(family) for family in families}
-        for notice in sorted(notices & session.listed):
-            session.listed.remove(notice)
-            self._out(SayListChanged(session.id, notice))
+        if notices and session.listed:
+            self.changed.setdefault(session.id, set()).update(notices)
         if session.listens:
             self._listens.changed(session, notices)
+
+    def say_changed(self) -> None:
+        """That was all that happens now: who holds a list that is another one is told."""
+        changed, self.changed = self.changed, {}
+        for session_id, notices in changed.items():
+            session = self._sessions.get(session_id)
+            if session is None:
+                continue
+            view = self._outlook.view(session)
+            old = {
+                notice_of(family)
+                for family, held in session.listed.items()
+                if notice_of(family) in notices
+                and (held is None or _definitions(held) != _definitions(view.entries(family)))
+            }
+            for notice in sorted(old):
+                self._out(SayListChanged(session.id, notice))
+            session.listed = {it: held for it, held in session.listed.items() if notice_of(it) not in old}
+
+
+def _definitions(entries: Iterable[Entry]) -> list[RawJson]:
+    return [entry.definition for entry in entries]

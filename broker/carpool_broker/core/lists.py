@@ -80,7 +80,7 @@ class Lists:
         self._say_old(session)
 
     def _say_old(self, session: Session) -> None:
-        for notice in sorted(session.listed):
+        for notice in sorted({notice_of(family) for family in session.listed}):
             self._out(SayListChanged(session.id, notice))
         session.listed.clear()
 
@@ -116,13 +116,17 @@ class Lists:
         elif event.by is not None:
             self._answer_stateless(session, event, now)
         else:
-            page = self._outlook.view(session).page(event.family, event.cursor, session.version)
+            view = self._outlook.view(session)
+            page = view.page(event.family, event.cursor, session.version)
             if isinstance(page, BadCursor):
                 self._out(refusal(session, event.id, None, "bad_cursor"))
                 return
-            session.listed.add(notice_of(event.family))
+            if event.cursor is None:
+                session.listed[event.family] = view.entries(event.family)
+            else:
+                session.listed.setdefault(event.family)
             self._say_left_out(session, event)
-            self._hints.renew(self._outlook.view(session), now)
+            self._hints.renew(view, now)
             self._out(Reply(session.id, event.id, is_error=False, body=page.body))
             if event.id in session.unseen:
                 session.unseen.discard(event.id)

@@ -5,6 +5,7 @@ Knows nothing of: effects, views, the link.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 from carpool_broker.core.declared import Capabilities
@@ -17,6 +18,7 @@ from carpool_broker.core.events import (
     Notice,
     SourceId,
 )
+from carpool_broker.core.listing import Entry, Family
 from carpool_broker.core.scope import Scope
 from carpool_protocol.downgrade import NEWEST
 from carpool_protocol.ids import ABSENT, CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId
@@ -180,8 +182,10 @@ class Session:
         self.lists: dict[RawJson, AgentListed | AgentDiscovered] = {}
         """List requests (the first page of a family) that wait for catalogs, and `server/discover`."""
         self.listens: dict[RawJson, Listen] = {}
-        self.listed: set[Notice] = set()
-        """It holds these lists and was not told since that they are old."""
+        self.listed: dict[Family, Sequence[Entry] | None] = {}
+        """It holds these lists and was not told since that they are old: what was in each. None: it is an
+        older one that it has read on in.
+        """
         self.unseen: set[RawJson] = set()
         """Lists that wait and that its agent has read at an earlier broker: it does not see these answers."""
         self.calls = 0

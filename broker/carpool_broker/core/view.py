@@ -11,13 +11,13 @@ nothing else changes its name or meaning because a server went away.
 Knows nothing of: when a view changes and who holds which (`registry`), profiles, sessions, JSON-RPC.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Literal
 
 from msgspec import Struct
 
-from carpool_broker.core.listing import FAMILIES, BadCursor, Family, History, Page
+from carpool_broker.core.listing import FAMILIES, BadCursor, Entry, Family, History, Page
 from carpool_broker.core.name_table import Denied, NameTable
 from carpool_broker.core.offers import UnverifiedTool, ViewPrompt, ViewResource, ViewTool, unverified
 from carpool_broker.core.own_tools import OwnTool
@@ -159,6 +159,10 @@ class View:
     def version(self, family: Family) -> int:
         """Greater whenever the list is another one; unique within a registry."""
         return self.lists[_PLACE[family]].present.version
+
+    def entries(self, family: Family) -> Sequence[Entry]:
+        """What is listed."""
+        return self.lists[_PLACE[family]].present.entries
 
     def page(self, family: Family, cursor: str | None, version: str = NEWEST) -> Page | BadCursor:
         """One page as an agent of this protocol version may see it, of the list that `cursor` belongs to."""

@@ -419,6 +419,8 @@ class HousedBroker(BrokerSide):
 
     def configuration_is_right(self) -> None:
         """Each session's configuration comes to what stands in the files."""
+        if not self.alive:  # it has died of what it was just about to do
+            return
         world, switches = self.world, self.configuration.switches
         switches.check()
         strangers = switches.sessions.keys() - world.agents.keys()

@@ -39,7 +39,9 @@ from carpool_protocol.lines import OverlongLine
 log = logging.getLogger("carpool.broker")
 
 EARLY_BYTES: Final = 16 * 1024 * 1024
-"""A carrier that sends more before it is welcome is dropped."""
+"""A carrier that sends more before it is welcome is dropped. What an earlier broker has taken of a session
+that comes back does not count: that one had its own bounds, and the carrier says all of it at once.
+"""
 
 
 class QueueLine(Protocol):
@@ -212,7 +214,9 @@ class Attaching:
         self._bound(agent)
 
     def _bound(self, agent: Agent) -> None:
-        if sum(len(line) for line in agent.kept if isinstance(line, bytes)) > EARLY_BYTES:
+        resume = None if agent.attach is None else agent.attach.resume
+        early = agent.kept[0 if resume is None else resume.taken :]
+        if sum(len(line) for line in early if isinstance(line, bytes)) > EARLY_BYTES:
             text = f"it has sent {EARLY_BYTES} bytes before it was welcome"
             self._drop(agent.id, text)
 

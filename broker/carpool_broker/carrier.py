@@ -190,7 +190,7 @@ class Carrier:
             server=word.server,
             control=word.kind == "control",
         )
-        self._opening.begin(number)
+        self._opening.begin(number, 0 if word.resume is None else word.resume.taken)
         self._host.look(attach, partial(self._looked, number, word, attach))
 
     def _hold(self, number: int, frame: bytes | OverlongLine, word: Word | None = None) -> None:

@@ -82,6 +82,11 @@ class ResumeSession(Struct, frozen=True, kw_only=True):
     stateful: list[str] = []
     """Servers at which the session may have state, as it was told last (`Settled`)."""
 
+    @property
+    def taken(self) -> int:
+        """So many lines were said to an earlier broker already."""
+        return max(self.kept, 0) + max(self.open, 0)
+
 
 class Attach(Struct, frozen=True, kw_only=True):
     """Who brings the agent, and from where."""

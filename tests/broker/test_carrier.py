@@ -11,8 +11,8 @@ import pytest
 import trio
 from msgspec.structs import replace
 
+from carpool_broker import attaching, opening
 from carpool_broker import door as door_module
-from carpool_broker import opening
 from carpool_broker.carrier import Carrier
 from carpool_broker.core.effects import NO_CALL
 from carpool_broker.core.events import AgentPinged, AnyEvent
@@ -21,7 +21,7 @@ from carpool_broker.door import Door
 from carpool_broker.heritage import Heritage
 from carpool_broker.lingering import Lingering
 from carpool_broker.stream import Stream
-from carpool_protocol.attach import Attach, attach_line, environment_line
+from carpool_protocol.attach import Attach, ResumeSession, attach_line, environment_line
 from carpool_protocol.attach_version import ATTACH_VERSION
 from carpool_protocol.ids import CallId, Epoch, RawJson, SessionId
 from carpool_protocol.lines import LineBuffer, OverlongLine
@@ -272,6 +272,55 @@ async def test_an_agent_waits_for_its_workspace_and_what_it_says_meanwhile_is_ke
         assert json.loads(line)["params"]["env"] == ["SECRET"]
         assert [attach.cwd for attach, _ in one.hall.here.values()] == ["/slow1"]
         assert one.hall.lines == [b"early", b"then"]
+
+
+async def test_who_comes_back_may_bring_all_that_an_earlier_broker_has_taken_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says all of that at once, before it hears which variables are wanted."""
+    monkeypatch.setattr(attaching, "EARLY_BYTES", 100)
+    async with house(tmp_path) as one:
+        back, more = [Porter(await trio.open_unix_socket(one.path)) for _ in range(2)]
+        one.porters += [back, more]
+        for porter, cwd in ((back, "/slow1"), (more, "/slow2")):
+            resume = ResumeSession(session="s1", secret="x", kept=1, open=2)
+            attach = Attach(version=ATTACH_VERSION, carrier="shim", cwd=cwd, keeps=True, resume=resume)
+            await porter.send(attach_line(attach), *[b"x" * 80 + b"\n"] * 4)
+        await more.send(b"y" * 80 + b"\n")
+        await until(lambda: len(one.hall.slow) == 2, "both are looked for")
+        await until(lambda: len(one.door.agents) == 1, "what is new counts")
+        (agent,) = one.door.agents.values()
+        assert [attach.cwd for attach in [agent.attach] if attach] == ["/slow1"]
+        one.hall.slow["/slow1"]()
+        assert (await back.line() or b"").startswith(b'{"jsonrpc"')
+        assert [*one.door.agents.values()] == [agent], "nor while it is asked"
+
+
+async def test_a_stream_that_comes_back_may_bring_all_that_an_earlier_broker_has_taken_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "HELD_BYTES", 100)
+    async with house(tmp_path) as one:
+        porter = await attached(one)
+        resume = ResumeSession(session="s1", secret="x", kept=1, open=2)
+        await porter.send(
+            word_line(1, Open(cwd="/slow1", resume=resume)),
+            *(frame_line(1, b'{"x":"%b"}' % (b"x" * 60), exchange) for exchange in range(1, 4)),
+            word_line(2, Open(cwd="/slow2")),
+            frame_line(2, b'{"x":"%b"}' % (b"x" * 60), 1),
+            word_line(3, Open(cwd="/slow3")),
+            frame_line(3, b'{"x":"%b"}' % (b"x" * 60), 1),
+            word_line(4, Open()),
+        )
+        refused = await porter.frame()
+        assert (refused[0], type(read_word(refused[1]))) == (3, Refused), "what is new counts"
+        assert (await porter.frame())[0] == 4
+        await porter.send(
+            word_line(1, Close()),
+            word_line(5, Open(cwd="/slow5")),
+            frame_line(5, b'{"x":"%b"}' % (b"x" * 60), 1),
+        )
+        assert (await porter.frame())[0] == 5, "what did not count makes no room when it goes"
 
 
 async def test_a_stream_that_cannot_be_is_refused_and_the_others_go_on(tmp_path: Path) -> None:

@@ -117,9 +117,16 @@ class Reader:
                 users.give_up(TOO_SLOW)
             config = (layer.loaded.config if layer is not None else None) or configuration.config
             found: dict[Wish, Sight | None] = {}
-            while missing := configuration.wishes() - found.keys():  # some may come in between
+            while missing := {each for each in configuration.wishes() if self._is_missing(each, found)}:
                 found |= await self._all(missing, config)
             return configuration.reload(layer, filter(None, found.values()))
+
+    def _is_missing(self, wish: Wish, found: dict[Wish, Sight | None]) -> bool:
+        """Whether one has come there in between, and it was not looked yet, or since then by what is over."""
+        if wish not in found:
+            return True
+        sight = found[wish]
+        return sight is not None and sight.number < self._workspaces.sight_of(wish).number
 
     async def again(self, wishes: Collection[Wish]) -> list[Followed]:
         """Look there again; what follows is for the core, at once."""

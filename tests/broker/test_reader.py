@@ -273,3 +273,27 @@ async def test_who_is_told_second_is_told_what_is_there_also_when_the_first_leav
         heard = one.come(TWO, place)
         await until(lambda: bool(heard), "it is in")
         assert heard == ["there"]
+
+
+@behaviour("workspaces:disk")
+async def test_who_comes_while_all_is_read_again_is_where_the_new_file_says_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody was left, so that it was looked by the old file meanwhile."""
+    async with desk(tmp_path, monkeypatch, patience_s=5.0) as one:
+        place, other = one.project("p", "its"), one.project("other", "o")
+        for session, directory in ((ONE, place), (TWO, other)):
+            heard = one.come(session, directory)
+            await until(lambda heard=heard: bool(heard), "it is in")  # type: ignore[misc]
+        named = {"mcpServers": {}, "workspaces": {"w": {"root": place}}}
+        one.file.write_text(json.dumps(named))
+        free, began = one.hang(other), len(one.looks)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.reader.reload)
+            await until(lambda: len(one.looks) == began + 2, "both are looked at")
+            await until(lambda: (Wish("", place)) not in one.reader.errands._open, "one of them was")
+            one.configuration.leave(ONE)
+            heard = one.come(SessionId("s3"), place)
+            await until(lambda: bool(heard), "it is in by the old file")
+            free()
+        assert one.configuration.whereabouts(SessionId("s3"))["name"] == "w"

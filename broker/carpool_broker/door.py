@@ -104,6 +104,8 @@ class Door:
         reason it is as if we had died. Nothing that they say from now on is taken.
         """
         self._listener.close()
+        for agent in [each for each in self.agents.values() if each.looking]:
+            self._turn_away(agent, why, again=again)
         for agent in self.agents.values():
             if why and agent.passage is not None:
                 agent.io.on_lines = _take_nothing
@@ -113,6 +115,18 @@ class Door:
                     self._tell_settled(agent, agent.passage)
                 agent.io.write(ended_line(why, again=again))
             agent.io.flush()
+
+    def _turn_away(self, agent: Agent, why: str, *, again: bool) -> None:
+        """One that waits for a look at its workspace. It must not come in once that is done: nothing of what
+        it has said is taken, as its carrier is told.
+        """
+        attach = agent.attach
+        # One that comes back from an earlier broker may have calls under way: no word to come back, as above.
+        if why and attach is not None and attach.keeps and not (again and attach.resume is not None):
+            agent.io.write(ended_line(why, again=again))
+        del self.agents[agent.id]
+        agent.io.flush()
+        agent.io.close()
 
     async def heard_out(self) -> None:
         """Until all that was said is with the system that carries it."""

@@ -21,7 +21,7 @@ from carpool_broker.door import Door
 from carpool_broker.heritage import Heritage
 from carpool_broker.lingering import Lingering
 from carpool_broker.stream import Stream
-from carpool_protocol.attach import Attach, ResumeSession, attach_line, environment_line
+from carpool_protocol.attach import Attach, ResumeSession, attach_line, ended_line, environment_line
 from carpool_protocol.attach_version import ATTACH_VERSION
 from carpool_protocol.ids import CallId, Epoch, RawJson, SessionId
 from carpool_protocol.lines import LineBuffer, OverlongLine
@@ -272,6 +272,30 @@ async def test_an_agent_waits_for_its_workspace_and_what_it_says_meanwhile_is_ke
         assert json.loads(line)["params"]["env"] == ["SECRET"]
         assert [attach.cwd for attach, _ in one.hall.here.values()] == ["/slow1"]
         assert one.hall.lines == [b"early", b"then"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_who_waits_for_its_workspace_hears_of_an_end_that_is_meant_and_is_taken_in_no_more(
+    tmp_path: Path, *, again: bool
+) -> None:
+    """Otherwise its shim would start again what was just stopped. Of one that comes back nothing is known:
+    to be told that it was stopped is right, and to come back as if nothing had been sent is not.
+    """
+    async with house(tmp_path) as one:
+        for cwd, resume in (("/slow1", None), ("/slow2", ResumeSession(session="s1", secret="x", open=1))):
+            porter = Porter(await trio.open_unix_socket(one.path))
+            one.porters.append(porter)
+            attach = Attach(version=ATTACH_VERSION, carrier="shim", cwd=cwd, keeps=True, resume=resume)
+            await porter.send(attach_line(attach), b"early\n")
+        await until(lambda: len(one.hall.slow) == 2, "both are looked for")
+        one.door.take_leave("stopped", again=again)
+        for then in [*one.hall.slow.values()]:
+            then()
+        ends = [await porter.line() for porter in one.porters]
+        word = ended_line("stopped", again=again).rstrip()
+        assert ends == [word, None if again else word]
+        assert [await porter.line() for porter in one.porters] == [None, None]
+        assert (one.hall.here, one.hall.lines) == ({}, [])
 
 
 async def test_who_comes_back_may_bring_all_that_an_earlier_broker_has_taken_of_it(

@@ -193,13 +193,15 @@ class Workspaces:
             if project is not None:
                 project.problems = [f"{project.workspace.file} {why}"]
         directory = wish.workspace if wish.workspace.startswith("/") else wish.cwd
-        log.warning("%s %s", directory or f"the workspace {wish.workspace}", why)
+        what = directory or f"the workspace {wish.workspace}"
+        log.warning("%s %s", what, why)
         if before is None:
             spot = Spot(lost=directory or wish.workspace)
             self.sights[wish] = Sight(wish, number, spot)
             self._by_spot[spot] = Workspace("", spot.lost)
             project = self.projects.setdefault(spot.lost, Project())
-            project.workspace, project.problems = Workspace(spot.lost), [f"{spot.lost} {why}"]
+            project.workspace, project.problems = Workspace(directory), [f"{what} {why}"]
+            project.name = "" if directory else wish.workspace
 
     def keep(self, wishes: Set[Wish]) -> None:
         """Forget everything but these."""

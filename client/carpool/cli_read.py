@@ -119,7 +119,7 @@ def processes(facts: Facts) -> list[Facts]:
     return rows
 
 
-LOST = "a project's file is broken, so its servers are not there: "
+LOST = "a project cannot be read, so its servers are not there: "
 
 
 def _of_workspaces(workspaces: list[Facts]) -> Iterator[str]:

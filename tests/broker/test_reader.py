@@ -297,3 +297,21 @@ async def test_who_comes_while_all_is_read_again_is_where_the_new_file_says_in_t
             await until(lambda: bool(heard), "it is in by the old file")
             free()
         assert one.configuration.whereabouts(SessionId("s3"))["name"] == "w"
+
+
+@behaviour("workspaces:disk")
+async def test_a_named_workspace_whose_directory_does_not_answer_is_told_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk(tmp_path, monkeypatch) as one:
+        named = {"mcpServers": {}, "workspaces": {"w": {"root": one.project("p", "its")}}}
+        one.file.write_text(json.dumps(named))
+        await one.reader.reload()
+        one.hang("")
+        attach = Attach(version=ATTACH_VERSION, carrier="door", workspace="w")  # over HTTP: no directory
+        seen: list[Sight] = []
+        one.reader.look(one.configuration.wish_at_first(attach), seen.append)
+        await until(lambda: bool(seen), "it is given up")
+        (row,) = [each for each in one.configuration.layers.places() if each["trust"] != "own"]
+        assert (row["name"], row["root"]) == ("w", "")
+        assert "the workspace w could not be read within" in str(row["problems"])

@@ -418,7 +418,7 @@ def test_status_says_which_projects_wait_for_trust_and_what_was_passed_over() ->
         status_page({**NOTHING, "workspaces": [{**broken, "trust": trust}]})
         for trust in ("nothing", "trusted")
     )
-    prefix = "a project's file is broken, so its servers are not there: "
+    prefix = "a project cannot be read, so its servers are not there: "
     assert f"{prefix}/p/.mcp.json:2: it ends\nw" in lost
     assert "/p/.mcp.json:2: it ends" in kept
     assert prefix not in kept

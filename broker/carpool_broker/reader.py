@@ -93,7 +93,8 @@ class Reader:
 
     def _late(self, config: Config, sight: Sight) -> None:
         """It has come in the end. Whoever asked for it goes on without it since."""
-        if sight.wish not in self._configuration.wishes():
+        if sight.wish not in (wishes := self._configuration.wishes()):
+            self._workspaces.keep(wishes)  # whoever is on the way there has it looked once more
             return
         if config is self._configuration.config:
             self._feed(self._configuration.looked([sight]))

@@ -315,3 +315,21 @@ async def test_a_named_workspace_whose_directory_does_not_answer_is_told_by_its_
         (row,) = [each for each in one.configuration.layers.places() if each["trust"] != "own"]
         assert (row["name"], row["root"]) == ("w", "")
         assert "the workspace w could not be read within" in str(row["problems"])
+
+
+@behaviour("workspaces:disk")
+async def test_what_is_read_late_counts_also_for_one_who_is_still_on_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its carrier is asked for variables meanwhile."""
+    async with desk(tmp_path, monkeypatch) as one:
+        place = one.project("p", "its")
+        free = one.hang(place)
+        seen: list[Sight] = []
+        one.reader.look(Wish("", place), seen.append)
+        await until(lambda: bool(seen), "it is given up")
+        free()
+        await until(lambda: not one.reader.errands.hangs(Wish("", place)), "it has come")
+        heard = one.come(ONE, place)
+        await until(lambda: bool(heard), "it is in")
+        assert heard == ["its"]

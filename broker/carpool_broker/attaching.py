@@ -119,6 +119,8 @@ class Attaching:
         agent.kept = lines[1:]
         agent.looking = True
         self._host.look(attach, partial(self._looked, agent, attach))
+        if agent.looking:
+            self._bound(agent)
 
     def _looked(self, agent: Agent, attach: Attach) -> None:
         """It is known what is where it wants to be."""

@@ -79,6 +79,16 @@ class Lists:
         session.unseen.update(id_ for id_, each in session.lists.items() if isinstance(each, AgentListed))
         self._say_old(session)
 
+    def _holds(self, session: Session, event: AgentListed, view: View) -> None:
+        """It has read a list. One notice is of resources and of their templates: who holds either is told."""
+        if event.cursor is None:
+            session.listed[event.family] = view.entries(event.family)
+        else:
+            session.listed.setdefault(event.family)
+        for family in FAMILIES:
+            if notice_of(family) == notice_of(event.family):
+                session.listed.setdefault(family, view.entries(family))
+
     def _say_old(self, session: Session) -> None:
         for notice in sorted({notice_of(family) for family in session.listed}):
             self._out(SayListChanged(session.id, notice))
@@ -121,10 +131,7 @@ class Lists:
             if isinstance(page, BadCursor):
                 self._out(refusal(session, event.id, None, "bad_cursor"))
                 return
-            if event.cursor is None:
-                session.listed[event.family] = view.entries(event.family)
-            else:
-                session.listed.setdefault(event.family)
+            self._holds(session, event, view)
             self._say_left_out(session, event)
             self._hints.renew(view, now)
             self._out(Reply(session.id, event.id, is_error=False, body=page.body))

@@ -183,8 +183,8 @@ class Session:
         """List requests (the first page of a family) that wait for catalogs, and `server/discover`."""
         self.listens: dict[RawJson, Listen] = {}
         self.listed: dict[Family, Sequence[Entry] | None] = {}
-        """It holds these lists and was not told since that they are old: what was in each. None: it is an
-        older one that it has read on in.
+        """It holds these lists and was not told since that they are old: what was in each, and in those which
+        the same notice is about. None: it is an older one that it has read on in.
         """
         self.unseen: set[RawJson] = set()
         """Lists that wait and that its agent has read at an earlier broker: it does not see these answers."""

@@ -92,14 +92,12 @@ def read_project(
 ) -> ProjectRead:
     """What its file says now."""
     file = ConfigFile(workspace.file, asked_for=True)
-    read = ProjectRead(layer := load_layer(file, home, project=True))
-    if layer.loaded.config is None and (texts := kept(workspace.file)) is not None:
-        layer = load_layer(file, home, project=True, earlier=texts)
-        read = replace(read, kept=layer)
-    if layer.loaded.config is None:
-        read = replace(read, kept=None)
-    else:
-        read = replace(read, variables=variables(layer.loaded.config, disabled=True))
+    read = ProjectRead(good := load_layer(file, home, project=True))
+    if good.loaded.config is None and (texts := kept(workspace.file)) is not None:
+        good = load_layer(file, home, project=True, earlier=texts)
+        read = replace(read, kept=good if good.loaded.config is not None else None)
+    if good.loaded.config is not None:
+        read = replace(read, variables=variables(good.loaded.config, disabled=True))
     if not store:
         return read
     return replace(

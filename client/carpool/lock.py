@@ -82,19 +82,13 @@ def holder(directory: str) -> Holder | None:
     """Who holds the lock, or `None` when nobody does. Pid 0: held, but the holder has not said who he is."""
     for _ in range(_TRIES):
         try:
-            fd = os.open(paths.lock_file(directory), os.O_RDONLY | os.O_CLOEXEC)
+            found, is_held = _look(directory)
         except FileNotFoundError:
             return None
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            found = _read(fd)
-            if found.pid:
-                return found
-        else:
+        if not is_held:
             return None
-        finally:
-            os.close(fd)
+        if found.pid:
+            return found
         time.sleep(_PAUSE_S)
     return Holder(0, "")
 
@@ -104,18 +98,10 @@ def killed(directory: str) -> Holder | None:
     followed it or said `carpool down`.
     """
     try:
-        fd = os.open(paths.lock_file(directory), os.O_RDONLY | os.O_CLOEXEC)
+        found, is_held = _look(directory)
     except OSError:
         return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return None
-    else:
-        found = _read(fd)
-        return found if found.pid and found.boot == this_boot() else None
-    finally:
-        os.close(fd)
+    return found if not is_held and found.pid and found.boot == this_boot() else None
 
 
 def forget_killed(directory: str) -> None:
@@ -132,6 +118,19 @@ def this_boot() -> str:
             return file.read().strip()
     except (OSError, UnicodeDecodeError):
         return ""
+
+
+def _look(directory: str) -> tuple[Holder, bool]:
+    """What the file says, and whether anybody holds it. Raises `OSError` where it cannot be opened."""
+    fd = os.open(paths.lock_file(directory), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _read(fd), True
+    else:
+        return _read(fd), False
+    finally:
+        os.close(fd)
 
 
 def _read(fd: int) -> Holder:

@@ -175,9 +175,8 @@ async def test_a_project_that_cannot_be_read_any_more_stays_as_it_was_and_the_re
 ) -> None:
     async with desk(tmp_path, monkeypatch) as one:
         hung, other = one.project("hung", "h"), one.project("other", "o")
-        for session, place in ((ONE, hung), (TWO, other)):
-            heard = one.come(session, place)
-            await until(lambda heard=heard: bool(heard), "it is in")  # type: ignore[misc]
+        both = one.come(ONE, hung), one.come(TWO, other)
+        await until(lambda: all(both), "they are in")
         free = one.hang(hung)
         one.project("hung", "h2")
         one.project("other", "o2")
@@ -219,9 +218,8 @@ async def test_files_of_a_disk_that_hangs_are_watched_no_longer_and_all_others_a
 ) -> None:
     async with desk(tmp_path, monkeypatch) as one:
         hung, other = one.project("hung", "h"), one.project("other", "o")
-        for session, place in ((ONE, hung), (TWO, other)):
-            heard = one.come(session, place)
-            await until(lambda heard=heard: bool(heard), "it is in")  # type: ignore[misc]
+        both = one.come(ONE, hung), one.come(TWO, other)
+        await until(lambda: all(both), "they are in")
         event, seen = threading.Event(), one.configuration.watched()
         (stuck,) = [each for each in seen if each.key.startswith(hung)]
 

@@ -31,19 +31,6 @@ CALL_S = 1900.0
 _PROGRESS = "carpool-call"
 
 
-class _Block(msgspec.Struct):
-    type: str = ""
-    text: str = ""
-    data: str = ""
-    mime_type: str = msgspec.field(name="mimeType", default="")
-    uri: str = ""
-
-
-class _Result(msgspec.Struct):
-    content: list[_Block] = []
-    is_error: bool = msgspec.field(name="isError", default=False)
-
-
 class _Progress(msgspec.Struct):
     progress: float = 0
     total: float | None = None
@@ -67,7 +54,7 @@ class _Progress(msgspec.Struct):
     help="Only check the arguments against the tool's schema, as it is listed; no server is started.",
 )
 @click.option(
-    "--flat", is_flag=True, help="Show the result as models read it; with --json: {success, output}."
+    "--flat", is_flag=True, help="With --json: {success, output}. The text is as models read it either way."
 )
 @json_option
 def call(
@@ -99,8 +86,7 @@ def call(
             fail(str(error) or "the call was answered with an error")
         except DoorError as error:
             fail_at(error)
-    is_error = _show_flat(result, as_json) if flat else _show(result, as_json)
-    if is_error:
+    if show_result(result, as_json=as_json, flat=flat):
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
@@ -174,52 +160,20 @@ def json_object(text: str) -> msgspec.Raw:
     return msgspec.Raw(text.encode())
 
 
-def _show(result: msgspec.Raw, as_json: bool) -> bool:
-    """Print the result; whether it is an error."""
-    read = _read(result)
-    if as_json:
-        click.echo(display.ascii_json(bytes(result)))
-    elif read is None:
-        click.echo(display.printable(bytes(result).decode("utf-8", "replace"), lines=True))
-    else:
-        for block in read.content:
-            click.echo(_block(block), err=read.is_error)
-    return read is not None and read.is_error
-
-
-def _show_flat(result: msgspec.Raw, as_json: bool) -> bool:
-    """Print the result as one text; whether it is an error."""
+def show_result(result: msgspec.Raw, *, as_json: bool, flat: bool) -> bool:
+    """Print the result as text, as it came (`as_json`), or as `{success, output}` (both). True: an error."""
     try:
         whole = json.loads(bytes(result))
     except (ValueError, RecursionError):  # legal JSON that Python does not read: digits, depth
         whole = bytes(result).decode("utf-8", "replace")
     said = as_success(whole)
-    if as_json:
+    if as_json and not flat:
+        click.echo(display.ascii_json(bytes(result)))
+    elif as_json:
         print_json(said)
     else:
         click.echo(display.printable(said["output"], lines=True), err=not said["success"])
     return not said["success"]
-
-
-def _read(result: msgspec.Raw) -> _Result | None:
-    """None for what is no tool result, or none that can be read."""
-    try:
-        return msgspec.json.decode(result, type=_Result)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        pass
-    try:  # half a surrogate pair (rule 16), which only Python's reader takes
-        return msgspec.convert(json.loads(bytes(result)), type=_Result)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _block(block: _Block) -> str:
-    if block.type == "text":
-        return display.printable(block.text, lines=True)
-    what = " ".join(word for word in (block.type, block.mime_type, block.uri) if word)
-    return display.printable(
-        f"[{what}, {display.size(len(block.data) * 3 // 4)}]" if block.data else f"[{what}]"
-    )
 
 
 def _on_notice(method: str, params: msgspec.Raw) -> None:

@@ -2,11 +2,13 @@
 
 import base64
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mcp.types import CallToolResult, ImageContent, TextContent
 
 from carpool.adapters import as_success, flatten
 from carpool.adapters.flat import MAX_LABEL_CHARS, SILENT_FAILURE, bytes_in
@@ -40,6 +42,46 @@ def result(*blocks: Any, **more: Any) -> Json:
 )
 def test_each_kind_of_content_has_its_text(block: Json, said: str) -> None:
     assert flatten(result(block)) == said
+
+
+@dataclass
+class Block:
+    type: str
+    text: str
+
+
+@dataclass
+class ResultObject:
+    content: list[Block]
+    is_error: bool = False
+
+
+@behaviour("adapters:flat")
+@pytest.mark.parametrize(
+    ("given_result", "said", "success"),
+    [
+        ({"text": "bare text"}, "bare text", True),
+        ({"result": "bare result"}, "bare result", True),
+        ({"result": {"sum": 3}}, '{"result": {"sum": 3}}', True),
+        ({"answer": 42, "isError": True}, '{"answer": 42}', False),
+        (CallToolResult(content=[TextContent(type="text", text="of the SDK")]), "of the SDK", True),
+        (
+            CallToolResult(content=[ImageContent(type="image", data="AAEC", mime_type="image/png")]),
+            "[image: image/png, 3 bytes]",
+            True,
+        ),
+        (CallToolResult(content=[TextContent(type="text", text="no")], is_error=True), "no", False),
+        (CallToolResult(content=[], structured_content={"a": 1}), '{"a": 1}', True),
+        (ResultObject([Block("text", "an object")]), "an object", True),
+        (ResultObject([Block("text", "it failed")], is_error=True), "it failed", False),
+        ({"content": [Block("text", "a block object")]}, "a block object", True),
+    ],
+)
+def test_no_result_that_says_something_becomes_an_empty_text(
+    given_result: Any, said: str, success: bool
+) -> None:
+    assert flatten(given_result) == said
+    assert as_success(given_result) == {"success": success, "output": said}
 
 
 def test_parts_are_joined_by_one_line_end_in_their_order() -> None:

@@ -5,11 +5,13 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
-from carpool import cli, lock
+from carpool import cli, cli_call, lock
 from carpool.cli_read import NOTHING, status_page
 from carpool.door import DoorError
 from carpool.up import Place
@@ -245,6 +247,29 @@ def test_call_json_prints_the_result_object_and_exits_1_when_it_is_an_error(
     assert refused.returncode == 1
     assert json.loads(refused.stdout)["error"]["code"] == -32602
     assert "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("result", "shown"),
+    [
+        (
+            {"content": [{"type": "resource", "resource": {"uri": "file:///a", "text": "its text"}}]},
+            "its text",
+        ),
+        ({"content": [], "structuredContent": {"sum": 3}}, '{"sum": 3}'),
+        (
+            {"content": [{"type": "image", "mimeType": "image/png", "data": "AAAA" * 33 + "AA=="}]},
+            "[image: image/png, 100 bytes]",
+        ),
+        ({"content": [{"type": "resource_link", "uri": "file:///b", "name": "b"}]}, "[resource: file:///b]"),
+    ],
+)
+def test_a_plain_call_shows_every_kind_of_result(
+    capsys: pytest.CaptureFixture[str], result: dict[str, Any], shown: str
+) -> None:
+    raw = msgspec.Raw(json.dumps(result).encode())
+    assert cli_call.show_result(raw, as_json=False, flat=False) is False
+    assert capsys.readouterr().out == f"{shown}\n"
 
 
 @pytest.mark.usefixtures("broker")

@@ -2,7 +2,8 @@
 
 Owns what stands in that text for each kind of content (MCP 2025-11-25, schema: `CallToolResult`,
 `ContentBlock`, `ReadResourceResult`). Invariants: whatever is put in, a text comes out, and it can be encoded
-as UTF-8; a block of bytes is named with its size, its bytes never appear.
+as UTF-8; a block of bytes is named with its size, its bytes never appear; a result that says something never
+becomes an empty text. Objects (of the official SDK, say) read as the dicts that they stand for.
 
 Knows nothing of: calls, model APIs, terminals.
 """
@@ -21,9 +22,23 @@ _BLANKS = re.compile(r"\s+")
 _MAPPING: Final = (dict, Mapping)
 """Most are dicts, and `Mapping` alone takes ten times as long to say so."""
 _WITH_BYTES: Final = frozenset({"image", "audio"})
+_WITHOUT_WORDS: Final = frozenset(
+    {
+        "content",
+        "contents",
+        "structuredContent",
+        "toolResult",
+        "isError",
+        "_meta",
+        "resultType",
+        "ttlMs",
+        "cacheScope",
+    }
+)
+"""Members of a result that are read by name or hold no words of the tool (2025-11-25, 2026-07-28)."""
 
 
-def flatten(result: Mapping[str, Any]) -> str:
+def flatten(result: object) -> str:
     """The result of a tool (or of `resources/read`) as one text; its parts are joined by a line end.
 
     | content | text |
@@ -34,6 +49,8 @@ def flatten(result: Mapping[str, Any]) -> str:
     | link to a resource | `[resource: URI]` |
     | of another kind | `[KIND]`, with its type and size where it says them |
     | none, but `structuredContent` | that as JSON |
+    | none, but a text in `text` or `result` | that text |
+    | none, but members that no version of MCP knows | these as JSON |
     | none at all | `""`; for an error `SILENT_FAILURE` |
 
     An error reads as any other result: `isError` is `as_success`'s to say. Where there is content,
@@ -47,14 +64,15 @@ def flatten(result: Mapping[str, Any]) -> str:
     return text or (SILENT_FAILURE if is_failure(result) else "")
 
 
-def as_success(result: Mapping[str, Any]) -> dict[str, Any]:
+def as_success(result: object) -> dict[str, Any]:
     """`{"success": bool, "output": str}`: whether the tool says that it worked, and its text."""
     return {"success": not is_failure(result), "output": flatten(result)}
 
 
 def is_failure(result: object) -> bool:
     """Whether the tool says that it failed."""
-    return isinstance(result, _MAPPING) and result.get("isError") is True
+    found = _as_mapping(result)
+    return isinstance(found, _MAPPING) and found.get("isError") is True
 
 
 def parts(content: object) -> list[str]:
@@ -78,7 +96,32 @@ def bytes_in(data: object) -> int | None:
     return None if chars % 4 == 1 else chars * 3 // 4
 
 
+def _as_mapping(value: object) -> object:
+    """The dict that an object stands for: one of the SDK's (pydantic), a result or a content block.
+
+    `mcp.types.CallToolResult(content=[…])` becomes `{"content": […], "isError": False}`. Anything else is
+    returned as it is.
+    """
+    if isinstance(value, (*_MAPPING, str, list, tuple, int, float)) or value is None:
+        return value
+    dump = getattr(value, "model_dump", None)
+    if callable(dump):
+        try:
+            return dump(mode="json", by_alias=True, exclude_none=True)
+        except (TypeError, ValueError):  # not pydantic's `model_dump`, or a model that JSON cannot hold
+            return value
+    if isinstance(getattr(value, "type", None), str):
+        return dict(vars(value)) if hasattr(value, "__dict__") else value
+    content = getattr(value, "content", None)
+    if content is None:
+        return value
+    is_error = getattr(value, "isError", getattr(value, "is_error", False))
+    structured = getattr(value, "structuredContent", getattr(value, "structured_content", None))
+    return {"content": content, "isError": is_error is True, "structuredContent": structured}
+
+
 def _text(result: object) -> str:
+    result = _as_mapping(result)
     if not isinstance(result, _MAPPING):
         return result if isinstance(result, str) else _json(result)
     for key in ("content", "contents"):
@@ -88,10 +131,16 @@ def _text(result: object) -> str:
     for key in ("structuredContent", "toolResult"):  # the second is what 2024-10-07 said
         if result.get(key) is not None:
             return result[key] if isinstance(result[key], str) else _json(result[key])
-    return ""
+    said = {key: value for key, value in result.items() if key not in _WITHOUT_WORDS and value is not None}
+    if len(said) == 1:
+        (key, value), *_ = said.items()
+        if key in {"text", "result"} and isinstance(value, str):
+            return value
+    return _json(said) if said else ""
 
 
 def _block(block: object) -> str:
+    block = _as_mapping(block)
     if not isinstance(block, _MAPPING):
         return block if isinstance(block, str) else _json(block)
     kind = block.get("type")

@@ -16,7 +16,7 @@ from carpool_broker.control_error import ControlError
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.inquiries import Inquiries
 from carpool_broker.known_lists import known_lists
-from carpool_protocol.config.problems import did_you_mean
+from carpool_protocol.config.problems import no_such_server
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.messages import Explain, Explained, Operate, Operated, Testify
 
@@ -83,7 +83,7 @@ class Operating:
 
     async def _operate_one(self, name: ServerName, verb: Verb, keys: list[PoolKey]) -> dict[str, Any]:
         if not keys:
-            slug, text = self._why_not(name) or ("", "no such server in the configuration")
+            slug, text = self._why_not(name) or ("", no_such_server(name, self._known()))
             said = f"{slug}: {text}" if slug else text
             more = f" `carpool enable {name}` switches it on." if slug == "disabled" else ""
             return {"server": name, "ok": False, "text": said + more}
@@ -132,12 +132,14 @@ class Operating:
         name = ServerName(server)
         if name in pools:
             return pools[name]
-        known = sorted({*pools, *self._configuration.layers.names()})
         if found := self._why_not(name):
             raise ControlError(*found, name)
-        meant = did_you_mean(server, known)
-        hint = f"Did you mean {meant}?" if meant else f"There are: {', '.join(known) or 'none'}."
-        raise ControlError("bad_params", f"There is no server of this name in the configuration. {hint}")
+        said = no_such_server(server, self._known())
+        raise ControlError("bad_params", f"{said[:1].upper()}{said[1:]}")
+
+    def _known(self) -> set[str]:
+        """Every server name that an operator may say."""
+        return {*self._pools(), *self._configuration.layers.names()}
 
     def _pools(self) -> dict[ServerName, list[PoolKey]]:
         """Every pool that is wanted, by server: one for each environment and each class of agents."""

@@ -16,7 +16,7 @@ from carpool_broker.configuration import Configuration, Followed
 from carpool_broker.core.switches import can_run, is_on
 from carpool_protocol.config.merge import cap_problem
 from carpool_protocol.config.model import ServerConfig
-from carpool_protocol.config.problems import did_you_mean
+from carpool_protocol.config.problems import no_such_server
 from carpool_protocol.ids import ServerName, SessionId
 
 log = logging.getLogger("carpool.broker")
@@ -146,7 +146,5 @@ class Switching:
         configuration = self._configuration
         if (why := configuration.config.unusable.get(name)) is not None:
             return f"The server cannot be run as it is written: {why}."
-        known = sorted(configuration.layers.known())
-        meant = did_you_mean(name, known)
-        hint = f"Did you mean {meant}?" if meant else f"There are: {', '.join(known) or 'none'}."
-        return f"There is no server of this name in the configuration. {hint}"
+        said = no_such_server(name, configuration.layers.known())
+        return f"{said[:1].upper()}{said[1:]}"

@@ -28,7 +28,7 @@ from carpool_protocol.config.jsonc import parse
 from carpool_protocol.config.load import find_config_file, load_config
 from carpool_protocol.config.model import Config
 from carpool_protocol.config.module_name import module_name_problem
-from carpool_protocol.config.problems import did_you_mean
+from carpool_protocol.config.problems import no_such_server
 from carpool_protocol.config.shape import SERVERS, read_config
 from carpool_protocol.ids import ServerName
 from carpool_protocol.names import check_server_name
@@ -122,9 +122,7 @@ def remove(name: str, *, file: str | None, as_json: bool) -> None:
     config = _in_force(file)
     found = _where(config, ServerName(name))
     if found is None:
-        meant = did_you_mean(name, [*config.servers, *config.unusable])
-        hint = f"; did you mean {meant}?" if meant else ""
-        fail(f"there is no server {display.printable(name)} in {config.file}{hint}")
+        fail(no_such_server(name, {*config.servers, *config.unusable}, f"in {config.file}"))
     where, path = found
     if path is None:
         fail(f"{where} has another program's shape: take {name} out there by hand")

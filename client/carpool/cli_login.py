@@ -18,7 +18,7 @@ from carpool.cli_daemon import OPERATE_S
 from carpool.door import DoorError
 from carpool_protocol import paths
 from carpool_protocol.config.expand import Missing
-from carpool_protocol.config.problems import KeyPath, did_you_mean, render_path
+from carpool_protocol.config.problems import KeyPath, no_such_server, render_path
 from carpool_protocol.config.reach import remote_of
 from carpool_protocol.ids import ServerName
 from carpool_protocol.remote import Remote, host_of
@@ -120,9 +120,7 @@ def _remote(name: str, file: str | None) -> Remote:
         fail("\n".join(each.render() for each in found.problems), EXIT_USAGE)
     server = config.servers.get(ServerName(name))
     if server is None:
-        meant = did_you_mean(name, [*config.servers])
-        hint = f"; did you mean {meant}?" if meant else ""
-        fail(f"there is no server {display.printable(name)} here{hint} {found.waiting}".strip(), EXIT_USAGE)
+        fail(f"{no_such_server(name, config.servers)} {found.waiting}".strip())
     if server.url is None:
         fail(f"{name} is not reached over a URL, so there is nothing to log in to", EXIT_USAGE)
     filled: dict[KeyPath, str] = {}

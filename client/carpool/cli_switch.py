@@ -30,7 +30,7 @@ from carpool.cli_edit import change, config_option
 from carpool.door import DoorError
 from carpool_protocol import paths
 from carpool_protocol.config.model import Config, ServerConfig
-from carpool_protocol.config.problems import did_you_mean
+from carpool_protocol.config.problems import no_such_server
 from carpool_protocol.config.switch import switch
 from carpool_protocol.ids import ServerName
 from carpool_protocol.switch_file import forget_server
@@ -182,9 +182,7 @@ def _why_not(found: Checked, config: Config, name: str) -> str:
         return f"{name} cannot be run as it is written, so it is for you to edit: {why}"
     if found.project is not None and name in found.project["servers"]:
         return found.waiting
-    meant = did_you_mean(name, [*config.servers, *config.unusable])
-    hint = f"; did you mean {meant}?" if meant else ""
-    return f"there is no server {display.printable(name)} in {found.where.path}{hint}"
+    return no_such_server(name, {*config.servers, *config.unusable}, f"in {found.where.path}")
 
 
 def _tell(name: str) -> Facts | None:

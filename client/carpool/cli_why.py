@@ -4,7 +4,6 @@ Owns how the supervisor's lines are laid out, also of servers with several pools
 Knows nothing of: how a mode is decided.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -13,7 +12,7 @@ import msgspec
 from carpool import display
 from carpool.cli import ask, fail, fail_at, json_option, open_door, print_json
 from carpool.door import AnsweredError, Door, DoorError
-from carpool_protocol.config.problems import did_you_mean
+from carpool_protocol.config.problems import no_such_server
 
 
 @click.command()
@@ -40,13 +39,6 @@ def why_page(pools: list[dict[str, Any]]) -> str:
     return "\n\n".join(f"pool {', '.join(keys)}:\n{text}" for text, keys in texts.items())
 
 
-def unknown(server: str, known: Iterable[str]) -> str:
-    """The sentence about a server that there is not."""
-    meant = did_you_mean(server, known)
-    hint = f"; did you mean {meant!r}?" if meant else "; `carpool status` lists all"
-    return f"no server is called {server!r}{hint}"
-
-
 def _explained(door: Door, server: str) -> dict[str, Any]:
     try:
         answer = msgspec.json.decode(door.request("carpool/why", {"server": server}))
@@ -54,7 +46,7 @@ def _explained(door: Door, server: str) -> dict[str, Any]:
         fail_at(error)
     except AnsweredError as error:
         known = ask(door, "carpool/status", {}).get("servers") or {}
-        fail(str(error) if server in known else unknown(server, known))
+        fail(str(error) if server in known else no_such_server(server, known))
     if not isinstance(answer, dict):
         fail("the broker's answer is not understood; run `carpool restart --all`")
     return answer

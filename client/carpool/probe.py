@@ -15,7 +15,6 @@ import msgspec
 
 from carpool import display, end_signals, lock
 from carpool.cli import EXIT_FAILED, EXIT_USAGE, fail, print_json, the_place
-from carpool.cli_why import unknown
 from carpool.door import AnsweredError, Door, DoorError
 from carpool.probe_config import arranged
 from carpool.probe_judge import Outcome, Result, Said, judge, result_of
@@ -25,7 +24,7 @@ from carpool_protocol import paths
 from carpool_protocol.config.jsonc import JsonValue
 from carpool_protocol.config.load import ConfigFile, env_file_path, find_config_file, home_of, load_config
 from carpool_protocol.config.model import Config
-from carpool_protocol.config.problems import did_you_mean
+from carpool_protocol.config.problems import did_you_mean, no_such_server
 
 MEANS: dict[Outcome, str] = {
     "agreed": "agreed: both sessions got what a private instance answers",
@@ -124,7 +123,7 @@ def _configured(place: Place, server: str, file: str | None) -> tuple[ConfigFile
         fail("\n".join(problem.render() for problem in loaded.problems), EXIT_USAGE)
     servers = {str(name): each for name, each in loaded.config.servers.items()}
     if server not in servers:
-        fail(f"{unknown(server, servers)} (in {where.path})", EXIT_USAGE)
+        fail(f"{no_such_server(server, servers)} (in {where.path})", EXIT_USAGE)
     return where, loaded.config, loaded.written[servers[server].name]
 
 

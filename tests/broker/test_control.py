@@ -155,7 +155,7 @@ async def test_a_server_that_nobody_can_say_anything_of_is_refused_with_the_reas
     more = {"kind": "probe_agreed"} if method == "carpool/testify" else {}
     rig = Rig(tmp_path)
     unknown = await rig.refused(method, server="gti", **more)
-    assert (unknown.slug, "Did you mean git?" in unknown.detail) == ("bad_params", True)
+    assert (unknown.slug, "did you mean 'git'?" in unknown.detail) == ("bad_params", True)
     far = await rig.refused(method, server="zzz", **more)
     assert "git, old, time" in far.detail
     disabled = await rig.refused(method, server="old", **more)

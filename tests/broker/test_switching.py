@@ -131,8 +131,8 @@ def test_what_cannot_be_switched_is_said_and_changes_nothing(tmp_path: Path) -> 
     )
     house.come(ONE)
     house.come(TWO, run=RunCommand(argv=["y"], env={}, cwd="/w"))
-    assert "Did you mean git?" in house.refused("gti")
-    assert "There are: big, git" in house.refused("zzz")
+    assert "did you mean 'git'?" in house.refused("gti")
+    assert "there are: big, git" in house.refused("zzz")
     assert "There are: s1, s2" in house.refused("git", "s9")
     assert "another workspace's" in house.refused("git", TWO), "one of `carpool run` has its own server"
     assert "only taken away" in house.refused("none", on=True)

@@ -210,7 +210,7 @@ def test_a_file_that_is_read_only_is_not_replaced(house: House, words: tuple[str
         ("{}", ["add", "a", "--python", "tools/notes.py"], 2, "as package.module, not a file"),
         ('{"servers": [{"name": "a", "command": "x"}]}', ["remove", "a"], 1, "by hand"),
         ('{"servers": [{"name": "a", "command": "x"}]}', ["add", "b", "--", "x"], 2, "nothing is changed"),
-        ('{"mcpServers": {"git": {"command": "x"}}}', ["remove", "gti"], 1, "did you mean git?"),
+        ('{"mcpServers": {"git": {"command": "x"}}}', ["remove", "gti"], 1, "did you mean 'git'?"),
     ],
 )
 def test_what_cannot_be_done_is_said_and_leaves_the_file_alone(

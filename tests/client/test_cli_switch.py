@@ -53,7 +53,7 @@ def test_several_are_written_together_or_none_of_them(house: House) -> None:
     file = written(house, FILE)
     done = house.run("disable", "a", "bb", "--save")
     assert (done.returncode, file.read_text()) == (1, FILE)
-    assert "did you mean b?" in done.stderr
+    assert "did you mean 'b'?" in done.stderr
     done = house.run("disable", "a", "b", "a", "--save")
     assert (done.returncode, done.stdout) == (
         0,
@@ -110,7 +110,7 @@ def test_a_trusted_projects_file_is_written_with_its_mode_and_trust_is_to_be_giv
         (FILE, ["disable", "a", "--session", "s1"], 69, "carpool up"),
         (FILE, ["disable", "a", "--session", "s1", "--save"], 2, "say one of them"),
         (FILE, ["disable", "a", "--config", "x"], 2, "--save"),
-        (FILE, ["disable", "aa", "--save"], 1, "did you mean a?"),
+        (FILE, ["disable", "aa", "--save"], 1, "did you mean 'a'?"),
         ("{", ["disable", "a", "--save"], 2, "is not closed"),
         ('{"servers": [{"name": "a", "command": "x"}]}', ["disable", "a", "--save"], 1, "by hand"),
         (

@@ -143,7 +143,7 @@ async def test_a_login_that_comes_to_nothing_says_why(daemon: Make, its: Far) ->
                 "own has an Authorization in its `headers` or `url`, which is used instead of a login",
             ),
             ("cmd", 2, "cmd is not reached over a URL, so there is nothing to log in to"),
-            ("fra", 2, "there is no server fra here; did you mean far?"),
+            ("fra", 1, "there is no server 'fra' in the configuration; did you mean 'far'?"),
         ):
             found, _, said = await one.carpool("login", name, "--no-browser")
             assert (found, said.splitlines()[-1]) == (code, f"carpool: {says}")

@@ -68,6 +68,17 @@ def did_you_mean(wrong: str, known: Iterable[str]) -> str:
     return by_form[close[0]] if close else ""
 
 
+def no_such_server(name: str, known: Iterable[str], where: str = "in the configuration") -> str:
+    """The one sentence about a server that does not exist.
+
+    `no_such_server("gti", ["git"])` is "there is no server 'gti' in the configuration; did you mean 'git'?".
+    """
+    names = sorted(known)
+    meant = did_you_mean(name, names)
+    hint = f"did you mean {meant!r}?" if meant else f"there are: {', '.join(names) or 'none'}"
+    return f"there is no server {name[:_SHOWN_CHARACTERS]!r} {where}; {hint}"
+
+
 def _form(key: str) -> str:
     """A key without case and separators: how people misremember it."""
     return re.sub(r"[_.-]", "", key).lower()

@@ -22,6 +22,7 @@ from carpool.bench_arms import Arm, Carpool, Direct, Running
 from carpool.bench_attach import BenchError
 from carpool.bench_scenarios import SCENARIOS, Sample, Scenario, measure, run_rounds
 from carpool.bench_work import ToolWork, error_kind
+from carpool.door import NOT_RUNNING
 from carpool_protocol import paths
 
 EXIT_FAILED, EXIT_NO_BROKER = 1, 69
@@ -92,7 +93,7 @@ def _bench_tool(work: ToolWork, scenario: Scenario, seconds: float, *, shims: bo
     arm = Running(directory, shims=shims)
     say = progress(not as_json)
     if not arm.reachable():
-        click.echo("carpool is not running; start it with `carpool up --detach`", err=True)
+        click.echo(f"carpool: {NOT_RUNNING}", err=True)
         return EXIT_NO_BROKER
     try:
         sample = load_tool(arm, work, scenario, seconds, say=say)

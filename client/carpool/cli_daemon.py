@@ -31,15 +31,19 @@ _POLL_S = 0.02
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(0), default=DOWN_S, show_default=True, help="Seconds."
 )
-def down(timeout_s: float) -> None:
+@json_option
+def down(timeout_s: float, as_json: bool) -> None:
     """End carpool and every server it runs. Returns when nothing is left."""
     place = the_place()
-    was = "was not running" if not end_daemon(place, timeout_s) else "is down"
+    was_running = end_daemon(place, timeout_s)
     lock.forget_killed(place.directory)
     for path in paths.held_until_down(place.directory):
         with contextlib.suppress(OSError):
             os.unlink(path)  # of a launcher that was killed
-    click.echo(f"carpool {was} in {place.directory}")
+    if as_json:
+        print_json({"was_running": was_running, "directory": str(place.directory)})
+    else:
+        click.echo(f"carpool {'is down' if was_running else 'was not running'} in {place.directory}")
 
 
 @click.command()

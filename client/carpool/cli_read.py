@@ -57,7 +57,8 @@ def status(as_json: bool) -> None:
         door = reach(the_place(), control=True)
     except DoorError as error:
         if as_json:
-            print_json({**NOTHING, "reason": str(error)})
+            reason = "not_running" if error.no_broker else "broker_silent"
+            print_json({**NOTHING, "reason": reason})
         fail_at(error)
     with door:
         facts = ask(door, "carpool/status", {})

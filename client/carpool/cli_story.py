@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from carpool import display
-from carpool.cli import ask, fail, json_option, print_json, reach, the_place
+from carpool.cli import EXIT_FAILED, EXIT_NO_BROKER, ask, fail, json_option, print_json, reach, the_place
 from carpool.cli_audit import Line, read_all, row
 from carpool.door import DoorError
 from carpool_protocol import paths
@@ -41,12 +41,12 @@ def story(call: str, as_json: bool) -> None:
     place = the_place()
     lines = [line for line in read_all(paths.audit_file(place.logs)) if line.get("id") == call]
     live: Entry = {"run": "", "broker": [], "supervisor": [], "pids": {}}
-    why = ""
+    away: DoorError | None = None
     try:
         with reach(place, control=True) as door:
             live = ask(door, "carpool/story", {"call": call})
     except DoorError as error:
-        why = str(error)
+        away = error
     steps = sorted(told(live, number), key=lambda step: step.at)
     # Ids begin anew with each run: the journals tell of the one that runs.
     mine = [line for line in lines if line.get("run") == live["run"]] if steps else lines
@@ -55,7 +55,8 @@ def story(call: str, as_json: bool) -> None:
         print_json({"call": call, "audit": mine, **{key: live[key] for key in _LIVE}})
         return
     if line is None and not steps:
-        fail(f"nothing is known of {call}: {why or _UNKNOWN}")
+        code = EXIT_NO_BROKER if away and away.no_broker else EXIT_FAILED
+        fail(f"nothing is known of {call}: {away or _UNKNOWN}", code)
     click.echo(page(call, line, steps))
     if others := len(lines) - len([each for each in lines if line and each.get("run") == line.get("run")]):
         click.echo(

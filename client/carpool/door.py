@@ -25,6 +25,7 @@ from carpool_protocol.attach import (
 )
 from carpool_protocol.attach_version import ATTACH_VERSION, NAMING_VERSION
 
+NOT_RUNNING = "carpool is not running here; start it with `carpool up --detach`"
 ANSWER_S = 30.0
 """How long an answer may take when nobody says otherwise."""
 _CONNECT_S = 10.0
@@ -93,9 +94,7 @@ class Door:
             self._socket.connect(paths.agents_socket(directory))
         except (FileNotFoundError, ConnectionRefusedError):
             self._socket.close()
-            raise DoorError(
-                "carpool is not running here; start it with `carpool up --detach`", no_broker=True
-            ) from None
+            raise DoorError(NOT_RUNNING, no_broker=True) from None
         except OSError as error:
             self._fail(f"cannot connect to the broker: {error.strerror or error}")
         if not credentials.is_ours(self._socket):

@@ -127,6 +127,14 @@ def as_error(fault: Fault) -> tuple[int, str, RawJson]:
     return fault.kind.code, fault.text, RawJson(_encode(_meta(fault)))
 
 
+def as_sentence(text: str) -> str:
+    """`text` with one mark at its end: "no such file" and "no such file.." both become "no such file."."""
+    text = text.rstrip()
+    while text.endswith(("..", "?.", "!.")) and not text.endswith("..."):
+        text = text[:-1]
+    return text if not text or text.endswith((".", "?", "!", "…")) else f"{text}."
+
+
 def slug_in(body: RawJson, *, is_error: bool) -> str:
     """Which fault of ours a child of ours has answered with, in either form; empty: with none."""
     if body.find(b'"delivered"') < 0:
@@ -176,7 +184,7 @@ def _text(kind: FaultKind, detail: str, retry_after_s: float | None, server: str
     where = f"[{server}: {tool}] " if server and tool else f"[{server or tool}] " if server or tool else ""
     parts = [where + kind.what]
     if detail:
-        parts.append(detail)
+        parts.append(as_sentence(detail))
     if kind.family == "unavailable":
         parts.append("Nothing was executed.")
     elif kind.family == "lost":

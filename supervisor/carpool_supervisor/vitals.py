@@ -32,6 +32,7 @@ class Vitals(Struct, frozen=True):
     cpu_percent: float
     """Of one core, since the last survey of this pid; in the first one since its start."""
     cpu_s: float
+    """With a family: also what its ended processes used; without: this process alone."""
     uptime_s: float
     """Of the process itself."""
     threads: int
@@ -55,7 +56,11 @@ class Probe:
         last, self._last = self._last, {}
         found: dict[int, Vitals] = {}
         for pid in dict.fromkeys(pids):
-            family = [sample for each in _family(pid, tree) if (sample := _sample(each)) is not None]
+            family = [
+                sample
+                for each in _family(pid, tree)
+                if (sample := _sample(each, ended_children=self._families)) is not None
+            ]
             if not family or family[0].pid != pid:
                 continue
             started = family[0].started
@@ -163,14 +168,16 @@ def _family(pid: int, tree: dict[int, list[int]]) -> list[int]:
     return family
 
 
-def _sample(pid: int) -> _Sample | None:
+def _sample(pid: int, *, ended_children: bool) -> _Sample | None:
+    """One process now. `ended_children`: its CPU time includes that of children that have ended."""
     try:
         process = psutil.Process(pid)
         with process.oneshot():
             rss_bytes, pss_bytes = _memory(process)
             times = process.cpu_times()
-            # What ended children used counts too, or a wrapper that starts many would seem idle.
-            cpu_s = times.user + times.system + times.children_user + times.children_system
+            cpu_s = times.user + times.system
+            if ended_children:  # else a wrapper that starts many would seem idle
+                cpu_s += times.children_user + times.children_system
             return _Sample(
                 pid,
                 process.create_time(),

@@ -83,7 +83,7 @@ def test_status_json_has_the_same_keys_when_nothing_runs(house: House) -> None:
     facts = json.loads(done.stdout)
     assert facts.keys() == STATUS.keys() == NOTHING.keys()
     assert facts["totals"].keys() == STATUS["totals"].keys()
-    assert facts["healthy"] is False
+    assert (facts["healthy"], facts["reason"]) == (False, "not_running")
 
 
 @pytest.mark.parametrize("verb", [("tools", "--json"), ("call", "time__now")])
@@ -174,7 +174,7 @@ def test_why_guesses_a_misspelt_server_and_says_why_a_server_has_no_pool(
 ) -> None:
     done = house.run("why", "brwoser")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "no server is called 'brwoser'; did you mean 'browser'?" in done.stderr
+    assert "there is no server 'brwoser' in the configuration; did you mean 'browser'?" in done.stderr
     away = house.run("why", "git")
     assert away.returncode == 1
     assert "disabled in the configuration" in away.stderr

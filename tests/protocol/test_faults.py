@@ -19,6 +19,7 @@ from carpool_protocol.faults import (
     InvalidTransition,
     InvariantBroken,
     as_error,
+    as_sentence,
     as_tool_result,
     fault,
     fault_of,
@@ -106,6 +107,26 @@ def test_a_text_names_server_and_tool_and_holds_no_placeholder(kind: FaultKind) 
 
 
 # --- the door ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ("", ""),
+        ("no such file", "no such file."),
+        ("It ended.", "It ended."),
+        ("It ended..", "It ended."),
+        ("Why: is this the URL?.", "Why: is this the URL?"),
+        ("Did you mean 'git'?", "Did you mean 'git'?"),
+        ("and so on …", "and so on …"),
+        ("and so on...", "and so on..."),
+    ],
+)
+def test_a_detail_ends_with_one_mark(said: str, sentence: str) -> None:
+    assert as_sentence(said) == sentence
+    text = fault("bad_answer", detail=said).text
+    assert (f" {sentence} " in text) is bool(sentence)
+    assert ".." not in text.replace("...", "")
 
 
 def test_a_tool_result_holds_text_for_the_model_and_the_facts_for_programs() -> None:

@@ -65,6 +65,20 @@ async def test_the_rate_of_cpu_is_that_since_the_last_survey() -> None:
         assert second[idle.pid].cpu_percent == 0.0
 
 
+def test_the_cpu_time_of_ended_children_counts_for_a_family_and_not_for_a_process_alone() -> None:
+    burn = "import time\nwhile time.process_time() < 0.3: pass"
+    script = (
+        "from subprocess import run; import sys\n"
+        'run([sys.executable, "-I", "-c", sys.argv[1]]); print(flush=True); input()'
+    )
+    with running(sys.executable, "-I", "-c", script, burn) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        family = Probe().survey([parent.pid])[parent.pid].cpu_s
+        alone = Probe(families=False).survey([parent.pid])[parent.pid].cpu_s
+    assert family - alone >= 0.25
+
+
 def test_a_process_that_is_gone_is_missing_and_no_error() -> None:
     with subprocess.Popen(["true"]) as process:
         process.wait()

@@ -17,6 +17,7 @@ from carpool.api.errors import BadCall, Lost, Unavailable, UnknownName
 from carpool.api.places import Place, directory_of, hello, workspace_of
 from carpool.api.results import Json, Result, Server, Tool, Workspace, read, tool_of
 from carpool.api.session import Session
+from carpool_protocol.faults import as_sentence
 
 VERSION: Final = "2025-11-25"
 """Of MCP: the last one of the handshake era."""
@@ -282,7 +283,9 @@ class Carpool:
         params = {"verb": verb, "servers": [server]}
         (done,) = (await self._operator("carpool/operate", params, OPERATE_S))["results"]
         if not done["ok"]:
-            raise Unavailable(f"The server {server} was not {_DONE[verb]}: {done['text']}.", server=server)
+            raise Unavailable(
+                f"The server {server} was not {_DONE[verb]}: {as_sentence(done['text'])}", server=server
+            )
         return str(done["text"])
 
     async def _switch(self, server: str, *, on: bool, only_here: bool) -> None:

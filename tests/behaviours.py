@@ -1010,6 +1010,11 @@ _CONFIG: Final = {
         "rule 19",
         "Nothing of the directory that an agent or a person starts carpool in becomes a part of it.",
     ),
+    "trust:flags": Behaviour(
+        "rule 19",
+        "The question points out every variable that may change what a command does; a trusted file in which "
+        "one is newly pointed out is asked about again; names that define shell functions are refused.",
+    ),
     "trust:asked-again": Behaviour("rule 19", "After any change of a project's files trust is asked again."),
     "trust:no-takeover": Behaviour(
         "rule 19", "While a project waits for trust the user's own server of the same name stays in force."

@@ -2,18 +2,19 @@
 
 Owns the question's facts and their page: what is run and where, which names of the user's own it takes, which
 of his variables and profiles it gets. Arguments are shown as written, before expansion; of environments only
-the names. Invariant: nothing in the project adds a line to the page or is there and not to be seen on it.
+the names, with those pointed out that may change what a command does (`flagged_variables`). Invariant:
+nothing in the project adds a line to the page or is there and not to be seen on it.
 
 Knows nothing of: who asks, what is done with the answer.
 """
 
-import re
 from typing import Any
 from unicodedata import bidirectional
 
 from carpool import display
 from carpool_protocol.capability import capability
 from carpool_protocol.config.expand import PLACES, references
+from carpool_protocol.config.flagged_variables import flagged
 from carpool_protocol.config.load import Layer
 from carpool_protocol.config.merge import shadowed
 from carpool_protocol.config.model import Config, ServerConfig
@@ -23,20 +24,6 @@ from carpool_protocol.config.trust import Trust
 Facts = dict[str, Any]
 _HERE = "${workspace}"
 """Where a project's servers run unless its file says otherwise."""
-_DECIDING = re.compile(
-    r"PATH|HOME|SHELL|ENV|BASH_ENV|(LD|DYLD|XDG)_\w+|PYTHON[A-Z]+|PERL5\w+|RUBY(LIB|OPT)|(_|JDK_)?JAVA_(TOOL_)?OPTIONS"
-    r"|NODE_(OPTIONS|PATH|EXTRA_CA_CERTS|TLS_REJECT_UNAUTHORIZED)|(NPM_CONFIG|UV|PIP)_\w+"
-    r"|GIT_(SSH|CONFIG|EXEC_PATH|ASKPASS|PROXY_COMMAND|TEMPLATE_DIR|EDITOR|PAGER|EXTERNAL_DIFF)\w*"
-    r"|GIT_(DIR|WORK_TREE)|SSH_ASKPASS|VISUAL|EDITOR|PAGER|BROWSER|ZDOTDIR|GCONV_PATH|CLASSPATH"
-    r"|LUA_(C?PATH|INIT)\w*|PHPRC|PHP_INI_SCAN_DIR|GEM_(HOME|PATH)|BUNDLE_(GEMFILE|PATH|BIN)|GO(FLAGS|PROXY|PATH|ROOT)"
-    r"|DENO_(DIR|CERT|INSTALL_ROOT)|BUN_(INSTALL|OPTIONS)|(YARN|COREPACK|CARGO)_\w+|RUSTC_WRAPPER|DOTNET_STARTUP_HOOKS"
-    r"|OPENSSL_(CONF|ENGINES|MODULES)|DOCKER_(HOST|CONFIG|CONTEXT)|KUBECONFIG|AWS_(CONFIG_FILE|CA_BUNDLE)"
-    r"|(HTTPS?|ALL|NO)_PROXY|SSL_CERT_(FILE|DIR)|SSLKEYLOGFILE|(REQUESTS|CURL)_CA_BUNDLE",
-    re.IGNORECASE,
-)
-"""Variables by which a program that is named is another one, or is made to run or fetch something else. Their
-values are not shown, as no variable's is.
-"""
 _BACKWARDS = {"R", "AL", "AN"}
 
 
@@ -52,6 +39,7 @@ def described(workspace: Workspace, layer: Layer, config: Config, now: Trust, us
                 "name": name,
                 "command": _command(server),
                 "env": list(server.env),
+                "flagged": flagged(server),
                 "uses": sorted(
                     {n for _, text in server.login_templates() for n in references(text)} - PLACES
                 ),
@@ -96,7 +84,10 @@ def page(facts: Facts) -> str:
     file, root = display.spelled(facts["file"]), display.spelled(facts["workspace"])
     said = [f"{file} would run, in {root}:"]
     if facts["trust"] == "changed":
-        said[0] = f"{file} has changed since you trusted it. It would run, in {root}:"
+        said[0] = (
+            f"{file} has changed since you trusted it, or carpool now warns of more in it. "
+            f"It would run, in {root}:"
+        )
     elif facts["trust"] == "trusted":
         said[0] = f"{file} is trusted; and takes the place of a server that you had not. It runs, in {root}:"
     rows = [
@@ -115,9 +106,10 @@ def page(facts: Facts) -> str:
         f"{each['name']} is given your {', '.join(each['uses'])}" for each in facts["servers"] if each["uses"]
     ]
     notes += [
-        f"{each['name']} has another {', '.join(deciding)}: look at the file, for that decides what is run"
+        f"{each['name']} sets {', '.join(each['flagged'])}: look at the values in the file, "
+        "they may change what its command does"
         for each in facts["servers"]
-        if (deciding := list(filter(_DECIDING.fullmatch, each["env"])))
+        if each["flagged"]
     ]
     notes += [
         f"{each['name']} has its tools called {each['prefix']}…"

@@ -1,14 +1,13 @@
 """The verb `trust`: what is shown, who is asked, what is kept; and what `check` makes of it."""
 
+import hashlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from carpool.trust_question import _DECIDING
 from tests.behaviours import behaviour
 from tests.kit.house import House
 
@@ -89,24 +88,8 @@ def test_nothing_in_a_project_adds_to_the_question_or_hides_from_it(house: House
     assert r"a       ma\u200bke '\u05d0\u05d1' a\u3164b" in said
     assert r"a runs in x\x0a\x0aa is fine\u2066" in said
     assert r"b\x0aall of it is safe.json belongs to it" in said
-    assert "b has another PATH, node_options: look at the file" in said
+    assert "b sets PATH, node_options, MY_PATH: look at the values in the file" in said
     assert not [line for line in said.splitlines() if line.startswith(("a is fine", "all of it"))]
-
-
-@behaviour("trust:asked")
-@pytest.mark.parametrize(
-    ("names", "decides"),
-    [
-        (
-            "PATH LD_PRELOAD GIT_DIR OPENSSL_CONF AWS_CONFIG_FILE DOTNET_STARTUP_HOOKS no_proxy",
-            True,
-        ),
-        ("SSLKEYLOGFILE GOFLAGS GEM_HOME LUA_PATH_5_4 PHPRC BUN_OPTIONS CARGO_HOME REQUESTS_CA_BUNDLE", True),
-        ("TOKEN GOOGLE_API_KEY GEMINI_API_KEY GITHUB_TOKEN AWS_PROFILE NODE_ENV DOCKER_USERNAME GOAL", False),
-    ],
-)
-def test_what_decides_what_is_run_is_told_from_what_is_only_given(names: str, decides: bool) -> None:
-    assert {bool(_DECIDING.fullmatch(name)) for name in names.split()} == {decides}
 
 
 @behaviour("remote:secrets")
@@ -151,6 +134,7 @@ def test_without_a_terminal_nothing_is_trusted_unless_said(house: House) -> None
             "name": "b",
             "command": ["echo", "hello world"],
             "env": [],
+            "flagged": [],
             "uses": [],
             "cwd": "${workspace}",
             "prefix": None,
@@ -167,6 +151,34 @@ def test_a_change_is_said_and_asked_again(house: House) -> None:
     done = house.run("trust", str(file.parent))
     assert done.returncode == 2
     assert "has changed since you trusted it" in done.stdout
+
+
+@behaviour("trust:flags")
+def test_a_file_trusted_before_something_in_it_was_flagged_is_asked_about_again(house: House) -> None:
+    file = project(house, '{"mcpServers": {"b": {"command": "make", "env": {"JAVA_HOME": "./jdk"}}}}')
+    plain = house.base / "plain" / ".mcp.json"
+    plain.parent.mkdir()
+    plain.write_text('{"mcpServers": {"b": {"command": "make", "env": {"GITHUB_TOKEN": "x"}}}}')
+    house.run("trust", "--yes", str(file.parent))
+    # As a carpool has written it whose question flagged neither.
+    (store,) = house.base.rglob("trust.json")
+    held = json.loads(store.read_text())
+    held["trusted"] = {str(each): digest_of_bytes(each) for each in (file, plain)}
+    store.write_text(json.dumps(held))
+    assert house.run("trust", str(plain.parent)).stdout == f"{plain} is trusted already\n"
+    done = house.run("trust", str(file.parent))
+    assert done.returncode == 2
+    assert "or carpool now warns of more in it" in done.stdout
+    assert "b sets JAVA_HOME" in done.stdout
+    house.run("trust", "--yes", str(file.parent))
+    assert house.run("trust", str(file.parent)).stdout == f"{file} is trusted already\n"
+
+
+def digest_of_bytes(file: Path) -> str:
+    """What a carpool kept of a project's file before the digest covered what is flagged."""
+    data = file.read_bytes()
+    head = f"{os.fsencode(file.name).hex()} {len(data)} True\n".encode()
+    return hashlib.sha256(head + data).hexdigest()
 
 
 @behaviour("trust:asked")

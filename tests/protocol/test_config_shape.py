@@ -188,7 +188,10 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_lines() -> None
         ({"args": ["--port", 8080]}, "args[1]: must be text, found a number (write it in double quotes)"),
         ({"args": "--x"}, "args: must be a list of texts, found text (write it in [ ])"),
         ({"env": {"A": None}}, "env.A: must be text, found null (leave the key out instead)"),
-        ({"env": {"A=B": "c"}}, 'env."A=B": is no name of an environment variable'),
+        (
+            {"env": {"A=B": "c"}},
+            'env."A=B": is no name of an environment variable (letters, digits and _, no digit first)',
+        ),
         ({"env": {"A": "${B"}}, f"env.A: {NO_TEMPLATE}"),
         ({"disabled": "true"}, "disabled: must be true or false (without quotes), found text"),
         ({"disabled": 1}, "disabled: must be true or false, found a number"),

@@ -22,7 +22,8 @@ from carpool_protocol.remote import check_header_name, check_url
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST_NAME: Final = 64
 _TOKEN_KEYS: Final = frozenset({"hash", "profile"})
-_VARIABLE = re.compile(r"[^=\0]+")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""Shells take other names for functions to define: `BASH_FUNC_echo%%` replaces `echo`."""
 
 
 class Refusal(Struct, frozen=True):
@@ -126,7 +127,11 @@ def _template_map(setting: Setting, value: JsonValue, refuse: Callable[[Refusal]
         return {}
     for name in value:
         if _VARIABLE.fullmatch(name) is None:
-            refuse(Refusal((name,), "is no name of an environment variable"))
+            refuse(
+                Refusal(
+                    (name,), "is no name of an environment variable (letters, digits and _, no digit first)"
+                )
+            )
     return {name: _text(setting, item, (name,), refuse) for name, item in value.items()}
 
 

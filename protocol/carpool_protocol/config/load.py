@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from carpool_protocol.config.environment import read_env_file
 from carpool_protocol.config.expand import from_home
+from carpool_protocol.config.flagged_variables import all_flagged
 from carpool_protocol.config.included import find_included
 from carpool_protocol.config.jsonc import Allowance
 from carpool_protocol.config.model import Config, NamedWorkspace, ServerConfig
@@ -88,7 +89,9 @@ class Layer(Struct, frozen=True):
     env: dict[str, str]
     """The variables of the `env_file`. Secrets: memory only."""
     digest: str
-    """Of the very bytes of `files` (rule 19); another one when any of them is another."""
+    """Of the very bytes of `files` (rule 19); another one when any of them is another. Of a project it
+    covers the variables that the trust question flags: a carpool that flags more of them asks again.
+    """
     texts: Texts
 
     def __repr__(self) -> str:
@@ -124,6 +127,8 @@ def load_layer(file: ConfigFile, home: str, *, project: bool = False, earlier: T
         if problems and earlier is None:
             loaded = replace(loaded, config=None, problems=problems)
     texts = Texts(reading.texts, tuple(reading.matched))
+    if project and loaded.config is not None and (warned := all_flagged(loaded.config)):
+        reading.digest.update(f"flagged {warned!a}\n".encode())
     return Layer(loaded, tuple(reading.files), reading.seen, env, reading.digest.hexdigest(), texts)
 
 

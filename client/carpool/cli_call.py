@@ -15,7 +15,6 @@ from carpool import display, dry_run
 from carpool.adapters import as_success
 from carpool.cli import (
     EXIT_FAILED,
-    EXIT_USAGE,
     fail,
     fail_at,
     json_option,
@@ -24,6 +23,7 @@ from carpool.cli import (
     profile_option,
     workspace_option,
 )
+from carpool.cli_arguments import arg_option, read_arguments
 from carpool.door import AnsweredError, Door, DoorError
 
 CALL_S = 1900.0
@@ -39,9 +39,8 @@ class _Progress(msgspec.Struct):
 
 @click.command()
 @click.argument("name")
-@click.option(
-    "--args", "arguments", default="{}", help="The tool's arguments, a JSON object; `-` reads stdin."
-)
+@click.option("--args", "arguments", default="", help="The tool's arguments, a JSON object; `-` reads stdin.")
+@arg_option
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(0, min_open=True), default=CALL_S, help="Seconds."
 )
@@ -61,6 +60,7 @@ def call(
     name: str,
     *,
     arguments: str,
+    pairs: tuple[str, ...],
     timeout_s: float,
     profile: str,
     workspace: str,
@@ -69,10 +69,11 @@ def call(
     as_json: bool,
 ) -> None:
     """Call the tool NAME (any spelling `carpool tools NAME` knows). Exit code 1: its answer is an error."""
+    given = read_arguments(arguments, pairs)
     if only_check:
-        _judge(name, json_object(arguments), (profile, workspace), as_json)
+        _judge(name, given, (profile, workspace), as_json)
         return
-    params = {"name": name, "arguments": json_object(arguments), "_meta": {"progressToken": _PROGRESS}}
+    params = {"name": name, "arguments": given, "_meta": {"progressToken": _PROGRESS}}
     with open_door(control=False, start=True, profile=profile, workspace=workspace) as door:
         try:
             result = _called(door, params, timeout_s)
@@ -83,7 +84,8 @@ def call(
             if as_json:
                 click.echo(f'{{"error": {display.ascii_json(bytes(error.error))}}}')
                 raise click.exceptions.Exit(EXIT_FAILED) from None
-            fail(str(error) or "the call was answered with an error")
+            more = "`carpool tools` lists the names." if error.slug() == "unknown_tool" else ""
+            fail(f"{name}: {error} {more}".rstrip())
         except DoorError as error:
             fail_at(error)
     if show_result(result, as_json=as_json, flat=flat):
@@ -141,23 +143,6 @@ def _listed(name: str, profile: str, workspace: str) -> dict[str, Any]:
             fail(f"{error} {more}")
     tool: dict[str, Any] = answer["tools"][0]
     return tool
-
-
-def json_object(text: str) -> msgspec.Raw:
-    """`--args` as one line of JSON (`-`: what stdin says); ends the verb when it is no object."""
-    if text == "-":
-        text = sys.stdin.read()
-    try:
-        raw = text.encode()
-        is_object = isinstance(msgspec.json.decode(raw), dict)
-    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
-        is_object = False
-    else:
-        # White space between values may hold line ends, and one line is one message.
-        text = msgspec.json.format(raw, indent=-1).decode()
-    if not is_object:
-        fail('--args must be a JSON object, like \'{"path": "/tmp"}\'', EXIT_USAGE)
-    return msgspec.Raw(text.encode())
 
 
 def show_result(result: msgspec.Raw, *, as_json: bool, flat: bool) -> bool:

@@ -15,7 +15,7 @@ from carpool import display
 from carpool.check_layers import Checked, read_layers, working_directory
 from carpool.check_profiles import lines
 from carpool.cli import EXIT_FAILED, EXIT_USAGE, ask, json_option, open_door, print_json, reach, the_place
-from carpool.cli_call import json_object
+from carpool.cli_arguments import read_arguments
 from carpool.cli_daemon import OPERATE_S
 from carpool.door import DoorError
 from carpool_protocol import paths
@@ -88,7 +88,7 @@ def check(
         from carpool.probe import probe  # late: it brings a whole carpool of its own
         from carpool.probe_run import Try
 
-        probe(probed, [Try(tool, json_object(text)) for tool, text in tries], file, as_json=as_json)
+        probe(probed, [Try(tool, read_arguments(text)) for tool, text in tries], file, as_json=as_json)
         return
     if tries:
         raise click.UsageError("--call is for --probe SERVER")

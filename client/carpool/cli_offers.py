@@ -16,6 +16,7 @@ import click
 import msgspec
 
 from carpool import display
+from carpool.adapters import flatten
 from carpool.cli import (
     EXIT_FAILED,
     EXIT_USAGE,
@@ -27,6 +28,7 @@ from carpool.cli import (
     profile_option,
     workspace_option,
 )
+from carpool.cli_arguments import arg_option, read_arguments
 from carpool.door import AnsweredError, Door, DoorError
 
 READ_S = 1900.0
@@ -90,18 +92,20 @@ def prompts(profile: str, workspace: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("name")
-@click.option("--arg", "pairs", multiple=True, metavar="KEY=VALUE", help="An argument; as often as needed.")
+@click.option(
+    "--args", "whole", default="", help="The prompt's arguments, a JSON object of texts; `-` reads stdin."
+)
+@arg_option
 @profile_option
 @workspace_option
 @json_option
-def prompt(name: str, pairs: tuple[str, ...], *, profile: str, workspace: str, as_json: bool) -> None:
+def prompt(
+    name: str, whole: str, pairs: tuple[str, ...], *, profile: str, workspace: str, as_json: bool
+) -> None:
     """Get the prompt NAME, in any spelling."""
-    arguments: dict[str, str] = {}
-    for pair in pairs:
-        key, mark, value = pair.partition("=")
-        if not (key and mark):
-            fail("--arg is KEY=VALUE", EXIT_USAGE)
-        arguments[key] = value
+    arguments = msgspec.json.decode(read_arguments(whole, pairs))
+    if not all(isinstance(value, str) for value in arguments.values()):
+        fail("every argument of a prompt is text", EXIT_USAGE)
     params: Facts = {"name": name, **({"arguments": arguments} if arguments else {})}
     result = _asked("prompts/get", params, profile, workspace, as_json=as_json)
     if result is None:
@@ -110,7 +114,8 @@ def prompt(name: str, pairs: tuple[str, ...], *, profile: str, workspace: str, a
     for it in messages if isinstance(messages, list) else []:
         content = it.get("content") if isinstance(it, dict) else None
         if isinstance(content, dict):
-            click.echo(display.printable(f"[{it.get('role', '?')}] {_text(content)}", lines=True))
+            text = flatten({"content": [content]})
+            click.echo(display.printable(f"[{it.get('role', '?')}] {text}", lines=True))
 
 
 # --- asking ----------------------------------------------------------------------------------------------
@@ -191,16 +196,6 @@ def _show_contents(contents: Facts) -> None:
 
 def _encodable(text: str) -> str:
     return text.encode(errors="replace").decode()
-
-
-def _text(content: Facts) -> str:
-    if isinstance(content.get("text"), str):
-        return str(content["text"])
-    inner = content.get("resource")
-    if isinstance(inner, dict) and isinstance(inner.get("text"), str):
-        return str(inner["text"])
-    uri = inner.get("uri") if isinstance(inner, dict) else content.get("uri")
-    return f"[{' '.join(str(word) for word in (content.get('type'), content.get('mimeType'), uri) if word)}]"
 
 
 def _arguments(found: Facts) -> list[str]:

@@ -225,7 +225,7 @@ def test_what_may_not_be_called_is_a_permission_error_until_it_may(shared: Daemo
             await agent.disable("off", only_here=True)
             with pytest.raises(PermissionError):
                 await agent.call(("off", "echo"), {"text": "x"})
-            with pytest.raises(BadCall, match="Did you mean off"):
+            with pytest.raises(BadCall, match="did you mean 'off'"):
                 await agent.enable("of")
 
     run("trio", main)
@@ -282,7 +282,7 @@ def test_a_server_is_stopped_and_started_again(shared: Daemon) -> None:
             assert {each.name: each.state for each in await agent.servers()}["good"] == "stopped"
             await agent.start("good")
             assert (await agent.call("good__echo", {"text": "2"})).text == "2"
-            with pytest.raises(Unavailable, match="no such server"):
+            with pytest.raises(Unavailable, match="there is no server"):
                 await agent.start("gone")
 
     run("asyncio", main)

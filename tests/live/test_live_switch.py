@@ -133,8 +133,8 @@ async def test_a_server_is_disabled_for_one_session_and_others_notice_nothing(sh
                 assert fault_of(await one.call("own__echo"))["code"] == "state_lost", "it is told once"
         for words, why in (
             (("disable", "good", "--session", mine), "no session of this id"),
-            (("disable", "goood"), "Did you mean good?"),
-            (("disable", "good", "goood"), "Did you mean good?"),
+            (("disable", "goood"), "did you mean 'good'?"),
+            (("disable", "good", "goood"), "did you mean 'good'?"),
         ):
             code, _, said = await shared.carpool(*words)
             assert (code, why in said) == (1, True), said

@@ -1010,6 +1010,9 @@ _CONFIG: Final = {
         "rule 19",
         "Nothing of the directory that an agent or a person starts carpool in becomes a part of it.",
     ),
+    "trust:prompt": Behaviour(
+        "rule 19", "Names that an untrusted project has chosen are no text in what agents are told of it."
+    ),
     "trust:flags": Behaviour(
         "rule 19",
         "The question points out every variable that may change what a command does; a trusted file in which "

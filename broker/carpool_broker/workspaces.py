@@ -10,6 +10,8 @@ Knows nothing of: sessions, sources, the user's own file, disks: it is told.
 """
 
 import logging
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 from typing import Final
@@ -32,6 +34,9 @@ log = logging.getLogger("carpool.broker")
 
 BROKEN = "its file is broken"
 LOST = "its directory could not be read in time"
+LONGEST_PATH: Final = 200
+"""Characters of a directory that agents are told by name."""
+_PLAIN_PATH: Final = re.compile(r"[A-Za-z0-9_./~+@-]+")
 
 
 class Watched(Struct, frozen=True):
@@ -114,12 +119,21 @@ class Project:
         return BROKEN if self.workspace.file else LOST
 
     def awaits(self) -> str:
-        """Why its servers may not run yet; empty: they may."""
+        """Why its servers may not run yet; empty: they may. Agents read this: see `_harmless`."""
         if self.trust == "trusted":
             return ""
-        path = self.workspace.file
+        root = self.workspace.root
+        path, command = self.workspace.file, f"`carpool trust {root}`"
+        if not _harmless(root):
+            path = f"the file {os.path.relpath(path, root)} of this project"
+            command = "`carpool trust` in the project's directory"
         what = "has changed since it was trusted" if self.trust == "changed" else "is not trusted yet"
-        return f"{path} {what}; look at it with `carpool trust {self.workspace.root}`"
+        return f"{path} {what}; look at it with {command}"
+
+
+def _harmless(path: str) -> bool:
+    """Agents are told this directory, which a stranger may have named: no sentence, nothing for a shell."""
+    return len(path) <= LONGEST_PATH and _PLAIN_PATH.fullmatch(path) is not None
 
 
 class Workspaces:

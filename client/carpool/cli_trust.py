@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @click.command()
 @click.argument("directory", required=False)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask: for programs that have asked the user.")
 @click.option("--revoke", is_flag=True, help="Trust it no longer: its servers end.")
 @click.option("--list", "listing", is_flag=True, help="Show every project file that is trusted.")
 @json_option
@@ -102,7 +102,11 @@ def _ask(facts: Facts, *, yes: bool, as_json: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        fail("nobody is there to be asked: look at it and say `carpool trust --yes`", EXIT_USAGE)
+        fail(
+            "nobody is there to be asked: the user can run `carpool trust` in a terminal "
+            "(--yes is for programs that have asked the user)",
+            EXIT_USAGE,
+        )
     if not click.confirm("\nMay these servers run for you?", err=True):
         click.echo("nothing is trusted", err=True)
         raise click.exceptions.Exit(EXIT_FAILED)

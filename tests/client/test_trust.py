@@ -124,7 +124,7 @@ def test_without_a_terminal_nothing_is_trusted_unless_said(house: House) -> None
     file = project(house)
     done = house.run("trust", str(file.parent))
     assert (done.returncode, trusted(house)) == (2, [])
-    assert "say `carpool trust --yes`" in done.stderr
+    assert "the user can run `carpool trust` in a terminal (--yes is for programs" in done.stderr
     done = house.run("trust", "--yes", "--json", str(file.parent))
     assert (done.returncode, trusted(house)) == (0, [str(file)])
     facts = json.loads(done.stdout)

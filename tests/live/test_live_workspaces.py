@@ -81,7 +81,7 @@ async def test_trust_is_asked_given_and_asked_again_after_a_change(shared: Daemo
     file = write(shared, "asked/.mcp.json", servers(its=observer()))
     with trio.fail_after(LIMIT_S):
         async with come(shared, "asked") as agent:
-            assert "its (awaits trust: `carpool trust`)" in (await agent.greet())["instructions"]
+            assert "1 server of this project's file, which awaits" in (await agent.greet())["instructions"]
             assert not [name for name in await agent.tools() if name.startswith("its__")]
             refused = json.dumps(await agent.ask("tools/call", {"name": "its__echo"}))
             assert "before the user has trusted it" in refused

@@ -33,9 +33,6 @@ FAILING: Final = frozenset({"given_up", "stopped", "backing_off", "breaker_open"
 RETRIED: Final = frozenset({"breaker_open", "half_open"})
 """States in which an instance starts if somebody needs the pool: now, or when that may be (rule 8)."""
 
-NAMED_UNTRUSTED: Final = 10
-"""Servers that wait for trust, by name; the others are counted."""
-
 LAME: Final = {"misconfigured": "misconfigured", "unset": "unset: lacks a variable or a workspace"}
 """By state: what instructions say of a server that cannot be run. Those that await trust are counted."""
 
@@ -154,16 +151,17 @@ class Outlook:
             for entry in view.scope.servers
             if entry.key in self.states and self.states[entry.key].state in FAILING
         ]
-        untrusted = sorted(self.sources.untrusted(session.source))
         missing += [
             f"{server} ({LAME[state]})"
             for server, (state, _) in self.sources.lame(session.source).items()
             if state in LAME
         ]
-        # A stranger's file has no say in how long this is.
-        missing += [f"{server} (awaits trust: `carpool trust`)" for server in untrusted[:NAMED_UNTRUSTED]]
-        if len(untrusted) > NAMED_UNTRUSTED:
-            missing.append(f"{len(untrusted) - NAMED_UNTRUSTED} more that await trust")
+        # Counted, never named: a stranger has chosen the names, and this is text in the agent's prompt.
+        if count := len(self.sources.untrusted(session.source)):
+            servers = "1 server" if count == 1 else f"{count} servers"
+            missing.append(
+                f"{servers} of this project's file, which awaits the user's trust (`carpool trust`)"
+            )
         if why := self.sources.broken(session.source):
             missing.append(f"the servers of this project ({why})")
         held = Counter(server for server, _ in view.held)

@@ -198,6 +198,11 @@ _SETUP: Final = {
     "setup:undone": Behaviour(
         "issue 7", "`carpool setup --undo` leaves every file as it was, byte for byte, or says which it kept."
     ),
+    "setup:undone.since": Behaviour(
+        "issue 13",
+        "`carpool setup --undo`, forced or not, takes away nothing that was written since setup, touches no "
+        "file twice, and can be said for one program.",
+    ),
     "setup:killed": Behaviour(
         "issue 7", "A setup that is killed at any moment can be undone, and can be said again."
     ),

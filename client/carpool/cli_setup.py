@@ -35,12 +35,13 @@ from carpool_protocol.config.load import home_of
     "named",
     multiple=True,
     type=click.Choice([each.id for each in CLIENTS]),
-    help="Only this program, which gets the entry even without servers. May be said again.",
+    help="Only this program, which gets the entry even without servers; with --undo, only its files. May be "
+    "said again.",
 )
 @click.option("--user-only", is_flag=True, help="Leave the files of the project alone.")
 @click.option("--trust", is_flag=True, help="With --yes: trust the project's servers as well.")
 @click.option("--undo", is_flag=True, help="Put everything back as it was.")
-@click.option("--force", is_flag=True, help="With --undo: also files that were changed since.")
+@click.option("--force", is_flag=True, help="With --undo: take carpool's entry out even where it was edited.")
 @json_option
 def setup(
     *,
@@ -60,14 +61,14 @@ def setup(
     """
     if force and not undo:
         raise click.UsageError("--force goes with --undo")
-    if undo and (named or user_only or trust):
-        raise click.UsageError("--undo undoes everything: say it alone, or with --force or --dry-run")
+    if undo and (user_only or trust):
+        raise click.UsageError("--undo goes with --client, --force and --dry-run only")
     store = f"{paths.state_dir(os.environ, the_place().directory)}/setup"
     try:
         paths.ensure_private(store, paths.STATE_VARIABLE)  # copies of secrets will lie there
         with record.alone(store):
             if undo:
-                undo_all(store, dry_run=dry_run, force=force, as_json=as_json)
+                undo_all(store, named=named, dry_run=dry_run, force=force, as_json=as_json)
             else:
                 _setup(
                     store, named, yes=yes, dry_run=dry_run, user_only=user_only, trust=trust, as_json=as_json

@@ -15,8 +15,11 @@ from unittest import mock
 import pytest
 from click.testing import CliRunner
 
-from carpool import cli_setup
+from carpool import cli_setup, lock
 from carpool.cli import verbs
+from carpool.setup import disk
+from carpool_protocol.config.edit import put
+from carpool_protocol.config.jsonc import parse
 from tests.behaviours import behaviour
 from tests.kit.house import House
 
@@ -66,6 +69,11 @@ def run(house: House, where: Path, *arguments: str) -> Done:
         result = CliRunner().invoke(verbs, ["setup", *arguments], prog_name="carpool")
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return Done(result.exit_code, result.stdout, result.stderr)
+
+
+def jsonc(data: bytes) -> Any:
+    """A file with comments, read."""
+    return parse(data.decode(), "").value
 
 
 def config(house: House) -> Any:
@@ -123,25 +131,107 @@ def test_carpool_reads_what_setup_wrote_and_finds_every_secret(house: House) -> 
     assert values >= set(CANARIES)
 
 
-@behaviour("setup:undone")
-def test_somebody_else_s_changes_survive_and_force_takes_them_back(house: House) -> None:
+@behaviour("setup:undone", "setup:undone.since")
+def test_somebody_else_s_changes_survive_an_undoing_and_also_a_forced_one(house: House) -> None:
+    """A token and a server that were written since were lost, with the copies of all files, by the
+    `--undo --force` that setup itself advised.
+    """
     project = moved_in(house)
     before = tree(house)
     run(house, project, "--yes", "--user-only")
     claude, cursor = house.base / ".claude.json", house.base / ".cursor" / "mcp.json"
-    claude.write_text(claude.read_text().replace('"numStartups": 184', '"numStartups": 185'))
-    cursor.write_text(cursor.read_text().replace('"connect"', '"connect", "--profile", "canary-8sauce"'))
-    changed = cursor.read_bytes()
+    own = house.base / ".config/carpool/carpool.json"
+    claude.write_text(claude.read_text().replace('"numStartups": 184', '"token": "canary-since"'))
+    cursor.write_text(cursor.read_text().replace('"connect"', '"connect", "--canary", "canary-8sauce"'))
+    own.write_text(put(own.read_text(), ("mcpServers", "mine"), {"command": "mine"}))
+    changed, ours = cursor.read_bytes(), own.read_bytes()
     done = run(house, project, "--undo")
     assert done.returncode == 1
     assert "goes back; it was changed since setup: those changes stay" in done.stdout
-    assert f"{cursor} was changed since setup, and stays (before: " in done.stdout
-    assert '"--profile",' in done.stdout
+    assert (
+        f"{cursor} was changed since setup: carpool's own entry in it is another one, and stays"
+        in done.stdout
+    )
+    assert f"{own} is needed by {cursor}, and stays" in done.stdout, "Cursor still gets its servers there"
+    assert '"--canary",' in done.stdout
     after = tree(house)
-    assert after[".claude.json"][1] == before[".claude.json"][1].replace(b": 184", b": 185")
-    assert cursor.read_bytes() == changed
-    assert run(house, project, "--undo", "--force").returncode == 0
-    assert tree(house) == before
+    since = before[".claude.json"][1].replace(b'"numStartups": 184', b'"token": "canary-since"')
+    assert after[".claude.json"][1] == since
+    assert (cursor.read_bytes(), own.read_bytes()) == (changed, ours)
+    again = run(house, project, "--undo")
+    assert (again.returncode, tree(house)) == (1, after)
+    assert str(claude) not in again.stdout, "it is undone"
+    claude.write_bytes(since.replace(b"canary-since", b"canary-later"))
+    done = run(house, project, "--undo", "--force")
+    assert (done.returncode, done.stderr) == (0, "")
+    there = tree(house)
+    assert there.pop(".claude.json")[1] == since.replace(b"canary-since", b"canary-later")
+    assert json.loads(there.pop(".config/carpool/carpool.json")[1]) == {
+        "mcpServers": {"mine": {"command": "mine"}}
+    }
+    assert jsonc(there.pop(".cursor/mcp.json")[1]) == jsonc(before[".cursor/mcp.json"][1])
+    assert there == {
+        name: each for name, each in before.items() if name not in {".claude.json", ".cursor/mcp.json"}
+    }
+    copies = house.directory / "state" / "setup" / "0001"
+    assert f"Copies of the files as they were before setup stay in {copies}." in done.stdout
+    assert before[".cursor/mcp.json"][1] in [each.read_bytes() for each in copies.glob("*.before")]
+    assert run(house, project, "--undo", "--force").stdout.startswith("there is nothing to undo")
+    assert json.loads(own.read_text()) == {"mcpServers": {"mine": {"command": "mine"}}}
+
+
+@behaviour("setup:undone.since")
+def test_one_program_is_undone_alone_and_the_others_afterwards(house: House) -> None:
+    project = moved_in(house)
+    before = tree(house)
+    run(house, project, "--yes")
+    after = tree(house)
+    done = run(house, project, "--undo", "--client", "cursor")
+    assert (done.returncode, done.stderr) == (0, "")
+    its = {".cursor/mcp.json", "code/shop/.cursor/mcp.json"}
+    assert tree(house) == {**after, **{name: before[name] for name in its}}
+    assert "carpool.json keeps its servers" in done.stdout
+    cursor = house.base / ".cursor/mcp.json"
+    cursor.write_text("{}")
+    done = run(house, project, "--undo")
+    assert (done.returncode, str(cursor) in done.stdout) == (0, False)
+    assert tree(house) == {**before, ".cursor/mcp.json": (before[".cursor/mcp.json"][0], b"{}")}
+
+
+@behaviour("setup:undone.since")
+def test_a_file_that_is_written_while_it_is_undone_keeps_that(house: House) -> None:
+    project = moved_in(house)
+    run(house, project, "--yes")
+    claude = house.base / ".claude.json"
+    real = disk.sweep_parts
+
+    def written(path: str) -> None:
+        if path == str(claude):
+            claude.write_text(claude.read_text().replace("184", "185"))
+        real(path)
+
+    with mock.patch.object(disk, "sweep_parts", written):
+        done = run(house, project, "--undo")
+    assert done.returncode == 1
+    assert '"numStartups": 185' in claude.read_text()
+    assert "github" in config(house)["mcpServers"], "Claude Code still gets its servers there"
+    assert run(house, project, "--undo").returncode == 0
+    assert '"numStartups": 185' in claude.read_text()
+
+
+def test_after_the_last_undoing_what_stays_of_carpool_is_said(house: House) -> None:
+    project = moved_in(house)
+    run(house, project, "--yes")
+    state = house.directory / "state"
+    (state / "log").mkdir()
+    with mock.patch.object(lock, "holder", return_value=lock.Holder(7, "")):
+        done = run(house, project, "--undo")
+    assert done.stdout.splitlines()[-4:] == [
+        "Done.",
+        "carpool still runs, without a server. `carpool down` ends it.",
+        f"{state} keeps what carpool noted (log).",
+        f"After `carpool down`, `rm -r {state}` removes it.",
+    ]
 
 
 @behaviour("setup:undone")
@@ -385,7 +475,7 @@ def test_no_copy_of_a_file_is_put_where_others_can_read_it(house: House) -> None
     [
         ((), "nobody is there to be asked: look at it and say `carpool setup --yes`"),
         (("--force",), "--force goes with --undo"),
-        (("--undo", "--client", "cursor"), "--undo undoes everything"),
+        (("--undo", "--user-only"), "--undo goes with --client, --force and --dry-run only"),
         (("--client", "emacs"), "is not one of"),
     ],
 )

@@ -1,6 +1,7 @@
 """What becomes of the programs' files, decided: names, secrets, places, and the way back."""
 
 import json
+import re
 import tomllib
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from carpool.setup import into
+from carpool.setup import into, toml
 from carpool.setup.clients import (
     CLAUDE_CODE,
     CLAUDE_DESKTOP,
@@ -28,6 +29,7 @@ from carpool.setup.show import page
 from carpool.setup.undo import verdict
 from carpool_protocol.config import edit
 from carpool_protocol.config.edit import put
+from carpool_protocol.config.foreign import is_own_entry
 from carpool_protocol.config.jsonc import parse
 from tests.behaviours import behaviour
 
@@ -530,7 +532,7 @@ def test_a_file_whose_servers_somebody_has_changed_is_kept_unless_it_is_forced()
     said = verdict(change.role, change.before, change.after, now, change.regions)
     assert (said.outcome, said.data) == ("kept", now)
     forced = verdict(change.role, change.before, change.after, now, change.regions, force=True)
-    assert (forced.outcome, forced.data) == ("restored", FILE.encode())
+    assert (forced.outcome, _object((forced.data or b"").decode())) == ("put back", _object(FILE))
     gone = verdict(change.role, change.before, change.after, None, change.regions)
     assert (gone.outcome, gone.data) == ("kept", None)
     assert (
@@ -550,7 +552,100 @@ def test_servers_leave_our_file_but_those_that_somebody_has_changed() -> None:
     assert list(left["mcpServers"]) == ["mine", "b"]
     assert left["env_file"] == "secrets.env"
     kept = verdict("secrets", None, secrets.after, secrets.after, (), used=(said.data or b"").decode())
-    assert (kept.outcome, kept.data) == ("kept", secrets.after)
+    assert (kept.outcome, kept.data) == ("left", secrets.after)
+
+
+_NAMES = st.sampled_from(["a", "b", "c", "d"])
+_EDITS = st.lists(
+    st.one_of(
+        st.tuples(st.just("set"), st.just(("token",)), st.sampled_from(["t1", "t2"])),
+        st.tuples(st.just("set"), st.tuples(st.just("servers"), _NAMES), st.just({"command": "since"})),
+        st.tuples(st.just("set"), st.just(("servers", "carpool")), st.just({**ENTRY, "env": {"X": "1"}})),
+        st.tuples(st.just("set"), st.just(("servers", "carpool")), st.just({"command": "another"})),
+        st.tuples(st.just("drop"), st.tuples(st.just("servers"), _NAMES | st.just("carpool")), st.none()),
+    ),
+    max_size=4,
+)
+"""Writes of others between setup and its undoing: a token, servers, carpool's own entry."""
+
+
+def _json_written(text: str, servers: str, edits: Any) -> str:
+    for verb, path, value in edits:
+        place = tuple(servers if each == "servers" else each for each in path)
+        if verb == "set":
+            text = put(text, place, value)
+        elif place in parse(text, "").spans:
+            text = edit.drop(text, place)
+    return text
+
+
+def _toml_written(text: str, edits: Any) -> str:
+    for _, path, value in edits:
+        if path == ("token",):
+            text = f'token = "{value}"\n' + re.sub(r"^token = .*\n", "", text)
+        else:
+            held = tomllib.loads(text).get("mcp_servers", {})
+            text = toml.swap(text, [path[1]] if path[1] in held else [], {path[1]: value} if value else {})
+    return text
+
+
+@behaviour("setup:undone", "setup:undone.since")
+@settings(max_examples=150, deadline=None)
+@given(
+    client=st.sampled_from([CURSOR, OPENCODE, CODEX]),
+    had=st.sets(_NAMES, min_size=1),
+    edits=_EDITS,
+    force=st.booleans(),
+)
+def test_no_undoing_takes_away_what_others_wrote_since(
+    client: Client, had: set[str], edits: Any, force: bool
+) -> None:
+    """The whole family: whatever was written, it stays; servers that setup moved are back; with `force` no
+    entry of carpool's is left.
+    """
+    key = {"cursor": "mcpServers", "opencode": "mcp", "codex": "mcp_servers"}[client.id]
+    if client is CODEX:
+        text = 'token = "t0"\n' + "".join(f'\n[mcp_servers.{name}]\ncommand = "x"\n' for name in sorted(had))
+    else:
+        entry = {"type": "local", "command": ["x"]} if client is OPENCODE else {"command": "x"}
+        text = json.dumps({"token": "t0", key: dict.fromkeys(sorted(had), entry)}, indent=2)
+    change = planned(source(client, text)).changes[-1]
+    after = change.after.decode()
+    now = _toml_written(after, edits) if client is CODEX else _json_written(after, key, edits)
+    said = verdict("client", change.before, change.after, now.encode(), change.regions, force=force)
+    read: Any = tomllib.loads if client is CODEX else _object
+    was, left, there = read(text)[key], read(now), read((said.data or b"").decode())
+    if said.outcome == "kept":
+        assert (said.data, force) == (now.encode(), False)
+        return
+    assert there["token"] == left["token"]
+    ours = read(after)[key]["carpool"]
+    servers = left.get(key, {})
+    for name, server in servers.items():
+        if not (name == "carpool" and is_own_entry(toml.plain(server))):
+            assert there[key][name] == server
+    assert {name: there[key][name] for name in had - servers.keys()} == {
+        name: was[name] for name in had - servers.keys()
+    }
+    assert there.get(key, {}).get("carpool") in (None, {"command": "another"})
+    assert ours is not None
+
+
+@behaviour("setup:undone.since")
+@settings(max_examples=60, deadline=None)
+@given(had=st.sets(_NAMES, min_size=1), edits=_EDITS)
+def test_servers_that_were_added_or_edited_in_our_file_stay_there(had: set[str], edits: Any) -> None:
+    held = {"mcpServers": {name: {"command": "x"} for name in sorted(had)}}
+    ours = planned(source(CURSOR, held)).changes[0]
+    now = _json_written(ours.after.decode(), "mcpServers", [each for each in edits if each[1] != ("token",)])
+    said = verdict("own", ours.before, ours.after, now.encode(), ours.regions, force=True)
+    kept = {
+        name: server
+        for name, server in _object(now).get("mcpServers", {}).items()
+        if not (name in had and server == {"command": "x"})
+    }
+    left = {} if said.data is None else _object(said.data.decode()).get("mcpServers", {})
+    assert left == kept
 
 
 def test_variables_that_somebody_added_stay_in_the_env_file() -> None:

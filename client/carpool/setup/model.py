@@ -65,6 +65,8 @@ class Change(Struct, frozen=True):
     after: bytes
     regions: tuple[KeyPath, ...] = ()
     """Members that are different, for a later undo beside somebody else's changes."""
+    client: str = ""
+    """The program whose file it is, as `--client` says it; empty: the file is carpool's."""
 
     def __repr__(self) -> str:
         return f"Change({self.path!r})"

@@ -150,7 +150,8 @@ class _Planning:
             return []
         if after == source.text:
             return []
-        return [_change(source.path, "client", source.text if source.existed else None, after, regions)]
+        before_it = source.text.encode() if source.existed else None
+        return [Change(source.path, "client", before_it, after.encode(), regions, client.id)]
 
     def table(self, source: Source, table: Table) -> list[str]:
         """Find a place for each of its servers. Which of them leave the file."""

@@ -36,6 +36,8 @@ class Entry(Struct, frozen=True):
     regions: tuple[KeyPath, ...] = ()
     made: tuple[str, ...] = ()
     """Directories that were made for it."""
+    client: str = ""
+    """The program whose file it is, as `--client` says it; empty: the file is carpool's."""
 
 
 class Record(Struct, frozen=True):
@@ -48,6 +50,8 @@ class Record(Struct, frozen=True):
     """Of the project's file, before: the digest that was trusted, or empty. None: trust is as it was."""
     listed: tuple[str, ...] = ()
     """With that: servers that were said to take the place of the user's own."""
+    undone: dict[int, str] = {}
+    """Entries that were undone, by number, and how. They are not touched again."""
     version: Literal[1] = 1
 
 
@@ -67,6 +71,10 @@ class Run(Struct, frozen=True):
             if self.record.entries[number].existed
             else None
         )
+
+    def is_undone(self) -> bool:
+        """Nothing of it is left to be undone; only its copies are there."""
+        return len(self.record.undone) == len(self.record.entries)
 
     def after(self, number: int) -> bytes:
         """The same after it."""
@@ -98,20 +106,32 @@ def begin(store: str, changes: Sequence[Change], trust: str | None, listed: Coll
                 0o600 if mode is None else mode,
                 each.regions,
                 made,
+                each.client,
             )
         )
         if each.before is not None:
             private_files.replace(f"{directory}/{number}.before", each.before)
         private_files.replace(f"{directory}/{number}.after", each.after)
-    record = Record(wallclock(), tuple(entries), trust, tuple(sorted(listed)))
-    private_files.replace(
-        f"{directory}/{_RECORD}", msgspec.json.format(msgspec.json.encode(record), indent=1)
-    )
-    return Run(directory, record)
+    run = Run(directory, Record(wallclock(), tuple(entries), trust, tuple(sorted(listed))))
+    _write(run)
+    return run
+
+
+def mark_undone(run: Run, undone: dict[int, str]) -> Run:
+    """Note that more of its files were undone. Raises `OSError`."""
+    record = msgspec.structs.replace(run.record, undone={**run.record.undone, **undone})
+    marked = Run(run.directory, record)
+    _write(marked)
+    return marked
+
+
+def _write(run: Run) -> None:
+    data = msgspec.json.format(msgspec.json.encode(run.record), indent=1)
+    private_files.replace(f"{run.directory}/{_RECORD}", data)
 
 
 def runs(store: str) -> list[Run]:
-    """All that can be undone, the newest first. One without a record has changed nothing, and goes. Raises
+    """Runs that can be undone, the newest first. One without a record has changed nothing, and goes. Raises
     `OSError`, and `ValueError` for a record that is none of this version.
     """
     found = []
@@ -125,7 +145,7 @@ def runs(store: str) -> list[Run]:
             found.append(Run(f"{store}/{name}", _decoder.decode(data)))
         except msgspec.MsgspecError:
             raise ValueError(f"{store}/{name}/{_RECORD} is no record of this version") from None
-    return found
+    return [run for run in found if not run.is_undone()]
 
 
 def forget(run: Run) -> None:

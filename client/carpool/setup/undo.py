@@ -1,23 +1,28 @@
-"""What becomes of a file when setup is undone: three states of it, and the one that it gets.
+"""The content of a file when setup is undone, from its three states: before setup, after it, and now.
 
-Owns that verdict. A file that is as setup left it becomes what it was, byte for byte. One that somebody has
-changed since keeps those changes: only the members that setup changed are put back, and only if they are as
-setup left them; else the file stays.
+Owns that verdict. A file that is as setup left it becomes what it was, byte for byte. A file that was written
+since keeps everything that others wrote: carpool's entry goes, the servers that setup moved come back, and
+nothing else changes. An entry of carpool's that somebody has edited goes only with `force`. Invariant: no
+verdict takes away a member that setup has not put there.
 
 Pure. Knows nothing of: records, backups.
 """
 
 import re
-from typing import Final, Literal
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
 from carpool.setup import toml
 from carpool.setup.model import KeyPath, Role
-from carpool_protocol.config.edit import CannotEditError, drop, put, value_at
+from carpool_protocol.config.edit import CannotEditError, Swap, drop, put, swap, value_at
+from carpool_protocol.config.foreign import is_own_entry
 from carpool_protocol.config.jsonc import JsonValue, Parsed, parse
 
-Outcome = Literal["restored", "put back", "kept", "as it was"]
+Outcome = Literal["restored", "put back", "kept", "left", "as it was"]
+"""`kept`: setup's part is still in it, and the undo can be said again; `left`: nothing of it is to be undone
+any more."""
 
 
 class Verdict(Struct, frozen=True):
@@ -25,12 +30,18 @@ class Verdict(Struct, frozen=True):
 
     outcome: Outcome
     data: bytes | None
-    """What it is from then on; None: there is no file."""
+    """Its content from then on; None: there is no file."""
     why: str = ""
-    """Of what is kept or put back: a clause."""
+    """Of a file that is not restored byte for byte: a clause."""
+    forceable: bool = False
+    """Of a file that is kept: `force` would undo it."""
 
     def __repr__(self) -> str:
         return f"Verdict({self.outcome!r})"
+
+
+class _EditedError(Exception):
+    """Somebody has changed carpool's own entry in a program's file."""
 
 
 _ENV_FILE: Final = ("env_file",)
@@ -54,44 +65,122 @@ def verdict(
         return Verdict("as it was", now)
     if now == after and not (role == "secrets" and _still_used(before, after, used)):
         return Verdict("restored", before)
-    if force:
-        return Verdict("restored", before, _CHANGED)
     if now is None:
-        return Verdict("kept", None, "was removed since setup")
+        outcome: Outcome = "left" if force or role != "client" else "kept"
+        return Verdict(outcome, None, "was removed since setup", forceable=True)
     try:
         text = now.decode()
         if role == "secrets":
             return _without_lines(text, before, after, used)
-        old = before.decode() if before is not None else "{}"
-        if regions:
-            return _put_back(text, old, after.decode(), regions)
-        return _toml_back(text, old if before is not None else "", after.decode())
+        old = before.decode() if before is not None else "{}" if regions else ""
+        if not regions:
+            return _toml_back(text, old, after.decode(), force=force)
+        if role == "client":
+            return _servers_back(text, old, after.decode(), regions, force=force)
+        return _put_back(text, old, after.decode(), regions)
+    except _EditedError:
+        return Verdict("kept", now, f"{_CHANGED}: carpool's own entry in it is another one", forceable=True)
     except (ValueError, CannotEditError):  # not UTF-8, no JSON any more, a strange layout
-        return Verdict("kept", now, _CHANGED)
+        return Verdict("kept", now, f"{_CHANGED}, in a way that no program can undo")
+
+
+def _servers_back(now: str, before: str, after: str, regions: tuple[KeyPath, ...], *, force: bool) -> Verdict:
+    """Objects of servers in a program's file. One that is as setup left it goes back with its comments; in
+    another one only the members that setup changed.
+    """
+    old, left = parse(before, ""), parse(after, "")
+    stay: list[str] = []
+    for path in regions:
+        there = parse(now, "")
+        if not there.complete or there.problems:
+            raise CannotEditError("the file is broken")
+        if _at(there, path) == _at(left, path):
+            now = _region_back(now, there, before, old, path)
+            continue
+        held = _servers(_at(there, path))
+        trade = _trade(_servers(_at(old, path)), _servers(_at(left, path)), held, force=force)
+        stay += trade.stay
+        if path in there.spans:
+            now = swap(now, {path: trade.swap})
+            if path not in old.spans and not (held.keys() - trade.swap.out):
+                now = _dropped(now, path, old)
+        elif trade.swap.put_in:
+            now = put(now, path, dict(trade.swap.put_in))
+    if not _is_sound(now):
+        raise CannotEditError("the file would be broken")
+    return Verdict("put back", now.encode(), _told(stay))
+
+
+class _Trade(Struct, frozen=True):
+    """Servers that leave a program's file and those that come back; names that stay as they are."""
+
+    swap: Swap
+    stay: list[str]
+
+
+def _trade(
+    before: Mapping[str, Any], after: Mapping[str, Any], now: Mapping[str, Any], *, force: bool
+) -> _Trade:
+    ours = [name for name in after if name not in before and name in now]
+    edited = [name for name in ours if now[name] != after[name]]
+    theirs = [name for name in edited if not is_own_entry(toml.plain(now[name]))]
+    if not force and len(edited) > len(theirs):
+        raise _EditedError
+    moved = [name for name in before if name not in after]
+    again = [name for name in moved if name in now and now[name] != before[name]]
+    gone = [name for name in ours if name not in theirs]
+    return _Trade(Swap(gone, {name: before[name] for name in moved if name not in now}), [*theirs, *again])
+
+
+def _servers(value: object) -> dict[str, Any]:
+    if value is _NOTHING:
+        return {}
+    if not isinstance(value, dict):
+        raise CannotEditError("there is no object with servers")
+    return value
+
+
+def _told(stay: list[str]) -> str:
+    return f"{_CHANGED}: those changes stay" + (f", and {', '.join(stay)} with them" if stay else "")
 
 
 def _put_back(now: str, before: str, after: str, regions: tuple[KeyPath, ...]) -> Verdict:
+    """Members of one of carpool's files: those that are as setup left them go back."""
     old, left = parse(before, ""), parse(after, "")
-    kept = []
+    stay: list[str] = []
+    gone = 0
     for path in sorted(regions, key=lambda each: each == _ENV_FILE):
         there = parse(now, "")
+        if not there.complete or there.problems:
+            raise CannotEditError("the file is broken")
         if path == _ENV_FILE and "${CARPOOL_" in now:
-            continue  # what was kept refers to it
-        if not there.complete or _at(there, path) != _at(left, path):
-            kept.append(path[-1])
-            continue
-        if path in old.spans and path in there.spans:
-            span, place = old.spans[path], there.spans[path]
-            now = now[: place.value] + before[span.value : span.end] + now[place.end :]
-        elif path in old.spans:
-            now = put(now, path, value_at(old.value, path))
-        elif path in there.spans:
-            now = _dropped(now, path, old)
-    again = parse(now, "")
-    if len(kept) == len(regions) or not again.complete or again.problems:
-        return Verdict("kept", now.encode(), _CHANGED)
-    stays = f", and {', '.join(kept)} with them" if kept else ""
-    return Verdict("put back", now.encode(), f"{_CHANGED}: those changes stay{stays}")
+            continue  # a server that stays refers to it
+        if path not in there.spans:
+            gone += 1  # somebody has taken it out already
+        elif _at(there, path) != _at(left, path):
+            stay.append(path[-1])
+        else:
+            now = _region_back(now, there, before, old, path)
+    if not _is_sound(now):
+        raise CannotEditError("the file would be broken")
+    if len(stay) + gone == len(regions):
+        return Verdict("left", now.encode(), _told(stay))
+    return Verdict("put back", now.encode(), _told(stay))
+
+
+def _is_sound(text: str) -> bool:
+    again = parse(text, "")
+    return again.complete and not again.problems
+
+
+def _region_back(now: str, there: Parsed, before: str, old: Parsed, path: KeyPath) -> str:
+    """One member as it was before, with its comments."""
+    if path in old.spans and path in there.spans:
+        span, place = old.spans[path], there.spans[path]
+        return now[: place.value] + before[span.value : span.end] + now[place.end :]
+    if path in old.spans:
+        return put(now, path, value_at(old.value, path))
+    return _dropped(now, path, old) if path in there.spans else now
 
 
 def _dropped(now: str, path: KeyPath, old: Parsed) -> str:
@@ -112,17 +201,21 @@ def _at(parsed: Parsed, path: KeyPath) -> JsonValue | object:
     return value_at(parsed.value, path) if path in parsed.spans else _NOTHING
 
 
-def _toml_back(now: str, before: str, after: str) -> Verdict:
-    """The tables of servers as they were, behind everything else."""
+def _toml_back(now: str, before: str, after: str, *, force: bool) -> Verdict:
+    """The tables of servers as they were, behind everything else; or, where somebody has changed one, only
+    those that setup changed.
+    """
     servers = toml.SERVERS
-    if toml.read(now).get(servers) != toml.read(after).get(servers):
-        return Verdict("kept", now.encode(), _CHANGED)
-    text = toml.swap(now, list(toml.read(now).get(servers, {})), {})
-    tables = toml.tables_of(before)
-    text = text.rstrip("\r\n") + "\n\n" + tables if text.strip() and tables else text + tables
-    if not toml.says(text, {**toml.read(now), servers: toml.read(before).get(servers, {})}):
-        return Verdict("kept", now.encode(), _CHANGED)
-    return Verdict("put back", text.encode(), f"{_CHANGED}: those changes stay")
+    held, left, old = (toml.read(each).get(servers, {}) for each in (now, after, before))
+    if held == left:
+        text = toml.swap(now, list(held), {})
+        tables = toml.tables_of(before)
+        text = text.rstrip("\r\n") + "\n\n" + tables if text.strip() and tables else text + tables
+        if toml.says(text, {**toml.read(now), servers: old}):
+            return Verdict("put back", text.encode(), _told([]))
+    trade = _trade(_servers(old), _servers(left), _servers(held), force=force)
+    back = {name: _servers(server) for name, server in trade.swap.put_in.items()}
+    return Verdict("put back", toml.swap(now, trade.swap.out, back).encode(), _told(trade.stay))
 
 
 def _lines(text: str) -> list[str]:
@@ -148,7 +241,7 @@ def _without_lines(now: str, before: bytes | None, after: bytes, used: str) -> V
     added = _added(before, after)
     gone = [line for line in added if not _is_used(line, used)]
     if not gone:
-        return Verdict("kept", now.encode(), "is in use still")
+        return Verdict("left", now.encode(), "is in use still by servers that stay")
     text = "".join(line for line in _lines(now) if line not in gone)
-    why = "is in use still for what was kept" if len(gone) < len(added) else f"{_CHANGED}: those changes stay"
+    why = "is in use still by servers that stay" if len(gone) < len(added) else _told([])
     return Verdict("put back", text.encode(), why)

@@ -14,6 +14,7 @@ from carpool_broker.core.events import SourceId
 from carpool_broker.core.switches import Own
 from carpool_broker.whereabouts import Spot
 from carpool_protocol.attach import RunCommand
+from carpool_protocol.messages import Root
 
 
 class Basis:
@@ -26,7 +27,7 @@ class Basis:
         cwd: str,
         *,
         run: RunCommand | None = None,
-        roots: tuple[str, ...] | None = None,
+        roots: tuple[Root, ...] | None = None,
         spot: Spot | None = None,
         project: str = "",
         server: str = "",

@@ -43,6 +43,7 @@ from carpool_protocol.config.last_good import LastGood
 from carpool_protocol.config.load import ConfigFile, Layer, home_of
 from carpool_protocol.config.model import Config, ServerConfig, variables
 from carpool_protocol.ids import ServerName, SessionId
+from carpool_protocol.messages import Root
 from carpool_protocol.streams import Refused
 
 DAEMON = SourceId("daemon")
@@ -212,7 +213,7 @@ class Configuration:
         """Why a session that came with `attach` cannot be in this workspace; empty: it can."""
         return objection(self.config, workspace, by_name_only=attach.streams)
 
-    def use_roots(self, session: SessionId, roots: tuple[str, ...]) -> list[Followed]:
+    def use_roots(self, session: SessionId, roots: tuple[Root, ...]) -> list[Followed]:
         """The session's agent names these roots. It moves in any case, be it to where it is."""
         guest = self._guests.get(session)
         if guest is None:

@@ -6,6 +6,7 @@ Owns the facts only; who changes them is `configuration`.
 from carpool_broker.core.events import SourceId
 from carpool_broker.whereabouts import Spot, Wish, wish_of
 from carpool_protocol.attach import Attach, Moved
+from carpool_protocol.messages import Root
 
 
 class Guest:
@@ -16,7 +17,7 @@ class Guest:
         self.environment = environment
         self.asked = set(environment)
         """Variables that its carrier was asked for."""
-        self.roots: tuple[str, ...] | None = None
+        self.roots: tuple[Root, ...] | None = None
         """What its agent names; None where it names none."""
         self.moved: Moved | None = None if attach.resume is None else attach.resume.moved
         """Where it has gone since it came."""

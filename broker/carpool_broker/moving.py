@@ -21,6 +21,7 @@ from carpool_broker.sights import Sight
 from carpool_broker.whereabouts import Wish, directory_of, wish_of
 from carpool_protocol.attach import Moved
 from carpool_protocol.ids import SessionId
+from carpool_protocol.messages import Root
 
 Then = Callable[[str], None]
 """What is done once a session has moved; otherwise with why it has not, as a sentence."""
@@ -87,11 +88,11 @@ class Moving:
         self._leaving.setdefault(session, deque()).append(_Leaving(moved, then))
         self._go_on(session)
 
-    def follow_roots(self, session: SessionId, roots: tuple[str, ...], *, changed: bool) -> None:
+    def follow_roots(self, session: SessionId, roots: tuple[Root, ...], *, changed: bool) -> None:
         """The session's agent names these roots, and where they are `changed` it goes where they are."""
         self._feed(self._configuration.use_roots(session, roots))
         guest = self._configuration.guest(session)
-        if changed and roots and guest is not None and guest.wanders and (path := directory_of(roots[0])):
+        if changed and roots and guest is not None and guest.wanders and (path := directory_of(roots[0].uri)):
             self.go(session, Moved(path, by_roots=True))
 
     def look(self, sessions: list[SessionId]) -> None:

@@ -171,6 +171,15 @@ class Policy(Struct, frozen=True, kw_only=True, array_like=True):
     """and one that is so old."""
 
 
+class Root(Struct, frozen=True, array_like=True):
+    """A directory that a server is told (MCP 2025-11-25, client/roots)."""
+
+    uri: str
+    """A `file://` URI."""
+    name: str = ""
+    """What the agent calls it; empty: nothing."""
+
+
 class PoolSpec(Struct, frozen=True, kw_only=True, array_like=True):
     """One pool that is wanted: what to run and how."""
 
@@ -188,8 +197,8 @@ class PoolSpec(Struct, frozen=True, kw_only=True, array_like=True):
     """It holds a port or a lock: nothing starts here before every older instance of it has ended."""
     asking: bool = False
     """Its instances are greeted with sampling and elicitation declared (rule 12); else with nothing."""
-    roots: list[str] | None = None
-    """File URIs that its instances are told as roots; None: roots are not declared (rule 6)."""
+    roots: list[Root] | None = None
+    """What its instances are told as roots; None: roots are not declared (rule 6)."""
     replaces: PoolKey = PoolKey("")
     """The pool whose place this one takes after a reload: leases of that one end here (rule 15)."""
     era: EraWish = "handshake"

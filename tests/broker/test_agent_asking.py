@@ -21,6 +21,7 @@ from carpool_broker.core.events import (
 from carpool_broker.era import asking, handshake
 from carpool_protocol.ids import ABSENT, AskId, RawJson, SessionId
 from carpool_protocol.lines import OverlongLine
+from carpool_protocol.messages import Root
 from tests.behaviours import behaviour
 
 ME = SessionId("s1")
@@ -126,7 +127,7 @@ def test_an_answer_under_an_id_of_another_sort_is_to_nothing_that_was_asked(raw_
 def test_an_answer_to_what_asks_for_roots_says_them_or_that_the_agent_cannot_tell() -> None:
     ask = AskId("roots-7")
     said = b'{"roots":[{"uri":"file:///a","name":"a"},{"uri":"https://x/"}]}'
-    assert read(b'"id":"roots-7","result":%b' % said) == AgentRooted(ME, ask, ("file:///a",))
+    assert read(b'"id":"roots-7","result":%b' % said) == AgentRooted(ME, ask, (Root("file:///a", "a"),))
     assert read(b'"id":"roots-7","result":{"roots":[]}') == AgentRooted(ME, ask, ())
     for line in (
         b'"result":{}',

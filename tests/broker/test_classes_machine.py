@@ -129,7 +129,7 @@ class ClassesMachine(RuleBasedStateMachine):
                 case _:
                     pass
         for move in moves:
-            self.move(move.session, *move.roots)
+            self.move(move.session, *(root.uri for root in move.roots))
 
     def is_right(self, call: Call) -> None:
         """The pool is wanted, of the session's class, and was told the session's roots."""

@@ -14,6 +14,7 @@ from carpool_protocol.attach_version import ATTACH_VERSION
 from carpool_protocol.config.last_good import LastGood
 from carpool_protocol.config.load import ConfigFile
 from carpool_protocol.ids import SessionId
+from carpool_protocol.messages import Root
 from carpool_protocol.streams import Refused
 from tests.behaviours import behaviour
 from tests.kit.disk import AtOnce
@@ -45,7 +46,7 @@ class House:
         return source
 
     def roots(self, session: SessionId, *uris: str) -> list[Any]:
-        return list(self.configuration.use_roots(session, uris))
+        return list(self.configuration.use_roots(session, tuple(map(Root, uris))))
 
 
 def kinds(events: list[Any]) -> list[str]:
@@ -56,7 +57,7 @@ def told(event: Any) -> list[str] | None:
     """The roots of the only server of a reading."""
     assert isinstance(event, SourceRead)
     (spec,) = event.specs
-    return spec.roots
+    return None if spec.roots is None else [root.uri for root in spec.roots]
 
 
 def test_sessions_share_a_source_unless_the_configuration_makes_a_difference_between_them(

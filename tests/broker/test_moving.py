@@ -15,7 +15,7 @@ from carpool_broker.moving import Moving
 from carpool_protocol.attach import Attach, Moved, ResumeSession, RunCommand
 from carpool_protocol.attach_version import ATTACH_VERSION, NAMING_VERSION
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.messages import Answered, Call, Policy, PoolSpec, SessionRekeyed, Sessions, Watch
+from carpool_protocol.messages import Answered, Call, Policy, PoolSpec, Root, SessionRekeyed, Sessions, Watch
 from tests.behaviours import behaviour
 from tests.broker.stateless_rig import ONE as AGENT
 from tests.broker.stateless_rig import PLAIN, A, B
@@ -69,8 +69,8 @@ class Trip:
         return {name: value for spec in specs for name, value in spec.env.items() if name in {"TOKEN", "PIN"}}
 
     def roots(self, *directories: str, changed: bool = True, session: SessionId = ONE) -> None:
-        uris = tuple(f"file://{self.house.base}/{each}" for each in directories)
-        self.moving.follow_roots(session, uris, changed=changed)
+        roots = tuple(Root(f"file://{self.house.base}/{each}") for each in directories)
+        self.moving.follow_roots(session, roots, changed=changed)
         self.moving.check()
 
 

@@ -25,6 +25,7 @@ from carpool_protocol.messages import (
     PoolChanged,
     PoolSpec,
     PoolState,
+    Root,
     SessionRekeyed,
     ToolOffer,
 )
@@ -95,7 +96,7 @@ class Rig:
         return self.feed(greeted) + (self.feed(ev.AgentReady(session)) if ready else [])
 
     def answer(self, ask: str, *uris: str, session: SessionId = ME) -> list[Any]:
-        return self.feed(ev.AgentRooted(session, AskId(ask), uris))
+        return self.feed(ev.AgentRooted(session, AskId(ask), tuple(map(Root, uris))))
 
     def move(self, *, to: str = "f:m", source: SourceId = MINE) -> list[Any]:
         return self.read(source, to, "t:1") + self.feed(ev.SessionMoved(ME, source))
@@ -129,7 +130,15 @@ def test_a_ready_agent_is_asked_once_and_its_answer_is_given_on() -> None:
     assert asked(rig.come(ready=False)) == [], "before initialized it must not be asked"
     assert asked(rig.feed(ev.AgentReady(ME))) == [(ME, "roots-1", "roots/list")]
     assert asked(rig.feed(ev.AgentReady(ME))) == []
-    assert rig.answer("roots-1", "file:///a", "file:///b") == [UseRoots(ME, ("file:///a", "file:///b"))]
+    assert rig.answer("roots-1", "file:///a", "file:///b") == [
+        UseRoots(
+            ME,
+            (
+                Root("file:///a"),
+                Root("file:///b"),
+            ),
+        )
+    ]
     assert rig.answer("roots-1", "file:///c") == [], "a question has one answer"
 
 
@@ -152,7 +161,7 @@ def test_who_may_wander_is_asked_when_its_roots_change_also_where_no_server_want
     assert asked(rig.come(wanders=True)) == [], "where it begins its directory says"
     assert asked(rig.feed(ev.AgentRootsChanged(ME))) == [(ME, "roots-1", "roots/list")]
     assert discovered(rig.lists()) == ["f:w", "t:1"], "nothing waits for that"
-    assert rig.answer("roots-1", "file:///a") == [UseRoots(ME, ("file:///a",), changed=True)]
+    assert rig.answer("roots-1", "file:///a") == [UseRoots(ME, (Root("file:///a"),), changed=True)]
 
 
 def test_an_answer_of_another_agent_or_to_another_question_says_nothing() -> None:
@@ -161,7 +170,7 @@ def test_an_answer_of_another_agent_or_to_another_question_says_nothing() -> Non
     rig.come(OTHER)
     assert rig.answer("roots-2", "file:///a") == []
     assert rig.answer("roots-1", "file:///a", session=OTHER) == []
-    assert rig.answer("roots-1", "file:///a") == [UseRoots(ME, ("file:///a",))]
+    assert rig.answer("roots-1", "file:///a") == [UseRoots(ME, (Root("file:///a"),))]
 
 
 def test_while_the_answer_is_out_its_servers_are_not_started_and_only_what_concerns_them_waits() -> None:
@@ -173,7 +182,7 @@ def test_while_the_answer_is_out_its_servers_are_not_started_and_only_what_conce
     assert rig.call("f__read", b"1") == []
     (call,) = rig.call("t__now", b"2")
     assert call.key == "t:1"
-    assert rig.answer("roots-1", "file:///a") == [UseRoots(ME, ("file:///a",))]
+    assert rig.answer("roots-1", "file:///a") == [UseRoots(ME, (Root("file:///a"),))]
     assert set(discovered(rig.move())) == {"f:m"}
     reply, call = sorted(rig.tells("f:m", "read", "write"), key=lambda it: isinstance(it, Call))
     assert (names(reply), call.key) == (["f__read", "f__write", "t__now"], "f:m")
@@ -198,7 +207,7 @@ def test_roots_that_do_not_come_in_time_are_the_workspace_and_late_ones_still_co
     assert set(discovered(rig.wait(10.0))) == {"f:w"}, "now its catalog is waited for"
     effects = rig.tells("f:w", "read")
     assert sorted(type(effect).__name__ for effect in effects) == ["Call", "Reply"]
-    assert rig.answer("roots-1", "file:///a") == [UseRoots(ME, ("file:///a",))]
+    assert rig.answer("roots-1", "file:///a") == [UseRoots(ME, (Root("file:///a"),))]
     effects = rig.move()
     assert [effect for effect in effects if isinstance(effect, SayListChanged)] == [SayListChanged(ME)]
 
@@ -227,7 +236,7 @@ def test_changed_roots_are_asked_for_again_and_move_the_session_to_a_pool_of_its
     assert asked(rig.feed(ev.AgentRootsChanged(ME))) == [(ME, "roots-2", "roots/list")]
     (call,) = rig.call("f__read")
     assert call.key == "f:m", "until they are known, the old ones are right"
-    assert rig.answer("roots-2", "file:///b") == [UseRoots(ME, ("file:///b",), changed=True)]
+    assert rig.answer("roots-2", "file:///b") == [UseRoots(ME, (Root("file:///b"),), changed=True)]
     effects = rig.move(to="f:n", source=SourceId("next"))
     assert SessionRekeyed(ME, PoolKey("f:m"), PoolKey("f:n")) in effects, "a lease of the old pool ends"
     rig.feed(ev.SourceDropped(MINE))
@@ -267,13 +276,13 @@ def test_a_journal_replays_to_where_the_roots_of_agents_took_their_sessions() ->
     rig.come()
     effects = rig.hear(b'"id":"roots-1","result":{"roots":[{"uri":"file:///a"}]}') + rig.move()
     for line in (
-        b'"id":"roots-2","result":{"roots":[{"uri":"file:///a","name":"the same"}]}',
+        b'"id":"roots-2","result":{"roots":[{"uri":"file:///a","name":""}]}',
         b'"id":"roots-3","error":{"code":-1,"message":"no"}',
         b'"id":"roots-4","result":{"roots":[{"uri":"file:///b"}]}',
     ):
         effects += rig.feed(ev.AgentRootsChanged(ME)) + rig.hear(line)
     used = [effect.roots for effect in effects if isinstance(effect, UseRoots)]
-    assert used == [("file:///a",), ("file:///b",)]
+    assert used == [(Root("file:///a"),), (Root("file:///b"),)]
     again = BrokerCore(Registry(mark="m"), Bounds(), list_wait_s=10.0)
     decided = replay(again, load(rig.journal.dump(), [ev.AnyEvent]))
     kept = [[effect["type"] for effect in entry.effects] for entry in rig.journal.entries()]
@@ -288,8 +297,9 @@ def test_a_journal_replays_to_where_the_roots_of_agents_took_their_sessions() ->
         (b'{"roots":[]}', ()),
         (
             b'{"roots":[{"uri":"file:///a","name":"a"},{"uri":"file:///a"},{"uri":"https://x/"}]}',
-            ("file:///a",),
+            (Root("file:///a", "a"),),
         ),
+        (b'{"roots":[{"uri":"file:///a","name":"%b"}]}' % (b"n" * 300), (Root("file:///a"),)),
         (b'{"roots":[{"name":"a"},{"uri":""},{"uri":"file:///\\u0000"}]}', ()),
         (b'{"roots":[{"uri":"file:///%b"}]}' % (b"a" * 5000), ()),
         (b'{"roots":[{"uri":"file://[x"}]}', ()),
@@ -299,7 +309,7 @@ def test_a_journal_replays_to_where_the_roots_of_agents_took_their_sessions() ->
         (b"[" * 100_000, None),
     ],
 )
-def test_of_an_answer_only_file_uris_are_taken(body: bytes, roots: tuple[str, ...] | None) -> None:
+def test_of_an_answer_only_file_uris_are_taken(body: bytes, roots: tuple[Root, ...] | None) -> None:
     assert read_roots(RawJson(body)) == roots
 
 

@@ -16,7 +16,7 @@ from carpool_protocol.attach import RunCommand
 from carpool_protocol.config.model import Config
 from carpool_protocol.config.shape import read_config
 from carpool_protocol.ids import PoolKey, ServerName
-from carpool_protocol.messages import Policy
+from carpool_protocol.messages import Policy, Root
 from carpool_protocol.names import check_server_name
 from tests.behaviours import behaviour
 
@@ -39,7 +39,7 @@ def seen(
     workspace: str = "/w",
     cwd: str = "/w/deep",
     secret: bytes = b"secret",
-    roots: tuple[str, ...] | None = None,
+    roots: tuple[Root, ...] | None = None,
 ) -> Resolution:
     return resolve(
         config,
@@ -245,10 +245,14 @@ def test_roots_are_declared_only_where_the_server_says_so() -> None:
             "d": {"command": "x", "roots": "agent", "disabled": True},
         }
     )
-    found = seen(config, workspace="/my work/ü/", roots=("file:///r",))
-    assert [spec.roots for spec in found.specs] == [None, ["file:///my%20work/%C3%BC"], ["file:///r"]]
+    found = seen(config, workspace="/my work/ü/", roots=(Root("file:///r"),))
+    assert [spec.roots for spec in found.specs] == [
+        None,
+        [Root("file:///my%20work/%C3%BC")],
+        [Root("file:///r")],
+    ]
     assert found.own_roots == {"c"}
-    assert seen(config).specs[2].roots == ["file:///w"], (
+    assert seen(config).specs[2].roots == [Root("file:///w")], (
         "an agent that names none is told of by its workspace"
     )
     assert seen(config, roots=()).specs[2].roots == [], "an agent may say that it has none"
@@ -260,14 +264,21 @@ def test_two_sets_of_roots_never_share_a_pool_and_equal_ones_do() -> None:
     keys = [
         key_of({"command": "x"}),
         key_of(own, roots=()),
-        key_of(own, roots=("file:///a",)),
-        key_of(own, roots=("file:///b",)),
-        key_of(own, roots=("file:///a", "file:///b")),
+        key_of(own, roots=(Root("file:///a"),)),
+        key_of(own, roots=(Root("file:///b"),)),
+        key_of(own, roots=(Root("file:///b", "its name"),)),
+        key_of(
+            own,
+            roots=(
+                Root("file:///a"),
+                Root("file:///b"),
+            ),
+        ),
         key_of(workspace, workspace="/x"),
         key_of(workspace, workspace="/y"),
     ]
     assert len(set(keys)) == len(keys)
-    assert key_of(own, roots=("file:///x",)) == key_of(workspace, workspace="/x") == keys[5]
+    assert key_of(own, roots=(Root("file:///x"),)) == key_of(workspace, workspace="/x") == keys[6]
 
 
 @pytest.mark.parametrize("kind", ["workspace", "agent"])

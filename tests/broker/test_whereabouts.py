@@ -12,6 +12,7 @@ from carpool_broker.whereabouts import Wish, directory_of
 from carpool_protocol.attach import Attach, Moved, ResumeSession
 from carpool_protocol.attach_version import NAMING_VERSION
 from carpool_protocol.ids import ServerName, SessionId
+from carpool_protocol.messages import Root
 from tests.behaviours import behaviour
 from tests.broker.test_workspaces import ONE, TWO, House, runs
 
@@ -66,7 +67,7 @@ def test_the_workspaces_own_servers_run_at_its_root_and_not_in_a_project_within(
     specs = {spec.server: spec for spec in house.come(ONE, "w/p").specs}
     assert [specs[A].argv[1], specs[A].cwd] == [f"{tmp_path}/w"] * 2
     assert [specs[ServerName(each)].argv[1] for each in "bc"] == [f"{tmp_path}/w/p"] * 2
-    assert specs[A].roots == [f"file://{tmp_path}/w"]
+    assert specs[A].roots == [Root(f"file://{tmp_path}/w")]
     assert specs[ServerName("r")].cwd == f"{tmp_path}/w"
 
 

@@ -38,7 +38,7 @@ from carpool_protocol.attach import Attach, Moved, ResumeSession
 from carpool_protocol.attach_version import NAMING_VERSION
 from carpool_protocol.config.load import ConfigFile
 from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId, whole_of
-from carpool_protocol.messages import Call, Catalog, PoolSpec, Recorded, Wanted
+from carpool_protocol.messages import Call, Catalog, PoolSpec, Recorded, Root, Wanted
 from carpool_protocol.peer import LinkEvent
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.kit.disk import AtOnce
@@ -76,7 +76,7 @@ class Tenant:
         self.asked = 0
         self.moved: Moved | None = None
         self.came = 0
-        self.roots: tuple[str, ...] = ()
+        self.roots: tuple[Root, ...] = ()
         """What its agent says when it is asked for them."""
         self.sources: list[tuple[SourceId, float]] = []
         """What it was resolved from, and since when."""
@@ -435,7 +435,8 @@ class HousedBroker(BrokerSide):
             on = {**switches.everyone, **dict(switches.own(session))}
             cwd = f"{world.places.base}/{tenant.cwd}" if tenant.cwd else ""
             moved = tenant.workspace if guest.moved is None else guest.moved.workspace
-            expected = world.places.seen(Spot(cwd, moved, guest.roots), guest.environment, on, readings)  # type: ignore[arg-type]
+            spot = Spot(cwd, moved, _uris(guest.roots))
+            expected = world.places.seen(spot, guest.environment, on, readings)  # type: ignore[arg-type]
             found = {spec.server: _launch(spec) for spec in self.read[guest.source].specs}
             plain = {ServerName(name): replace(each, variable="") for name, each in expected.items()}
             if found != plain:
@@ -553,5 +554,9 @@ class HousedBroker(BrokerSide):
 
 
 def _launch(spec: PoolSpec) -> Launch:
-    roots = None if spec.roots is None else tuple(spec.roots)
-    return Launch(spec.argv[0], "".join(spec.argv[1:]), "", spec.env.get("V", ""), spec.cwd, roots)
+    value = spec.env.get("V", "")
+    return Launch(spec.argv[0], "".join(spec.argv[1:]), "", value, spec.cwd, _uris(spec.roots))
+
+
+def _uris(roots: Sequence[Root] | None) -> tuple[str, ...] | None:
+    return None if roots is None else tuple(root.uri for root in roots)

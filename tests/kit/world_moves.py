@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from carpool_broker.core import events as bv
 from carpool_broker.core.events import SourceId
 from carpool_protocol.ids import PoolKey
+from carpool_protocol.messages import Root
 from tests.kit.world import POLICY
 from tests.kit.world_agents import SimAgent
 from tests.kit.world_asks import Violation
@@ -163,7 +164,7 @@ class FurnishedWorld(HousedWorld):
         if dice.random() < 0.5:
             self.use_workspace(agent, there)
         elif isinstance(agent, SimAgent) and agent.capabilities.roots and agent.greeted:
-            tenant.roots = tuple(f"file://{self.places.base}/{cwd}" for cwd in dice.sample(CWDS, 2))
+            tenant.roots = tuple(Root(f"file://{self.places.base}/{cwd}") for cwd in dice.sample(CWDS, 2))
             self.broker.feed(bv.AgentRootsChanged(agent.session))
 
     # --- afterwards -------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from carpool_protocol.ids import ABSENT, InstanceId, PoolKey, RawJson, WireId
 from carpool_protocol.lines import OverlongLine
+from carpool_protocol.messages import Root
 from carpool_supervisor.core.events import (
     ElicitationEnded,
     ServerAnswered,
@@ -61,7 +62,7 @@ def refusal(line: bytes, declared: Declared = ASKING) -> int:
         (ASKING, {"sampling": {"tools": {}}, "elicitation": {"form": {}, "url": {}}}),
         (Declared(roots=()), {"roots": {}}),
         (
-            Declared(asking=True, roots=("file:///w",)),
+            Declared(asking=True, roots=(Root("file:///w"),)),
             {"sampling": {"tools": {}}, "elicitation": {"form": {}, "url": {}}, "roots": {}},
         ),
     ],
@@ -86,13 +87,19 @@ def test_the_same_is_declared_when_a_server_wants_another_version() -> None:
 
 @behaviour("roots:declared-where-configured")
 def test_roots_are_answered_here_before_the_greeting_is_over_and_outside_any_call() -> None:
-    one = adapter(Declared(roots=("file:///home/u/my%20work/", "file:///")))
+    one = adapter(
+        Declared(roots=(Root("file:///home/u/my%20work/"), Root("file:///x", "Mine"), Root("file:///")))
+    )
     one.greet()
     events, [out] = one.take([b'{"jsonrpc":"2.0","id":"r\\u0000","method":"roots/list"}'])
     assert events == []
     assert b'"id":"r\\u0000"' in out
     assert json.loads(out)["result"] == {
-        "roots": [{"uri": "file:///home/u/my%20work/", "name": "my work"}, {"uri": "file:///"}]
+        "roots": [
+            {"uri": "file:///home/u/my%20work/", "name": "my work"},
+            {"uri": "file:///x", "name": "Mine"},
+            {"uri": "file:///"},
+        ]
     }
 
 
@@ -103,7 +110,7 @@ def test_no_roots_is_an_answer_and_not_declared_is_a_refusal() -> None:
 
 
 def test_a_root_that_is_no_uri_breaks_nothing() -> None:
-    assert json.loads(roots_result(["http://[", "x"])) == {
+    assert json.loads(roots_result([Root("http://["), Root("x")])) == {
         "roots": [{"uri": "http://["}, {"uri": "x", "name": "x"}]
     }
 
@@ -387,7 +394,7 @@ def test_every_request_is_asked_on_or_answered_once_and_nothing_raises(
     line = json.dumps(message).encode()
     if b"NaN" in line or b"Infinity" in line:
         return
-    one = adapter(Declared(asking=True, roots=("file:///w",), life=LIFE))
+    one = adapter(Declared(asking=True, roots=(Root("file:///w"),), life=LIFE))
     events, out = one.take([line])
     asks = [event for event in events if isinstance(event, ServerAsked)]
     if number is None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from carpool_protocol.ids import CallId, InstanceId, PoolKey, RawJson, SessionId, WireId
 from carpool_protocol.lines import OverlongLine
-from carpool_protocol.messages import Call
+from carpool_protocol.messages import Call, Root
 from carpool_protocol.remote import UNFIT
 from carpool_supervisor.core.events import (
     AnswerUnreadable,
@@ -164,7 +164,7 @@ def test_a_bridge_that_reaches_no_server_has_its_own_sentence_for_it_in_this_era
 
 
 def test_what_is_declared_is_said_with_every_request() -> None:
-    talk = Talk(Declared(asking=True, roots=("file:///w",)))
+    talk = Talk(Declared(asking=True, roots=(Root("file:///w"),)))
     can: dict[str, Any] = {"sampling": {"tools": {}}, "elicitation": {"form": {}, "url": {}}, "roots": {}}
     assert talk.call()["params"]["_meta"][PRE + "clientCapabilities"] == can
 
@@ -329,7 +329,7 @@ def test_without_a_sampling_the_call_ends_with_the_agents_error() -> None:
 
 
 def test_roots_are_answered_here_where_the_configuration_says_so() -> None:
-    talk = Talk(Declared(roots=("file:///w",)))
+    talk = Talk(Declared(roots=(Root("file:///w"),)))
     talk.call()
     events, (again,) = talk.wants(r={"method": "roots/list"})
     assert events == []

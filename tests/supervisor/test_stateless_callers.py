@@ -14,6 +14,7 @@ from carpool_protocol.messages import (
     CancelCall,
     Logged,
     Need,
+    Root,
 )
 from carpool_supervisor.core import events as ev
 from carpool_supervisor.core.attribution import ROOTS, AskFacts
@@ -54,7 +55,7 @@ def test_a_server_is_told_what_the_agent_behind_each_call_can_be_asked_and_nothi
 
 
 def test_roots_of_the_configuration_are_told_to_every_agents_server() -> None:
-    talk = Talk(Declared(roots=("file:///w",)))
+    talk = Talk(Declared(roots=(Root("file:///w"),)))
     assert told(talk.call(said("elicitation.form"))) == {"elicitation": {"form": {}}, "roots": {}}
 
 
@@ -98,7 +99,7 @@ def test_a_key_that_is_too_long_to_be_told_is_not_told_and_still_goes_back_to_it
 
 @behaviour("eras:own-roots")
 def test_roots_are_asked_of_an_agent_that_has_declared_them_and_else_answered_by_carpool() -> None:
-    talk = Talk(Declared(roots=("file:///ours",)))
+    talk = Talk(Declared(roots=(Root("file:///ours"),)))
     talk.fit(tools={})
     talk.call(said("roots"))
     events, out = talk.wants(r={"method": ROOTS})

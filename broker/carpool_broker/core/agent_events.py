@@ -14,7 +14,7 @@ from carpool_broker.core.declared import Asker, Capabilities
 from carpool_broker.core.listing import Family
 from carpool_protocol.faults import TOOLS_CALL
 from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
-from carpool_protocol.messages import Payload, Text
+from carpool_protocol.messages import Payload, Root, Text
 
 Notice = Literal["tools", "prompts", "resources"]
 """What a `list_changed` can be about; templates go with resources."""
@@ -142,7 +142,7 @@ class AgentRooted(Event, frozen=True):
 
     session: SessionId
     ask: AskId
-    roots: tuple[str, ...] | None
+    roots: tuple[Root, ...] | None
     """File URIs, each once; None: it cannot tell."""
 
 

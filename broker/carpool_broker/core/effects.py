@@ -47,6 +47,7 @@ from carpool_protocol.messages import (
     Fleeting,
     Payload,
     Resume,
+    Root,
     SessionGone,
     SessionRekeyed,
     Sessions,
@@ -103,7 +104,7 @@ class UseRoots(Effect, frozen=True):
     """These are the roots that the agent names: find the source that goes with them, say `SessionMoved`."""
 
     session: SessionId
-    roots: tuple[str, ...]
+    roots: tuple[Root, ...]
     """File URIs, in the agent's order."""
     changed: bool = False
     """The agent has said that they are others now: they may be those of another workspace."""

@@ -25,7 +25,7 @@ from carpool_protocol.config.module_name import module_name_problem
 from carpool_protocol.config.problems import ConfigProblem, KeyPath, render_path
 from carpool_protocol.config.reach import remote_of
 from carpool_protocol.ids import PoolKey, ServerName
-from carpool_protocol.messages import EraWish, Policy, PoolSpec
+from carpool_protocol.messages import EraWish, Policy, PoolSpec, Root
 from carpool_protocol.remote import BRIDGE
 
 _ERAS: Final[dict[Literal["auto", "legacy", "modern", "match"], EraWish]] = {
@@ -47,7 +47,7 @@ def pool_key(
     origin: str = "config",
     era: EraWish = "handshake",
     capabilities: str = "",
-    roots: Sequence[str] | None = None,
+    roots: Sequence[Root] | None = None,
     decided: Sequence[tuple[str, object]] = (),
 ) -> PoolKey:
     """`server:` and 16 hex digits of a keyed hash, so that a key tells nothing about the values in it.
@@ -75,7 +75,7 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     """For servers of a named workspace: a project within it has a root of its own."""
     base_environment: Mapping[str, str]
     home: str
-    roots: Sequence[str] | None
+    roots: Sequence[Root] | None
     interpreter: str
     """The Python of our own children: the daemon's."""
     logins: str = ""
@@ -101,7 +101,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     cwd: str
     policy: Policy
     stop_first: bool = False
-    roots: list[str] | None = None
+    roots: list[Root] | None = None
     era: EraWish = "handshake"
     origin: str = "config"
     bridge: bool = False
@@ -223,7 +223,7 @@ def launch_of(server: ServerConfig, scope: Surroundings) -> Launch | CannotRun:
 
 
 def _bridged(
-    server: ServerConfig, filled: Mapping[KeyPath, str], roots: list[str] | None, scope: Surroundings
+    server: ServerConfig, filled: Mapping[KeyPath, str], roots: list[Root] | None, scope: Surroundings
 ) -> Launch | CannotRun:
     """The child of ours that reaches a URL. All that is secret about it is in its environment."""
     remote = remote_of(server, filled, scope.logins)
@@ -257,7 +257,7 @@ def _module_argv(
     return [interpreter, "-P", "-m", "carpool.pymodule", *strict, filled["python",]]
 
 
-def _roots(server: ServerConfig, scope: Surroundings) -> list[str] | Missing | None:
+def _roots(server: ServerConfig, scope: Surroundings) -> list[Root] | Missing | None:
     """What the server is told as roots (rule 6). None: they are not declared to it."""
     if server.roots is None:
         return None
@@ -268,7 +268,7 @@ def _roots(server: ServerConfig, scope: Surroundings) -> list[str] | Missing | N
         return Missing("workspace")
     if not is_usable(workspace):
         return Missing("workspace", "unusable")
-    return [f"file://{quote(_directory(workspace, scope.home, scope.home))}"]
+    return [Root(f"file://{quote(_directory(workspace, scope.home, scope.home))}")]
 
 
 def _directory(path: str, base: str, home: str) -> str:

@@ -18,6 +18,7 @@ from carpool_broker.core.events import AgentRooted
 from carpool_broker.core.session import Session
 from carpool_broker.core.sources import Sources
 from carpool_protocol.ids import EMPTY_OBJECT, AskId, SessionId
+from carpool_protocol.messages import Root
 
 METHOD: Final = "roots/list"
 PREFIX: Final = "roots-"
@@ -38,7 +39,7 @@ class _Agent:
         """What it said last, if anything, is no longer so."""
         self.changed = False
         """It has said that they are others: not where it began."""
-        self.roots: tuple[str, ...] | None = None
+        self.roots: tuple[Root, ...] | None = None
         """What it said last."""
 
 

@@ -25,7 +25,7 @@ from carpool_protocol.config.environment import of_caller
 from carpool_protocol.config.expand import is_usable
 from carpool_protocol.config.model import Config, ServerConfig
 from carpool_protocol.ids import PoolKey, ServerName
-from carpool_protocol.messages import Policy, PoolSpec
+from carpool_protocol.messages import Policy, PoolSpec, Root
 
 
 class Resolution(Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ def resolve(
     cwd: str,
     home: str,
     secret: bytes,
-    roots: Sequence[str] | None = None,
+    roots: Sequence[Root] | None = None,
     interpreter: str,
     named_root: str = "",
     logins: str = "",

@@ -12,31 +12,39 @@ from msgspec import Struct
 
 from carpool_protocol.config.expand import is_usable
 from carpool_protocol.ids import RawJson
+from carpool_protocol.messages import Root
 
 MAX_ROOTS: Final = 64
 MAX_URI_CHARS: Final = 4096
+MAX_NAME_CHARS: Final = 256
 
 
-class _Root(Struct):
+class _Said(Struct):
     uri: str = ""
+    name: str | None = None
 
 
 class _Answer(Struct):
-    roots: list[_Root]
+    roots: list[_Said]
 
 
 _answer = msgspec.json.Decoder(_Answer)
 
 
-def read_roots(body: RawJson) -> tuple[str, ...] | None:
-    """The file URIs of a `ListRootsResult`, in its order; None where it is none. Other URIs are passed over:
-    a root is a `file://` (client/roots).
+def read_roots(body: RawJson) -> tuple[Root, ...] | None:
+    """The roots of a `ListRootsResult`, in its order; None where it is none. Each URI counts once, and other
+    URIs are passed over: a root is a `file://` (client/roots). A name that is too long is left out.
     """
     try:
-        said = [root.uri for root in _answer.decode(body).roots]
+        said = _answer.decode(body).roots
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
-    return tuple(dict.fromkeys(uri for uri in said if _is_file(uri)))[:MAX_ROOTS]
+    roots: dict[str, Root] = {}
+    for each in said:
+        if _is_file(each.uri):
+            name = each.name or ""
+            roots.setdefault(each.uri, Root(each.uri, name if len(name) <= MAX_NAME_CHARS else ""))
+    return tuple(roots.values())[:MAX_ROOTS]
 
 
 def _is_file(uri: str) -> bool:

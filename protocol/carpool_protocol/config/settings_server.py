@@ -161,8 +161,9 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         kind="text",
         choices=("workspace", "agent"),
         text="Which directories the server is told as MCP roots. `workspace`: the workspace of the agent's "
-        "session. `agent`: those that the agent itself names, else its workspace. Agents with other roots "
-        "have an instance of their own. Without this setting roots are not declared to the server.",
+        "session. `agent`: those that the agent itself names, with its names for them, else its workspace. "
+        "Agents with other roots have an instance of their own. Without this setting roots are not "
+        "declared to the server.",
     ),
     count(
         "pool.min",

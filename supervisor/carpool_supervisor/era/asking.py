@@ -29,7 +29,7 @@ from carpool_protocol.jsonrpc import (
     quote,
     result_line,
 )
-from carpool_protocol.messages import Need
+from carpool_protocol.messages import Need, Root
 from carpool_protocol.params import ParamsError, meta_params, progress_line, split_cancelled, split_meta
 from carpool_supervisor.core.attribution import ON_LADDER, RELATED_TASK, facts_of
 from carpool_supervisor.core.events import ElicitationEnded, ServerAsked, ServerWithdrew, UrlsOffered
@@ -56,8 +56,8 @@ class Declared(Struct, frozen=True):
 
     asking: bool = False
     """Sampling (with tools) and elicitation (forms and URLs): an agent is behind it."""
-    roots: tuple[str, ...] | None = None
-    """File URIs; None: roots are not declared."""
+    roots: tuple[Root, ...] | None = None
+    """None: roots are not declared."""
     life: bytes = b""
     """The secret that our trace contexts are made with (`trace`)."""
 
@@ -218,16 +218,20 @@ def without(meta: RawJson, key: str) -> RawJson:
     return RawJson(left) if left.strip(b"{ }") else ABSENT
 
 
-def roots_result(uris: Sequence[str]) -> RawJson:
-    """The answer to `roots/list`. A root is called what its directory is called."""
-    roots = []
-    for uri in uris:
-        try:
-            name = unquote(urlsplit(uri).path.rstrip("/").rpartition("/")[2])
-        except ValueError:  # no URI at all: the server's reader may say so
-            name = ""
-        roots.append({"uri": uri, "name": name} if name else {"uri": uri})
-    return RawJson(msgspec.json.encode({"roots": roots}))
+def roots_result(roots: Sequence[Root]) -> RawJson:
+    """The answer to `roots/list`. A root without a name of the agent's has that of its directory."""
+    found = []
+    for root in roots:
+        name = root.name or _directory_name(root.uri)
+        found.append({"uri": root.uri, "name": name} if name else {"uri": root.uri})
+    return RawJson(msgspec.json.encode({"roots": found}))
+
+
+def _directory_name(uri: str) -> str:
+    try:
+        return unquote(urlsplit(uri).path.rstrip("/").rpartition("/")[2])
+    except ValueError:  # no URI at all: the server's reader may say so
+        return ""
 
 
 def with_task(result: RawJson, related: bytes) -> RawJson:

@@ -171,6 +171,10 @@ _REMOTE: Final = {
         "issue 6",
         "A server over a URL that is killed in a call costs that call; when it is back, it is greeted anew.",
     ),
+    "remote:plain-http": Behaviour(
+        "rule 13",
+        "`carpool check` warns of a URL that takes a secret to another machine unencrypted.",
+    ),
     "remote:secrets": Behaviour(
         "issue 6",
         "URL and headers of a server reach its bridge by its environment, and are told nowhere else.",

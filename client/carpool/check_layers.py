@@ -17,6 +17,7 @@ from carpool.check_commands import command_warnings
 from carpool.check_hooks import hook_warnings
 from carpool.check_modules import module_warnings, wrong_names
 from carpool.check_profiles import strangers
+from carpool.check_urls import url_warnings
 from carpool_protocol.config.environment import scrub
 from carpool_protocol.config.expand import PLACES, Missing, expand
 from carpool_protocol.config.included import find_included
@@ -100,6 +101,7 @@ def read_layers(environ: Mapping[str, str], named: str | None, cwd: str, store: 
         found.warnings += wrong.values()
         found.misconfigured = sorted({*found.config.unusable, *wrong})
         found.warnings += command_warnings(found.config, expanded, found.known)
+        found.warnings += url_warnings(found.config, expanded)
         found.warnings += hook_warnings(found.config, {**scrub(environ), **layer.env})
         found.warnings += module_warnings(found.config, expanded, home, workspace.root)
     return found

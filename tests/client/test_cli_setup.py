@@ -64,9 +64,14 @@ class Done(NamedTuple):
 
 
 def run(house: House, where: Path, *arguments: str) -> Done:
-    """`carpool setup ARGUMENTS` to its end, in this process: another one costs more than all it does."""
+    """`carpool setup ARGUMENTS`, to its end."""
+    return invoke(house, where, "setup", *arguments)
+
+
+def invoke(house: House, where: Path, *arguments: str) -> Done:
+    """`carpool ARGUMENTS` to its end, in this process: another one costs more than all it does."""
     with contextlib.chdir(where), mock.patch.dict(os.environ, house.environ, clear=True):
-        result = CliRunner().invoke(verbs, ["setup", *arguments], prog_name="carpool")
+        result = CliRunner().invoke(verbs, arguments, prog_name="carpool")
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return Done(result.exit_code, result.stdout, result.stderr)
 
@@ -125,6 +130,8 @@ def test_carpool_reads_what_setup_wrote_and_finds_every_secret(house: House) -> 
     done = house.run("check", "--json")
     assert done.returncode == 0, done.stderr
     names = set(config(house)["mcpServers"])
+    said = json.loads(invoke(house, project, "check", "--json").stdout)
+    assert [each for each in said["warnings"] if "shadows" in each] == []
     assert {"github", "github-cursor", "Brave-Search", "microsoft-docs", "context7", "jira"} <= names
     lines = (house.base / ".config/carpool/secrets.env").read_text().splitlines()
     values = {line.partition("=")[2].strip('"') for line in lines}

@@ -255,7 +255,7 @@ def test_what_it_would_replace_and_shadow_is_said_and_values_are_not(house: Hous
     own.parent.mkdir(parents=True)
     own.write_text('{"mcpServers": {"b": {"command": "mine"}}}')
     file = project(house, '{"mcpServers": {"b": {"command": "x", "env": {"K": "hunter2"}, "odd": 1}}}')
-    (file.parent / "opencode.json").write_text("{}")
+    (file.parent / "opencode.json").write_text('{"mcp": {"c": {"type": "local", "command": ["x"]}}}')
     done = house.run("trust", "--yes", str(file.parent))
     assert "b takes the place of your own server of this name" in done.stdout
     assert f"{file.parent}/opencode.json is not read: {file} shadows it" in done.stdout
@@ -305,7 +305,7 @@ def test_check_shows_what_is_in_force_here_and_where_each_value_is_from(house: H
         '{"include": ["more/*.json"],\n"mcpServers": {"a": {"command": "sh"},\n"b": {"command": "sh"}}}'
     )
     file = project(house, '{"mcpServers": {\n"b": {"command": "cat"}, "far": {"type": "ws"}}}')
-    (file.parent / "mcp_servers.json").write_text("[]")
+    (file.parent / "mcp_servers.json").write_text('[{"name": "c", "command": "x"}]')
     deep = file.parent / "deep"
     deep.mkdir()
     facts = checked(house, deep)

@@ -59,12 +59,49 @@ def test_home_is_known_by_every_path_to_it(tmp_path: Path) -> None:
 
 @behaviour("workspaces:shadow")
 def test_each_project_file_shadows_those_after_it(tmp_path: Path) -> None:
-    files = [touch(tmp_path / "p" / name) for name in PROJECT_FILES]
+    held = '{"mcpServers": {"a": {"command": "x"}}}'
+    files = [touch(tmp_path / "p" / name, held) for name in PROJECT_FILES]
     for at, file in enumerate(files):
         found = find_workspace(str(tmp_path / "p"), str(tmp_path))
         assert found.file == str(file)
         assert found.shadowed == tuple(map(str, files[at + 1 :]))
         file.unlink()
+
+
+@behaviour("workspaces:shadow")
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        (".mcp.json", '{"mcpServers": {"carpool": {"command": "carpool", "args": ["connect"]}}}', False),
+        (
+            "opencode.json",
+            '{"mcp": {"carpool": {"type": "local", "command": ["/x/carpool", "connect"]}}}',
+            False,
+        ),
+        ("mcp_servers.json", '[{"name": "carpool", "command": "carpool", "args": ["connect"]}]', False),
+        ("opencode.json", '{"theme": "dark"}', False),
+        (".mcp.json", '{"mcpServers": {}}', False),
+        (
+            ".mcp.json",
+            '{"mcpServers": {"carpool": {"command": "carpool", "args": ["connect"]}, "a": {"command": "x"}}}',
+            True,
+        ),
+        (".mcp.json", '{"mcpServers": {"carpool": {"command": "evil", "args": ["connect"]}}}', True),
+        (".mcp.json", '{"include": ["other.json"]}', True),
+        (".mcp.json", '{"mcpServers": 3}', True),
+        (".mcp.json", "{", True),
+        (".mcp.json", " " * 300_000, True),
+    ],
+)
+def test_a_shadow_is_told_only_where_a_server_is_lost_by_it(
+    tmp_path: Path, name: str, text: str, told: bool
+) -> None:
+    """`carpool setup` leaves its own entry in the files that it empties: each verb warned of them."""
+    touch(tmp_path / "p" / ".carpool" / "mcp.json")
+    file = touch(tmp_path / "p" / name, text)
+    found = find_workspace(str(tmp_path / "p"), str(tmp_path))
+    assert found.shadowed == ((str(file),) if told else ())
+    assert str(file) in found.seen, "what it will hold is seen later"
 
 
 @behaviour("private:places")

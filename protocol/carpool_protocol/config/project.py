@@ -5,8 +5,9 @@ workspace that the user's file names, else the git root, else the directory itse
 root, and before home, which is nobody's project. In one directory `.carpool/mcp.json` shadows `.mcp.json`
 shadows `opencode.json` shadows the rest. Where everybody may put files only ours count: somebody else's would
 make all that lies below one workspace, trusted or not. Asks the file system for names, owners and modes only.
+Of a file that another one shadows it also reads whether a server is lost by that.
 
-Knows nothing of: what a project file says, trust.
+Knows nothing of: what the file of a workspace says, trust.
 """
 
 import os
@@ -15,6 +16,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from carpool_protocol.config.edit import value_at
+from carpool_protocol.config.foreign import is_own_entry, shape_of
+from carpool_protocol.config.jsonc import parse
 from carpool_protocol.config.stamps import Stamp, stamp
 
 PROJECT_FILES: Final = (
@@ -26,6 +30,8 @@ PROJECT_FILES: Final = (
     "mcp/servers.json",
 )
 """In order: each shadows those after it."""
+_MOST_BYTES: Final = 256 * 1024
+"""So much is read of a file that is shadowed."""
 
 
 class Workspace(Struct, frozen=True):
@@ -36,7 +42,7 @@ class Workspace(Struct, frozen=True):
     file: str = ""
     """The project file; empty: there is none."""
     shadowed: tuple[str, ...] = ()
-    """Project files of the same directory that are not read."""
+    """Project files of the same directory that are not read, though they hold servers."""
     seen: dict[str, Stamp] = {}
     """Files that are there or might come: while all are so, so is this. No directories: in those of a project
     files come and go all the time. One that is no longer a git root is found out with the next change.
@@ -59,7 +65,7 @@ def find_workspace(cwd: str, home: str, within: str = "") -> Workspace:
         seen |= {path: stamp(path) for path in paths if not os.path.lexists(path) or _counts(at, path)}
         found = [path for path in paths if os.path.isfile(path) and _counts(at, path)]
         if found:
-            return Workspace(at, found[0], tuple(found[1:]), seen)
+            return Workspace(at, found[0], tuple(filter(_holds_servers, found[1:])), seen)
         mark = os.path.join(at, ".git")
         if not git and os.path.exists(mark) and _counts(at, mark):
             git = at
@@ -101,6 +107,29 @@ def _counts(directory: str, path: str) -> bool:
         return not anybody or os.lstat(os.path.join(directory, first)).st_uid in _our_users()
     except OSError:
         return False
+
+
+def _holds_servers(path: str) -> bool:
+    """Whether a file holds a server besides the entry by which its program reaches carpool (`carpool setup`
+    leaves that one there). In doubt it does.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except OSError:
+        return True
+    if len(data) > _MOST_BYTES:
+        return True
+    parsed = parse(data.decode("utf-8", "replace"), path)
+    if not parsed.complete or parsed.problems:
+        return True
+    shape = shape_of(parsed.value)
+    if shape is None:
+        return isinstance(parsed.value, dict) and "include" in parsed.value
+    held = value_at(parsed.value, shape.holders)
+    if not isinstance(held, dict | list):
+        return True
+    return not all(map(is_own_entry, held.values() if isinstance(held, dict) else held))
 
 
 def _our_users() -> set[int]:

@@ -136,6 +136,12 @@ _SEARCH: Final = {
     ),
 }
 
+_NAMES: Final = {
+    "names:reference": Behaviour(
+        "issue 13", "A completion is for the prompt or resource that was checked, however keys are written."
+    ),
+}
+
 _REMOTE: Final = {
     "remote:handshake": Behaviour(
         "issue 6", "A server over Streamable HTTP or HTTP+SSE is used like one that is a command."
@@ -1241,6 +1247,7 @@ BEHAVIOURS: Final[dict[str, Behaviour]] = (
     | _PINS
     | _PROFILES
     | _SEARCH
+    | _NAMES
     | _REMOTE
     | _SETUP
     | _RUNS

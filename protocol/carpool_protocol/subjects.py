@@ -4,6 +4,9 @@ Owns, for the methods that go to one server, which member of the params that is,
 put back in the server's own spelling. The other members are not touched. `tools/call` has a quicker way
 of its own (`params.split_call`).
 
+Invariant: what decides where a request goes is in it once, in one spelling, so that a server which ignores
+the case of keys reads the same subject as we do. That holds within a `ref` too.
+
 Knows nothing of: which server it means (`names`, the registry).
 """
 
@@ -14,7 +17,7 @@ from msgspec import Struct
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson
 from carpool_protocol.jsonrpc import quote
 from carpool_protocol.params import ParamsError, split_meta
-from carpool_protocol.scan import fields, key_text
+from carpool_protocol.scan import fields, key_text, members
 
 SUBJECTS: Final = {
     "prompts/get": "name",
@@ -31,6 +34,9 @@ TASKS: Final = {
 """Of the stateless era only: the extension `io.modelcontextprotocol/tasks` (SEP-2663)."""
 
 _KEYS: Final = SUBJECTS | TASKS
+
+_OF_A_REF: Final = frozenset({"type", "name", "uri"})
+"""Members of a `ref` that say what it means."""
 
 
 class Subject(Struct, frozen=True):
@@ -57,7 +63,10 @@ def split_subject(method: str, params: RawJson) -> Subject | ParamsError:
     if key != "ref":
         text = key_text(raw)
     elif raw[:1] == b"{":  # never what a string says: it could hold a line end, and with that another message
-        text = raw.decode(errors="replace")
+        ref = _reference(raw)
+        if isinstance(ref, ParamsError):
+            return ref
+        text = ref.decode(errors="replace")
     if found is None or text is None:
         return ParamsError(f"{method} needs {'an object' if key == 'ref' else 'a string'} {key}")
     folded = key.casefold()  # readers that ignore case would take that one
@@ -74,6 +83,17 @@ def with_subject(method: str, text: str, rest: RawJson) -> RawJson:
     raw = text.encode() if key == "ref" else quote(text)
     inner = rest[1:-1].strip()
     return RawJson(b'{"%b":%b%b%b}' % (key.encode(), raw, b"," if inner else b"", inner))
+
+
+def _reference(raw: bytes) -> bytes | ParamsError:
+    """A `ref` in which each member is once: as it was written, unless one came twice."""
+    found = fields(raw)
+    if found is None:
+        return ParamsError("completion/complete needs an object ref")
+    for name in found:
+        if name not in _OF_A_REF and name.casefold() in _OF_A_REF:
+            return ParamsError(f"completion/complete has a ref with {name.casefold()} in another spelling")
+    return raw if len(members(raw) or ()) == len(found) else _object(found)
 
 
 def _object(found: dict[str, bytes]) -> RawJson:

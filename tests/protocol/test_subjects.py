@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson
 from carpool_protocol.params import ParamsError
 from carpool_protocol.subjects import SUBJECTS, Subject, split_subject, with_subject
+from tests.behaviours import behaviour
 
 KEYS = {"name", "uri", "ref", "_meta", "arguments", "meta", "argument", "context"}
 METHODS = st.sampled_from(sorted(SUBJECTS))
@@ -78,6 +79,25 @@ def test_params_without_a_subject_are_refused_in_words_about_their_form(method: 
 )
 def test_a_second_subject_for_readers_that_ignore_case_is_refused(method: str, params: str) -> None:
     assert isinstance(split_subject(method, RawJson(params.encode())), ParamsError)
+
+
+@behaviour("names:reference")
+@pytest.mark.parametrize("key", ["Name", "NAME", "n\\u0041me", "Type", "Uri", "URI"])
+@pytest.mark.parametrize("kind", ["prompt", "resource"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_second_subject_within_a_reference_is_refused_too(key: str, kind: str, is_first: bool) -> None:
+    own = "name" if kind == "prompt" else "uri"
+    plain = f'"type":"ref/{kind}","{own}":"open"'
+    other = f'"{key}":"secret"'
+    ref = ",".join([other, plain] if is_first else [plain, other])
+    found = split_subject("completion/complete", RawJson(b'{"ref":{%b}}' % ref.encode()))
+    assert isinstance(found, ParamsError)
+    assert "secret" not in found.text
+
+
+def test_a_reference_with_one_member_twice_is_written_anew_with_the_last_of_them() -> None:
+    params = RawJson(b'{"ref":{"type":"ref/prompt","name":"seen","name":"meant"}}')
+    assert split("completion/complete", params).text == '{"type":"ref/prompt","name":"meant"}'
 
 
 @pytest.mark.parametrize(

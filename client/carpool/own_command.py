@@ -10,6 +10,10 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Final
+
+_ACTIVE: Final = ("VIRTUAL_ENV", "CONDA_PREFIX")
+"""Variables that name the environment which is active in this shell."""
 
 
 def executable() -> list[str]:
@@ -24,6 +28,19 @@ def executable() -> list[str]:
 
 
 def is_in_path() -> bool:
-    """Whether the bare name is enough, for who has the same PATH."""
-    there = shutil.which("carpool")
-    return there is not None and executable() == [os.path.abspath(there)]
+    """Whether the bare name starts this carpool in the user's next shell as well. A directory that only this
+    shell has in its PATH does not count: that of an environment which was activated here.
+    """
+    lasting = [each for each in os.environ.get("PATH", "").split(os.pathsep) if _lasts(each)]
+    there = shutil.which("carpool", path=os.pathsep.join(lasting))
+    return there is not None and os.path.samefile(there, executable()[0])
+
+
+def _lasts(directory: str) -> bool:
+    """Whether an entry of PATH is one of the user's own, as far as can be seen."""
+    if not os.path.isabs(directory):
+        return False
+    above = os.path.dirname(os.path.realpath(directory))
+    active = {os.path.realpath(os.environ[name]) for name in _ACTIVE if os.environ.get(name)}
+    marks = (os.path.join(above, each) for each in ("pyvenv.cfg", "conda-meta"))
+    return above not in active and not any(map(os.path.lexists, marks))

@@ -25,23 +25,24 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("mark", "variable", "path", "bare"),
+    ("active", "path", "bare"),
     [
-        ("", "", "env/bin", True),
-        ("", "VIRTUAL_ENV", "env/bin", False),
-        ("", "CONDA_PREFIX", "env/bin", False),
-        ("pyvenv.cfg", "", "env/bin", False),
-        ("conda-meta", "", "env/bin", False),
-        ("pyvenv.cfg", "VIRTUAL_ENV", "local", True),
-        ("pyvenv.cfg", "VIRTUAL_ENV", "env/bin:local", True),
-        ("", "", "relative", False),
-        ("", "", "", False),
+        (("", ""), "env/bin", True),
+        (("", "VIRTUAL_ENV"), "env/bin", False),
+        (("", "CONDA_PREFIX"), "env/bin", False),
+        (("pyvenv.cfg", ""), "env/bin", False),
+        (("conda-meta", ""), "env/bin", False),
+        (("pyvenv.cfg", "VIRTUAL_ENV"), "local", True),
+        (("pyvenv.cfg", "VIRTUAL_ENV"), "env/bin:local", True),
+        (("", ""), "relative", False),
+        (("", ""), "", False),
     ],
 )
 def test_the_bare_name_counts_only_where_the_next_shell_finds_this_carpool(
-    installed: Path, monkeypatch: pytest.MonkeyPatch, mark: str, variable: str, path: str, bare: bool
+    installed: Path, monkeypatch: pytest.MonkeyPatch, active: tuple[str, str], path: str, bare: bool
 ) -> None:
     """The bare name was written as soon as a virtual environment was active: the next terminal had none."""
+    mark, variable = active
     if mark:
         (installed / "env" / mark).touch()
     if variable:

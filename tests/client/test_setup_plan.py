@@ -148,6 +148,64 @@ def test_the_same_server_of_two_programs_goes_once_and_another_one_of_its_name_g
     ] * 3
 
 
+@behaviour("setup:moved")
+@pytest.mark.parametrize(
+    ("one", "other", "left"),
+    [
+        ({}, {"timeout": 30_000}, {}),
+        ({}, {"timeout": 90_000}, {"timeout_s": 90.0}),
+        ({"timeout": 30_000}, {}, {"timeout_s": 60.0}),
+        ({"timeout": 90_000}, {"timeout": 120_000}, {"timeout_s": 120.0}),
+        ({"timeout": 120_000}, {"timeout": 90_000}, {"timeout_s": 120.0}),
+        ({"timeout": 1000}, {"timeout": 2_000_000}, {"timeout_s": 2000.0, "max_total_s": 2000.0}),
+        ({"env": {}}, {"args": []}, {}),
+        ({}, {"env": {"A": "1"}}, None),
+        ({}, {"includeTools": ["x"]}, None),
+        ({}, {"cwd": "/x"}, None),
+    ],
+)
+def test_servers_that_differ_only_in_how_long_they_are_waited_for_are_one(
+    one: Any, other: Any, left: Any
+) -> None:
+    """A second, identical time server made \'get_current_time\' ambiguous."""
+    plan = planned(
+        source(CLAUDE_CODE, {"mcpServers": {"a": {"command": "a", **one}}}),
+        source(GEMINI, {"mcpServers": {"a": {"command": "a", **other}}}),
+    )
+    if left is None:
+        assert list(servers(plan)) == ["a", "a-gemini"]
+        return
+    assert servers(plan) == {"a": {"command": "a", **left}}
+    assert "a: is the same server as that of Claude Code, from Gemini CLI" in page(plan)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "left"),
+    [
+        ({"url": "https://h/mcp"}, {"type": "http", "url": "https://h/mcp"}, {"transport": "http"}),
+        ({"type": "http", "url": "https://h/mcp"}, {"url": "https://h/mcp"}, {"transport": "http"}),
+        ({"type": "http", "url": "https://h/mcp"}, {"type": "sse", "url": "https://h/mcp"}, None),
+    ],
+)
+def test_a_url_whose_transport_one_program_leaves_open_is_one_server(one: Any, other: Any, left: Any) -> None:
+    plan = planned(
+        source(CURSOR, {"mcpServers": {"a": one}}), source(CLAUDE_CODE, {"mcpServers": {"a": other}})
+    )
+    if left is None:
+        assert list(servers(plan)) == ["a", "a-claude-code"]
+    else:
+        assert servers(plan) == {"a": {"url": "https://h/mcp", **left}}
+
+
+def test_a_longer_time_of_another_program_comes_to_a_server_that_carpool_has_and_goes_with_undo() -> None:
+    own = '{\n  "mcpServers": { "a": { "command": "a", "timeout_s": 70 } } // mine\n}\n'
+    plan = planned(source(GEMINI, {"mcpServers": {"a": {"command": "a", "timeout": 90000}}}), own=own)
+    ours = plan.changes[0]
+    assert b'"timeout_s": 90.0 } } // mine' in ours.after
+    assert "a: is in carpool already, from Gemini CLI" in page(plan)
+    assert undone(ours, ours.after + b"\n") == own.encode() + b"\n"
+
+
 def test_a_server_that_carpool_has_is_not_written_again() -> None:
     one = {"command": "a"}
     plan = planned(source(CURSOR, {"mcpServers": {"a": one}}), own={"mcpServers": {"a": one}})

@@ -1,7 +1,8 @@
 """One of carpool's own files as servers come into it.
 
-Owns which name a server gets there: its own, unless another server has it. What comes is written at the end,
-at once: each edit of a file reads it all.
+Owns which name a server gets there: its own, unless another server has it. Two servers are the same if they
+run or reach the same with the same environment. How long a program waits for it makes no other server: the
+longest time counts. What comes is written at the end, at once: each edit of a file reads it all.
 
 Pure. Knows nothing of: where a server comes from.
 """
@@ -10,6 +11,7 @@ import copy
 import json
 import posixpath
 from collections.abc import Callable
+from typing import Final
 
 from carpool.setup.model import Change, KeyPath, Own, Role
 from carpool_protocol.config.edit import CannotEditError, put_all, value_at
@@ -17,7 +19,17 @@ from carpool_protocol.config.expand import from_home
 from carpool_protocol.config.jsonc import JsonValue, parse
 from carpool_protocol.config.named import WORKSPACES
 from carpool_protocol.config.shape import SERVERS
+from carpool_protocol.messages import Policy
 from carpool_protocol.names import safe_server_name
+
+_TIMES: Final = {
+    "timeout_s": Policy().timeout_s,
+    "max_total_s": Policy().max_total_s,
+    "start_s": Policy().start_s,
+}
+"""Keys that make no other server, and what holds where they are not written."""
+_EITHER: Final = (None, "url")
+"""Ways to reach a URL that leave it open which one is tried."""
 
 State = tuple[JsonValue, tuple[KeyPath, ...]]
 
@@ -64,21 +76,35 @@ class Into:
         name ends in.
         """
         path = (*place, SERVERS)
-        same = self._names_in(path).setdefault(_as_text(server), [])
-        if name in same:
-            return name, True
-        again = [key for key in same if key.startswith(f"{name}-")]
-        if again:
-            return again[0], True
         held = self._at(path)
+        same = [
+            each
+            for each in self._names_in(path).setdefault(_as_text(server), [])
+            if _fits(held[each], server)
+        ]
+        for known in (name, *(each for each in same if each.startswith(f"{name}-"))):
+            if known in same:
+                self._widen((*path, known), server)
+                return known, True
 
         def is_taken(each: str) -> bool:
             return each in held or (not place and each in self._taken)
 
         said = name if not is_taken(name) else _free(f"{name}-{other}", is_taken)
-        self.set((*path, said), server)
-        same.append(said)
+        self.set((*path, said), dict(server))
+        self._written[path][_as_text(server)].append(said)
         return said, False
+
+    def _widen(self, path: KeyPath, server: dict[str, JsonValue]) -> None:
+        """Let a server that is there have the times and the transport of one that is the same."""
+        there = self._at(path)
+        for key, plain in _TIMES.items():
+            if (longer := max(_seconds(there, key, plain), _seconds(server, key, plain))) > _seconds(
+                there, key, plain
+            ):
+                self.set((*path, key), longer)
+        if there.get("transport") in _EITHER and server.get("transport") not in _EITHER:
+            self.set((*path, "transport"), server["transport"])
 
     def _names_in(self, path: KeyPath) -> dict[str, list[str]]:
         if path not in self._written:
@@ -115,8 +141,22 @@ class Into:
 
 
 def _as_text(server: JsonValue) -> str:
-    """The same for the same, in whatever order its members are."""
+    """The same for the same, in whatever order its members are and however long it is waited for."""
+    if isinstance(server, dict):
+        server = {key: value for key, value in server.items() if key not in _TIMES and key != "transport"}
     return json.dumps(server, sort_keys=True)
+
+
+def _fits(there: JsonValue, server: dict[str, JsonValue]) -> bool:
+    """Whether two servers can be reached in one way."""
+    held = there.get("transport") if isinstance(there, dict) else None
+    said = server.get("transport")
+    return held == said or held in _EITHER or said in _EITHER
+
+
+def _seconds(server: dict[str, JsonValue], key: str, plain: float) -> float:
+    said = server.get(key, plain)
+    return said if isinstance(said, int | float) and not isinstance(said, bool) else plain
 
 
 def _free(name: str, is_taken: Callable[[str], bool]) -> str:

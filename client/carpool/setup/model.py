@@ -83,7 +83,9 @@ class Moved(Struct, frozen=True):
     under: str = ""
     """The project or workspace it is for; empty: everybody's."""
     known: bool = False
-    """carpool had this very server before."""
+    """It is in carpool already: carpool had this very server before, or another program brings it."""
+    same_as: str = ""
+    """The program that brings this very server in the same run; empty: carpool had it before, if `known`."""
     notes: tuple[str, ...] = ()
     login: bool = False
     """It is reached over a URL without a header that says who asks: it may want a login."""

@@ -77,6 +77,8 @@ class _Planning:
         self.given: set[str] = set()
         """Programs that have the entry; one without servers gets it once."""
         self.moved: list[Moved] = []
+        self.brought: dict[tuple[str, KeyPath, str], str] = {}
+        """By file, place and name: the program that brings a server in this run."""
         self.left: list[Left] = []
 
     def run(self, sources: Sequence[Source]) -> Plan:
@@ -128,6 +130,7 @@ class _Planning:
             self.own.state(),
             self.project.state() if self.project is not None else None,
             dict(self.variables),
+            dict(self.brought),
         )
         for table in found:
             outs[table.path] = self.table(source, table)
@@ -146,6 +149,7 @@ class _Planning:
                 self.project.back(noted[1])
             self.variables = noted[2]
             del self.moved[before:]
+            self.brought = noted[3]
             self.left.append(Left(source.path, f"is for you to edit: {error}"))
             return []
         if after == source.text:
@@ -188,7 +192,22 @@ class _Planning:
                 posixpath.dirname(posixpath.dirname(into.path)) if into is self.project else ""
             )
             login = "url" in found.server and "headers" not in found.server
-            self.moved.append(Moved(said, client.title, source.path, into.path, under, known, notes, login))
+            key = (into.path, place, said)
+            same_as = self.brought.get(key, "") if known else ""
+            self.brought.setdefault(key, client.title if not known else "")
+            self.moved.append(
+                Moved(
+                    name=said,
+                    client=client.title,
+                    path=source.path,
+                    to=into.path,
+                    under=under,
+                    known=known,
+                    same_as=same_as,
+                    notes=notes,
+                    login=login,
+                )
+            )
             gone.append(name)
         return gone
 

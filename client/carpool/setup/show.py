@@ -110,6 +110,7 @@ def _moves(moved: tuple[Moved, ...]) -> Iterator[str]:
     for each in moved:
         where = f" (in {each.under})" if each.under else ""
         what = "is in carpool already" if each.known else "goes to carpool"
+        what = f"is the same server as that of {each.same_as}" if each.same_as else what
         notes = "".join(f"; {note}" for note in each.notes)
         yield display.printable(f"{each.name}{where}: {what}, from {each.client}{notes}")
 
@@ -144,6 +145,7 @@ def facts(plan: Plan, stays: Iterable[Left], *, done: bool) -> dict[str, Any]:
                 "to": each.to,
                 "under": each.under,
                 "known": each.known,
+                "same_as": each.same_as,
                 "notes": list(each.notes),
             }
             for each in plan.moved

@@ -1,7 +1,7 @@
-"""What `carpool check` says of servers whose program is not installed, without running any.
+"""Warnings of `carpool check` about servers whose program cannot start here, without running any.
 
-Owns the look for a command's program. What is no plain name (a path, one with a variable in it) is left to
-the start, which says the same.
+Owns the search for a server's program: a name in PATH, a path that must exist and be executable, and the
+packages that servers over a URL and Python modules need.
 
 Knows nothing of: terminals, what a program needs itself.
 """
@@ -10,35 +10,75 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 
+from carpool.extras import Extra, install_command, is_installed
+from carpool_protocol.config.expand import from_home
 from carpool_protocol.config.model import Config, ServerConfig
 from carpool_protocol.config.problems import ConfigProblem, render_path
+from carpool_protocol.ids import ServerName
 
 Expand = Callable[[ServerConfig, str], str | None]
 """A text of a server with its variables filled in; None where one is missing."""
 
 
-def command_warnings(config: Config, expand: Expand, variables: Mapping[str, str]) -> list[str]:
-    """What is to be said of all enabled servers that are programs. `variables`: of an agent here."""
-    found: list[str] = []
+def command_warnings(
+    config: Config, expand: Expand, variables: Mapping[str, str], home: str, workspace: str
+) -> dict[ServerName, str]:
+    """The warning about each enabled server that cannot start here. `variables`: of an agent here."""
+    found: dict[ServerName, str] = {}
     for server in config.servers.values():
-        program = server.command
-        if program is None or server.disabled or not is_plain(program):
+        if server.disabled:
             continue
-        own = server.env.get("PATH")
-        search = variables.get("PATH", os.defpath) if own is None else expand(server, own)
-        if search is not None and shutil.which(program, path=search) is None:
-            line = server.lines.get(("command",), server.lines[()])
-            where = render_path((*server.under, "command"))
-            text = absent_text(program, server.name)
-            found.append(ConfigProblem(server.file, line, where, text).render())
+        if server.command is not None:
+            base = workspace if server.project else home
+            key, text = "command", _program_problem(server, expand, variables, base, home)
+        else:
+            key, text = _missing_extra(server)
+        if text:
+            line = server.lines.get((key,), server.lines[()])
+            where = render_path((*server.under, key))
+            found[server.name] = ConfigProblem(server.file, line, where, text).render()
     return found
 
 
 def is_plain(program: str) -> bool:
-    """It is a name to be looked for in PATH as it stands."""
+    """True for a name that is looked up in PATH as it stands."""
     return bool(program) and not set(program) & {"/", "$", "~"}
 
 
 def absent_text(program: str, server: str) -> str:
-    """Of a program that is nowhere in PATH."""
+    """The sentence about a program that is nowhere in PATH."""
+    if " " in program.strip():
+        return f"{program!r} is no program: put what follows the first word into `args`"
     return f"{program} is not in PATH here: {server} cannot start before it is installed"
+
+
+def _program_problem(
+    server: ServerConfig, expand: Expand, variables: Mapping[str, str], base: str, home: str
+) -> str:
+    """Why the server's command cannot be run; empty where it can, or where only a start can tell."""
+    command, cwd = expand(server, server.command or ""), expand(server, server.cwd)
+    if not command or cwd is None:
+        return ""
+    if is_plain(command):
+        own = server.env.get("PATH")
+        search = variables.get("PATH", os.defpath) if own is None else expand(server, own)
+        is_absent = search is not None and shutil.which(command, path=search) is None
+        return absent_text(command, server.name) if is_absent else ""
+    directory = os.path.join(base, from_home(cwd, home))
+    path = os.path.join(directory, from_home(command, home))
+    if not os.path.exists(path):
+        seen_from = "" if os.path.isabs(command) else f" (looked for in {directory})"
+        return f"the program {command} does not exist{seen_from}"
+    if not os.path.isfile(path) or not os.access(path, os.X_OK):
+        return f"{command} is not an executable file: `chmod +x` it, or name the program that runs it"
+    return ""
+
+
+def _missing_extra(server: ServerConfig) -> tuple[str, str]:
+    """The key that needs packages which are not installed, and the sentence about it; empty: none does."""
+    needs: Extra = "remote" if server.url is not None else "python"
+    key = "url" if server.url is not None else "python"
+    is_ours = server.url is not None or server.interpreter is None
+    if not is_ours or is_installed(needs):
+        return key, ""
+    return key, f"{server.name} needs more than is installed: {install_command(needs)}"

@@ -28,6 +28,7 @@ from carpool_protocol.config.named import roots_of
 from carpool_protocol.config.problems import ConfigProblem
 from carpool_protocol.config.project import Workspace, find_workspace, named_at
 from carpool_protocol.config.trust import complaint, read_trust, trust_of
+from carpool_protocol.ids import ServerName
 
 
 class Checked(Struct, kw_only=True):
@@ -41,6 +42,8 @@ class Checked(Struct, kw_only=True):
     """What was passed over, and what stands in the place of something else."""
     misconfigured: list[str] = []
     """Servers in force that cannot run as they are written; the warnings say why."""
+    absent: list[ServerName] = []
+    """Servers whose program or packages are not here; the warnings say what."""
     unset: list[str] = []
     """Variables without a default that servers use and that nobody here has."""
     workspace: dict[str, Any] | None = None
@@ -100,7 +103,9 @@ def read_layers(environ: Mapping[str, str], named: str | None, cwd: str, store: 
         wrong = wrong_names(found.config, expanded)
         found.warnings += wrong.values()
         found.misconfigured = sorted({*found.config.unusable, *wrong})
-        found.warnings += command_warnings(found.config, expanded, found.known)
+        absent = command_warnings(found.config, expanded, found.known, home, workspace.root)
+        found.absent = list(absent)
+        found.warnings += absent.values()
         found.warnings += url_warnings(found.config, expanded)
         found.warnings += hook_warnings(found.config, {**scrub(environ), **layer.env})
         found.warnings += module_warnings(found.config, expanded, home, workspace.root)

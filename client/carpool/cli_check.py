@@ -6,7 +6,7 @@ server once through the daemon that runs, and `--probe` is another errand altoge
 """
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import click
@@ -166,6 +166,18 @@ def _switched(found: Checked) -> dict[str, str]:
     return {name: "on" if on else "off" for name, on in held.items() if name in servers}
 
 
+def _verdict(found: Checked, results: list[dict[str, Any]]) -> str:
+    """`all right`, or the servers that are not: `not all right: b is misconfigured; c cannot start here`."""
+    failed = {each["server"] for each in results if not each["ok"]}
+    groups: list[tuple[Sequence[str], str, str]] = [
+        (found.misconfigured, "is misconfigured", "are misconfigured"),
+        (found.absent, "cannot start here", "cannot start here"),
+        (sorted(failed.difference(found.misconfigured, found.absent)), "did not start", "did not start"),
+    ]
+    said = [f"{', '.join(names)} {one if len(names) == 1 else more}" for names, one, more in groups if names]
+    return f"not all right: {'; '.join(said)}" if said else "all right"
+
+
 def _tell(found: Checked, rows: list[Row], results: list[dict[str, Any]], *, everything: bool) -> None:
     """The same for people."""
     problems, where = found.problems, found.where
@@ -193,9 +205,7 @@ def _tell(found: Checked, rows: list[Row], results: list[dict[str, Any]], *, eve
         missing = "" if os.path.exists(where.path) else " (there is no such file: no servers)"
         over = f", with its workspace {found.workspace['name']} over it" if found.workspace else ""
         over += f", with {found.project['file']} over it" if found.project and not found.waiting else ""
-        lame = ", ".join(found.misconfigured)
-        verdict = f"all right but for {lame}, misconfigured: see the warnings" if lame else "all right"
-        click.echo(f"\n{display.printable(f'{where.path}{missing}{over}: {verdict}')}")
+        click.echo(f"\n{display.printable(f'{where.path}{missing}{over}: {_verdict(found, results)}')}")
         if found.waiting:
             click.echo(display.printable(found.waiting))
 

@@ -11,7 +11,7 @@ import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from carpool.check_commands import absent_text, is_plain
 from carpool.check_layers import working_directory
 from carpool.cli import EXIT_FAILED, EXIT_USAGE, ask, fail, fail_at, json_option, print_json, reach, the_place
 from carpool.door import DoorError
+from carpool.extras import Extra, install_command, is_installed
+from carpool.setup.secrets import is_secret_name
 from carpool_protocol import private_files
 from carpool_protocol.config.edit import CannotEditError, drop, put, value_at
 from carpool_protocol.config.jsonc import parse
@@ -108,9 +110,25 @@ def add(
 
     change(config.file, with_it)
     _tell(name, config.file, "added to", as_json)
-    program = command[0] if command else ""
+    for text in _doubts(name, command[0] if command else "", env, url, module):
+        click.echo(f"carpool: {display.printable(text)}", err=True)
+
+
+def _doubts(
+    name: str, program: str, env: Mapping[str, str], url: str | None, module: str | None
+) -> Iterator[str]:
+    """Sentences about a server that was added and cannot start yet, or that shows a secret."""
     if is_plain(program) and "PATH" not in env and shutil.which(program) is None:
-        click.echo(f"carpool: {display.printable(absent_text(program, name))}", err=True)
+        yield absent_text(program, name)
+    extra: Extra = "remote" if url is not None else "python"
+    if (url is not None or module is not None) and not is_installed(extra):
+        yield f"{name} needs more than is installed: {install_command(extra)}"
+    for variable, value in env.items():
+        if is_secret_name(variable) and "${" not in value:
+            yield (
+                f"the value of {variable} is written out in the file; --env '{variable}=${{{variable}}}' "
+                "takes it from each agent's environment, or from `env_file`"
+            )
 
 
 @click.command()

@@ -37,7 +37,7 @@ def test_without_the_sdk_it_names_what_to_install() -> None:
     assert done.returncode == 0, done.stderr
     (answer,) = map(json.loads, done.stdout.splitlines())
     assert answer["id"] == 1
-    assert answer["error"]["message"].endswith("run `pip install 'carpool[remote]'`")
+    assert answer["error"]["message"].endswith(" -m pip install 'mcp>=2.3,<3'`")
 
 
 def test_started_by_hand_it_says_what_it_is() -> None:

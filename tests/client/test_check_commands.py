@@ -1,12 +1,15 @@
 """What `carpool check` says of servers whose program is not installed."""
 
 import json
+import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from carpool.check_commands import command_warnings
+from carpool.extras import REQUIREMENTS, install_command
 from carpool_protocol.config.expand import Missing, expand
 from carpool_protocol.config.model import ServerConfig
 from carpool_protocol.config.shape import read_config
@@ -24,7 +27,7 @@ def warned(tmp_path: Path, **server: Any) -> list[str]:
 
     loaded = read_config(json.dumps({"mcpServers": {"a": server}}), "c.json")
     assert loaded.config is not None, loaded.problems
-    return command_warnings(loaded.config, expanded, known)
+    return list(command_warnings(loaded.config, expanded, known, str(tmp_path), "").values())
 
 
 @pytest.mark.parametrize("env", [{}, {"PATH": "${BIN}"}])
@@ -41,9 +44,13 @@ def test_a_program_that_is_nowhere_in_the_servers_path_is_said_with_its_place(
         {"command": "mine", "env": {"PATH": "${BIN}"}},
         {"command": "no-such-program", "env": {"PATH": "${NOT_SET}"}},
         {"command": "no-such-program", "disabled": True},
-        {"command": "bin/later"},
+        {"command": "./mine"},
+        {"command": "${BIN}/mine"},
+        {"command": "~/mine"},
         {"command": "${LATER}"},
+        {"command": "./mine", "cwd": "${LATER}"},
         {"url": "http://far.example/mcp"},
+        {"python": "notes"},
     ],
 )
 def test_one_that_is_there_or_cannot_be_judged_is_not_mentioned(
@@ -54,8 +61,43 @@ def test_one_that_is_there_or_cannot_be_judged_is_not_mentioned(
     assert warned(tmp_path, **server) == []
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("/no/such/server", "the program /no/such/server does not exist"),
+        ("./later", "the program ./later does not exist (looked for in HERE/.)"),
+        ("./plain", "./plain is not an executable file: `chmod +x` it, or name the program that runs it"),
+        (
+            "uvx x",
+            "'uvx x' is no program: put what follows the first word into `args`",
+        ),
+    ],
+)
+def test_a_path_that_cannot_be_run_is_said(tmp_path: Path, command: str, said: str) -> None:
+    (tmp_path / "plain").write_text("x")
+    expected = f"c.json:1: mcpServers.a.command: {said}".replace("HERE/.", str(tmp_path))
+    assert [each.replace("/.)", ")") for each in warned(tmp_path, command=command)] == [expected]
+
+
+@pytest.mark.parametrize("server", [{"url": "http://far.example/mcp"}, {"python": "notes"}])
+def test_a_server_whose_packages_are_not_installed_is_said_with_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: dict[str, Any]
+) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    (said,) = warned(tmp_path, **server)
+    assert said.endswith("a needs more than is installed: " + install_command("remote"))
+
+
+def test_the_requirements_of_the_extras_are_those_of_the_package() -> None:
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    written = tomllib.loads(text)["project"]["optional-dependencies"]
+    for extra, requirements in REQUIREMENTS.items():
+        assert tuple(each.partition(";")[0].strip() for each in written[extra]) == requirements
+
+
 def test_check_warns_of_it_and_goes_on(house: House) -> None:
     file = house.base / "c.json"
     file.write_text('{"mcpServers": {"a": {"command": "no-such-program"}}}')
     done = house.run("check", "--config", str(file))
     assert (done.returncode, done.stderr) == (0, f"warning: {file}:1: {SAID}\n")
+    assert done.stdout.endswith(f"{file}: not all right: a cannot start here\n")

@@ -83,4 +83,4 @@ def test_check_names_them_in_the_users_and_in_a_projects_modules_and_runs_nothin
         "endless: endless.py: is too deeply nested to be looked at",
     ]
     assert not ran.exists()
-    assert house.run("check").stdout.endswith(": all right but for file, misconfigured: see the warnings\n")
+    assert house.run("check").stdout.endswith(": not all right: file is misconfigured\n")

@@ -390,7 +390,7 @@ def test_check_does_not_say_all_right_where_a_server_cannot_run(house: House, tm
     )
     done = house.run("check", "--config", str(file))
     assert done.returncode == 0
-    assert done.stdout.endswith(f"{file}: all right but for b, misconfigured: see the warnings\n")
+    assert done.stdout.endswith(f"{file}: not all right: b is misconfigured; a cannot start here\n")
     assert "there is no file" in done.stderr
     empty = tmp_path / "empty.json"
     empty.write_text("{}")

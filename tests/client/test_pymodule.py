@@ -247,7 +247,7 @@ def test_without_the_sdk_the_child_says_how_to_get_it(tmp_path: Path) -> None:
     code, out, err = child("json", before="sys.modules['mcp'] = None", cwd=tmp_path)
     assert (code, out) == (1, "")
     assert err.startswith("a server made of a Python module needs the MCP SDK 2.3 or newer (")
-    assert err.endswith(f"): {sys.executable} -m pip install 'carpool[python]'\n")
+    assert err.endswith(f"): {sys.executable} -m pip install 'mcp>=2.3,<3'\n")
 
 
 @behaviour("python:stdout")

@@ -266,7 +266,7 @@ def test_what_carpool_cannot_run_as_the_program_does_stays_there_with_the_reason
 def test_without_the_part_for_urls_those_servers_stay() -> None:
     plan = planned(source(CURSOR, {"mcpServers": {"a": {"url": "https://h/mcp"}}}), remote=False)
     assert plan.changes == ()
-    assert "pip install 'carpool[remote]'" in plan.left[0].why
+    assert "-m pip install 'mcp>=2.3,<3'" in plan.left[0].why
 
 
 def test_the_entry_has_another_name_beside_a_server_of_that_name_that_stays() -> None:

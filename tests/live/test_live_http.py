@@ -259,5 +259,5 @@ def test_without_the_extra_the_door_says_what_to_install(
     one.environ["PYTHONPATH"] += os.pathsep + str(tmp_path)
     done = one.run("up", "--detach", "--config", str(one.config), "--http", "127.0.0.1:0")
     assert done.returncode == 0
-    assert "pip install 'carpool[http]'" in done.stderr
+    assert "-m pip install 'httptools>=0.6.4' 'uvloop>=0.21'" in done.stderr
     one.note_fds()

@@ -41,8 +41,8 @@ Node.js v22.1.0
             "/x/python: Error while finding module specification for 'carpool.pymodule' "
             "(ModuleNotFoundError: No module named 'carpool')\n",
             "/x/python: Error while finding module specification for 'carpool.pymodule' "
-            "(ModuleNotFoundError: No module named 'carpool'); install carpool[python] for that Python, or "
-            "let `interpreter` name one that has it",
+            "(ModuleNotFoundError: No module named 'carpool'); install carpool and "
+            "'mcp>=2.3,<3' for that Python, or let `interpreter` name one that has them",
         ),
         ("a " * LAST_WORDS_CHARS, ("a " * LAST_WORDS_CHARS)[:LAST_WORDS_CHARS]),
         ("  indented only\n}\n", ""),

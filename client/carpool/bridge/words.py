@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from carpool.extras import install_command
 from carpool_protocol.fault_kinds import KINDS
 from carpool_protocol.faults import fault, for_method
 from carpool_protocol.ids import RawJson
@@ -22,7 +23,7 @@ GREETINGS: Final = frozenset({"initialize", "server/discover"})
 LISTEN: Final = "subscriptions/listen"
 GIVEN_UP: Final = -32800
 """The code of an answer that only the SDK hears: to a request that was cancelled."""
-NO_EXTRA: Final = "servers over a URL need more than is installed: run `pip install 'carpool[remote]'`"
+NO_EXTRA: Final = f"servers over a URL need more than is installed: run `{install_command('remote')}`"
 
 
 class Trouble(Struct, frozen=True):

@@ -4,17 +4,15 @@ Exit codes: 0 told to stop; the others are those of `carpool.door_watch`.
 """
 
 import sys
-from importlib.util import find_spec
 
 from carpool.door_watch import EXIT_CONFIG
-
-NO_EXTRA = "the HTTP door needs more than is installed: `pip install 'carpool[http]'`"
+from carpool.extras import install_command, is_installed
 
 
 def main() -> int:
     """Serve until the lifeline says stop."""
-    if find_spec("httptools") is None:
-        print(NO_EXTRA, file=sys.stderr)
+    if not is_installed("http"):
+        print(f"the HTTP door needs more than is installed: {install_command('http')}", file=sys.stderr)
         return EXIT_CONFIG
     from carpool.http.process import run
 

@@ -6,6 +6,7 @@ The last line on stderr is the reason of a failure: agents and `carpool status` 
 import sys
 from collections.abc import Sequence
 
+from carpool.extras import install_command
 from carpool.pymodule.load import CannotLoadError, load
 from carpool.pymodule.wire import claim
 
@@ -28,7 +29,7 @@ def main(words: Sequence[str]) -> int:
     except ImportError as error:
         say(
             f"a server made of a Python module needs the MCP SDK 2.3 or newer ({error}): "
-            f"{sys.executable} -m pip install 'carpool[python]'"
+            f"{install_command('python')}"
         )
         return 1
     try:

@@ -15,6 +15,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from carpool.extras import install_command
 from carpool.setup.clients import CLAUDE_CODE, Client
 from carpool.setup.secrets import is_secret_name, without_secrets
 from carpool_protocol.config.expand import is_usable
@@ -90,7 +91,7 @@ def take(
     if ours != name:
         notes.insert(0, f"was called {shorten(name)}")
     if "url" in server and not remote:
-        return Stays("it has a URL, for which carpool needs its part `remote`: pip install 'carpool[remote]'")
+        return Stays(f"it has a URL, which needs more than is installed: {install_command('remote')}")
     written = server
     try:
         server = without_secrets(written, _checked(ours, variable))

@@ -378,7 +378,7 @@ def _unknown(key: str, prefix: str, known: tuple[str, ...]) -> str:
     inside = [each for each in known if each.startswith(prefix)]
     meant = did_you_mean(key, [each.removeprefix(prefix) for each in inside]) if prefix else ""
     meant = meant or did_you_mean(key, [*known, *_groups(known)])
-    return "unknown key" + (f"; did you mean `{meant}`?" if meant else "; docs/settings.md has every key")
+    return "unknown key" + (f"; did you mean `{meant}`?" if meant else "; `carpool schema` has every key")
 
 
 def _groups(known: tuple[str, ...]) -> list[str]:

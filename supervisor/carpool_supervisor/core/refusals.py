@@ -56,7 +56,9 @@ def told_error(pool: Pool) -> str:
     return f"{pool.last_error}: {pool.last_words}" if told else pool.last_error
 
 
-_NO_CARPOOL: Final = "; install carpool[python] for that Python, or let `interpreter` name one that has it"
+_NO_CARPOOL: Final = (
+    "; install carpool and 'mcp>=2.3,<3' for that Python, or let `interpreter` name one that has them"
+)
 """What Python says where a server is a module (`python`) is no advice."""
 
 

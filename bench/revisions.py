@@ -33,6 +33,7 @@ class Tree:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(str(source / root) for root in ROOTS),
             "CARPOOL_RUNTIME_DIR": str(runtime_dir),
+            "CARPOOL_STATE_DIR": str(runtime_dir / "state"),
         }
 
     def carpool(self, *words: str) -> str:

@@ -1025,6 +1025,11 @@ _CONFIG: Final = {
         "rule 19",
         "Nothing of the directory that an agent or a person starts carpool in becomes a part of it.",
     ),
+    "places:project": Behaviour(
+        "rule 19",
+        "A configuration, state or runtime directory that the environment names inside a project is not "
+        "followed before the user trusts the place; shim, verbs and Python client give the same answer.",
+    ),
     "trust:prompt": Behaviour(
         "rule 19", "Names that an untrusted project has chosen are no text in what agents are told of it."
     ),

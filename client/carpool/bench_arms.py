@@ -180,7 +180,11 @@ class Carpool(ThroughSocket):
         super().__init__(tempfile.mkdtemp(prefix="cpb-", dir=base if len(base) < 60 else "/tmp"), shims=shims)  # noqa: S108
         self.name = "carpool-shims" if shims else "carpool-sockets"
         self._up = False
-        self._env = {**os.environ, "CARPOOL_RUNTIME_DIR": self.runtime_dir}
+        self._env = {
+            **os.environ,
+            "CARPOOL_RUNTIME_DIR": self.runtime_dir,
+            "CARPOOL_STATE_DIR": os.path.join(self.runtime_dir, "state"),
+        }
         if profile_dir is not None:
             self._env["CARPOOL_PROFILE"] = profile_dir
 

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import click
@@ -19,7 +20,7 @@ import msgspec
 from carpool import display, lock
 from carpool.door import AnsweredError, Door, DoorError, release
 from carpool.up import Place, bring_up
-from carpool_protocol import paths
+from carpool_protocol import paths, trusted_places
 
 EXIT_FAILED, EXIT_USAGE, EXIT_NO_BROKER = 1, 2, 69
 RETURN_S = 15.0
@@ -118,6 +119,7 @@ def verbs() -> None:
 def main() -> None:
     """Run the command line and exit with its code."""
     try:
+        _refuse_untrusted_places(sys.argv[1:])
         code = verbs.main(prog_name="carpool", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.Exit as stop:
@@ -133,6 +135,25 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _refuse_untrusted_places(arguments: list[str]) -> None:
+    """End here where the environment names a place that no verb may use (`trusted_places`)."""
+    verb = arguments[0] if arguments else ""
+    if verb not in VERBS or verb == "trust" or {"-h", "--help"}.intersection(arguments):
+        return  # `trust` looks for itself: it is the way out
+    # A file that somebody has typed is his word; one that the environment names may be a project's.
+    typed = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    is_typed = any(each == "--config" or each.startswith("--config=") for each in typed)
+    refuse_places(trusted_places.VARIABLES[1:] if is_typed else trusted_places.VARIABLES)
+
+
+def refuse_places(variables: Sequence[str] = trusted_places.VARIABLES) -> None:
+    """End the verb where one of these variables names a place in a project that is not trusted."""
+    try:
+        trusted_places.refuse_untrusted(os.environ, variables)
+    except trusted_places.UntrustedPlaceError as error:
+        fail(str(error), EXIT_USAGE)
 
 
 # --- what verbs share -----------------------------------------------------------------------------------

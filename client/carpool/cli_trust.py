@@ -14,13 +14,21 @@ from typing import TypeVar
 import click
 
 from carpool import display
-from carpool.cli import EXIT_FAILED, EXIT_USAGE, fail, json_option, print_json, the_place
+from carpool.cli import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    fail,
+    json_option,
+    print_json,
+    refuse_places,
+    the_place,
+)
 from carpool.trust_question import Facts, described, page
-from carpool_protocol import paths
+from carpool_protocol import paths, trusted_places
 from carpool_protocol.config.load import ConfigFile, find_config_file, home_of, load_config, load_layer
 from carpool_protocol.config.merge import merge, taken_over
 from carpool_protocol.config.named import roots_of
-from carpool_protocol.config.project import PROJECT_FILES, Workspace, find_workspace, named_at
+from carpool_protocol.config.project import Workspace, find_workspace, named_at
 from carpool_protocol.config.trust import (
     give_trust,
     mend,
@@ -30,6 +38,7 @@ from carpool_protocol.config.trust import (
     trust_of,
 )
 from carpool_protocol.ids import ServerName
+from carpool_protocol.project_marks import PROJECT_FILES
 
 T = TypeVar("T")
 
@@ -38,9 +47,16 @@ T = TypeVar("T")
 @click.argument("directory", required=False)
 @click.option("--yes", is_flag=True, help="Do not ask: for programs that have asked the user.")
 @click.option("--revoke", is_flag=True, help="Trust it no longer: its servers end.")
-@click.option("--list", "listing", is_flag=True, help="Show every project file that is trusted.")
+@click.option("--list", "listing", is_flag=True, help="Show every project file and place that is trusted.")
+@click.option(
+    "--place",
+    is_flag=True,
+    help="DIRECTORY, or a file, is yours: CARPOOL_CONFIG and its like may name it.",
+)
 @json_option
-def trust(directory: str | None, *, yes: bool, revoke: bool, listing: bool, as_json: bool) -> None:
+def trust(  # one option each
+    directory: str | None, *, yes: bool, revoke: bool, listing: bool, place: bool, as_json: bool
+) -> None:
     """Let the project of DIRECTORY (default: here) run the servers of its own file.
 
     They are commands that somebody else may have written. Trust is asked again after every change of the file
@@ -48,6 +64,13 @@ def trust(directory: str | None, *, yes: bool, revoke: bool, listing: bool, as_j
     """
     if yes + revoke + listing > 1 or (listing and directory):
         raise click.UsageError("--yes, --revoke and --list exclude each other; --list takes no directory")
+    if place and (listing or not directory):
+        raise click.UsageError("--place takes a file or a directory, and not --list")
+    if place:
+        assert directory is not None
+        _place(os.path.abspath(os.path.expanduser(directory)), yes=yes, revoke=revoke, as_json=as_json)
+        return
+    refuse_places()
     store = paths.trust_file(paths.state_dir(os.environ, the_place().directory))
     if said := _store(lambda: mend(store)):
         click.echo(f"carpool: {display.printable(said)}", err=True)
@@ -99,6 +122,10 @@ def _users_own() -> ConfigFile:
 def _ask(facts: Facts, *, yes: bool, as_json: bool) -> None:
     if not as_json:
         click.echo(page(facts))
+    _confirm("May these servers run for you?", yes=yes)
+
+
+def _confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
@@ -107,17 +134,40 @@ def _ask(facts: Facts, *, yes: bool, as_json: bool) -> None:
             "(--yes is for programs that have asked the user)",
             EXIT_USAGE,
         )
-    if not click.confirm("\nMay these servers run for you?", err=True):
+    if not click.confirm(f"\n{question}", err=True):
         click.echo("nothing is trusted", err=True)
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
-def _list(store: str, *, as_json: bool) -> None:
-    trusted = sorted(read_trust(store))
-    if as_json:
-        print_json([{"file": file, "exists": os.path.exists(file)} for file in trusted])
+def _place(path: str, *, yes: bool, revoke: bool, as_json: bool) -> None:
+    """Let the environment name this place, or no longer."""
+    if revoke:
+        was = _store(lambda: trusted_places.revoke_place(os.environ, path))
+        facts = {"place": path, "trust": "untrusted", "was": was}
+        said = "is trusted no longer" if was else "was not trusted"
     else:
-        click.echo("\n".join(map(display.printable, trusted)) or "no project is trusted")
+        if not as_json:
+            click.echo(
+                f"What lies in {display.spelled(path)} would count as your own configuration or state: "
+                "it may run any command, and nobody asks again when it changes."
+            )
+        _confirm("May the environment name this place?", yes=yes)
+        _store(lambda: trusted_places.trust_place(os.environ, path))
+        facts, said = {"place": path, "trust": "trusted"}, "is trusted as a place"
+    if as_json:
+        print_json(facts)
+    else:
+        click.echo(f"{display.spelled(path)} {said}")
+
+
+def _list(store: str, *, as_json: bool) -> None:
+    trusted, places = sorted(read_trust(store)), trusted_places.read_places(os.environ)
+    if as_json:
+        found = [{"file": file, "exists": os.path.exists(file)} for file in trusted]
+        print_json([*found, *({"place": each, "exists": os.path.exists(each)} for each in places)])
+    else:
+        rows = [*map(display.printable, trusted), *(f"place {display.printable(each)}" for each in places)]
+        click.echo("\n".join(rows) or "no project is trusted")
 
 
 def _say(facts: Facts, as_json: bool, what: str) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 from carpool import demo_procs
 from carpool.bench_spawn import carpool_argv
 from carpool_protocol import paths
+from carpool_protocol.project_marks import project_around
 
 COMMAND_S = 28.0
 LONGEST_TEMP = 50
@@ -37,12 +38,16 @@ class PrivateHouse:
 
     def __init__(self, prefix: str) -> None:
         place = tempfile.gettempdir()
-        if len(place) > LONGEST_TEMP:
+        if len(place) > LONGEST_TEMP or project_around(place, paths.home_dir(os.environ)):
             place = "/tmp"  # noqa: S108 - mkdtemp makes a private directory in it
         self.base = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
         self.directory = str(self.base / "run")
         kept = {name: value for name, value in os.environ.items() if not name.startswith("CARPOOL_")}
-        self.environ = {**kept, paths.RUNTIME_VARIABLE: self.directory}
+        self.environ = {
+            **kept,
+            paths.RUNTIME_VARIABLE: self.directory,
+            paths.STATE_VARIABLE: str(self.base / "state"),
+        }
         self._may_be_up = False
 
     @property

@@ -20,7 +20,7 @@ import sys
 
 from carpool.shim_kept import Kept
 from carpool.shim_pump import AGENT_GONE, REFUSED, Pump, quote
-from carpool_protocol import credentials, paths
+from carpool_protocol import credentials, paths, trusted_places
 from carpool_protocol.attach_version import ATTACH_VERSION, NAMING_VERSION
 
 try:
@@ -68,10 +68,11 @@ def _main(verb: str, arguments: list[str]) -> int:
     if note:
         _say(note)
     try:
+        trusted_places.refuse_untrusted(os.environ)
         paths.ensure_private(directory)
         mark = os.urandom(16).hex()
         hello = _attach_line(verb, options, command, mark)
-    except (paths.NotPrivateError, ValueError) as error:
+    except (trusted_places.UntrustedPlaceError, paths.NotPrivateError, ValueError) as error:
         _say(str(error))
         return EXIT_USAGE
     kept = Kept()
@@ -210,7 +211,7 @@ def _start() -> int:
     # is the agent's, and may hold modules that some stranger gave the names of ours.
     pid = os.posix_spawn(
         sys.executable,
-        [sys.executable, "-P", "-m", "carpool.launcher", "--detach", "--quiet"],
+        [sys.executable, "-P", "-m", "carpool.launcher", "--detach", "--quiet", "--checked"],
         os.environ,
         file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 2, 1)],
     )

@@ -17,11 +17,13 @@ from carpool.daemon_child import rotate
 from carpool.door_watch import told_url
 from carpool.launcher import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Launcher, accepts
 from carpool.place_watch import PlaceWatch
-from carpool_protocol import paths, private_files
+from carpool_protocol import paths, private_files, trusted_places
 
 START_S = 60.0
 """The longest wait for a start: by us, or by somebody else whose socket we wait for."""
 _POLL_S = 0.05
+_CHECKED = {"--stay", "--checked"}
+"""Said by processes of ours that have looked at the environment themselves (`trusted_places`)."""
 _OUR_PACKAGES = ("carpool", "carpool_protocol", "carpool_broker", "carpool_supervisor")
 
 USAGE = """usage: carpool up [--detach] [--config FILE] [--http HOST:PORT]
@@ -49,14 +51,22 @@ def up(arguments: list[str]) -> int:
         (sys.stderr if problem else sys.stdout).write(f"carpool: {problem}\n{USAGE}" if problem else USAGE)
         return EXIT_USAGE if problem else EXIT_OK
     try:
+        if not values.keys() & _CHECKED:
+            # A file that somebody has typed is his word; one that the environment names may be a project's.
+            named = trusted_places.VARIABLES[1:] if "--config" in values else trusted_places.VARIABLES
+            trusted_places.refuse_untrusted(os.environ, named)
         place = Place()
-    except paths.NotPrivateError as error:
+    except (paths.NotPrivateError, trusted_places.UntrustedPlaceError) as error:
         _say(str(error))
         return EXIT_USAGE
     if place.note:
         _say(place.note)
     config = wished_config(values.get("--config", ""))
     http = values.get("--http", "")
+    if "--quiet" in values:
+        # An agent's program may have these from a project's file: one opens a door, the other writes files.
+        for name in ("CARPOOL_HTTP", "CARPOOL_PROFILE"):
+            os.environ.pop(name, None)
     if "--stay" in values:
         return _stay(place, config, int(values.get("--ready-fd", "-1")), http)
     http = http or os.environ.get("CARPOOL_HTTP", "")
@@ -253,7 +263,7 @@ def _parse(arguments: list[str]) -> tuple[dict[str, str], str]:
         name, equals, value = rest.pop(0).partition("=")
         if name in {"-h", "--help"}:
             return {"--help": ""}, ""
-        if name in {"--detach", "--quiet", "--stay"} and not equals:
+        if name in {"--detach", "--quiet", "--stay", "--checked"} and not equals:
             values[name] = ""
         elif name in {"--config", "--ready-fd", "--http"}:
             if not equals and not rest:

@@ -1,14 +1,18 @@
-"""Where carpool keeps what on this machine: runtime directory, sockets, lock, state and logs.
+"""Places of carpool on this machine: runtime directory, sockets, lock, state and logs (docs/files.md).
 
 Invariants: every process of one carpool finds the same places from the same
 environment; the runtime directory is ours alone (mode 0700); a socket path fits
-into what the kernel takes.
+into what the kernel takes. General variables (`XDG_…`) that name a place inside a
+project are passed over: a project's own files may have set them.
 
 The shim imports this file: `os` and nothing else at the top, no pathlib.
-Refuses to know what is written into any of these places.
+Refuses to know what is written into any of these places, and which places of carpool's
+own variables are trusted (`trusted_places`).
 """
 
 import os
+
+from carpool_protocol.project_marks import project_around
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing and collections.abc are more than the shim may import
@@ -26,6 +30,9 @@ INSTANCE_MARK = "CARPOOL_INSTANCE"
 DAEMON_MARK = "CARPOOL_DAEMON"
 """In the environment of the broker, the supervisors and their spawners: `<runtime id>`."""
 
+SHARED_DIR = "/tmp"  # noqa: S108 - a directory of another user there is not used
+"""Where all users may make directories."""
+
 _LONGEST_NAME = "/agents.sock"
 
 
@@ -41,19 +48,12 @@ def runtime_dir(environ: "Mapping[str, str]", uid: int) -> str:
 def find_runtime_dir(environ: "Mapping[str, str]", uid: int) -> tuple[str, str]:
     """The runtime directory and, where a path too long for sockets was replaced, a sentence that says so.
 
-    `$CARPOOL_RUNTIME_DIR`; else `$XDG_RUNTIME_DIR/carpool` where that exists; else a
-    directory of this user's own under the temporary one. Creates nothing.
+    `$CARPOOL_RUNTIME_DIR`; else `carpool` in the user's runtime directory (`$XDG_RUNTIME_DIR`, else
+    `/run/user/UID`) where that exists; else `/tmp/carpool-UID`; else, where another user has taken that
+    name, `run-HOST` in the state home. Creates nothing.
     """
     wished = environ.get(RUNTIME_VARIABLE, "")
-    if wished:
-        wished = os.path.abspath(os.path.expanduser(wished))
-    else:
-        base = environ.get("XDG_RUNTIME_DIR", "")
-        # Set but missing is common under su and in containers, and only root could make it.
-        if base and os.path.isdir(base):
-            wished = os.path.join(os.path.abspath(base), "carpool")
-        else:
-            wished = os.path.join(os.path.abspath(environ.get("TMPDIR") or "/tmp"), f"carpool-{uid}")  # noqa: S108 - ensure_private refuses a directory that somebody else made
+    wished = os.path.abspath(os.path.expanduser(wished)) if wished else _own_runtime_dir(environ, uid)
     size = len(os.fsencode(wished + _LONGEST_NAME))
     if size <= SOCKET_PATH_BYTES:
         return wished, ""
@@ -62,6 +62,35 @@ def find_runtime_dir(environ: "Mapping[str, str]", uid: int) -> tuple[str, str]:
         f"the runtime directory {wished} is too long for a socket "
         f"({size} bytes, at most {SOCKET_PATH_BYTES}); using {short}"
     )
+
+
+def _own_runtime_dir(environ: "Mapping[str, str]", uid: int) -> str:
+    """The runtime directory where no variable of ours names one."""
+    # Programs that start servers by MCP's SDKs hand on neither XDG_RUNTIME_DIR nor TMPDIR: their shims must
+    # find the same directory as the user's terminal.
+    for base in (environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{uid}"):
+        # Set but missing is common under su and in containers, and only root could make it.
+        if os.path.isabs(base) and os.path.isdir(base) and not project_around(base, home_dir(environ)):
+            return os.path.join(os.path.normpath(base), "carpool")
+    shared = os.path.join(SHARED_DIR, f"carpool-{uid}")
+    own = f"{state_home(environ)}/run-{os.uname().nodename}"
+    # Once made it is used for good: else whoever removes his directory sends shims and verbs to two places.
+    if os.path.isdir(own) or not _may_be_ours(shared, uid):
+        return own
+    return shared
+
+
+def _may_be_ours(directory: str, uid: int) -> bool:
+    """It is this user's, or free to be made."""
+    try:
+        return os.lstat(directory).st_uid == uid
+    except OSError:
+        return os.access(os.path.dirname(directory), os.W_OK)
+
+
+def home_dir(environ: "Mapping[str, str]") -> str:
+    """The user's home directory, as the environment says, else as the system does."""
+    return environ.get("HOME") or os.path.expanduser("~")
 
 
 def ensure_private(directory: str, variable: str = RUNTIME_VARIABLE) -> None:
@@ -175,20 +204,26 @@ def lock_file(directory: str) -> str:
 
 
 def state_dir(environ: "Mapping[str, str]", directory: str) -> str:
-    """What outlives a restart: logs, verdicts. `directory` is the runtime directory.
+    """Files that outlive a restart of the machine: trust, pins, audit, logins, logs.
 
-    `$CARPOOL_STATE_DIR`; beside the runtime directory's sockets where `$CARPOOL_RUNTIME_DIR`
-    names one (a carpool of its own keeps its own logs); else the XDG state directory.
+    `$CARPOOL_STATE_DIR`, else `carpool` in the XDG state directory. A second carpool, whose runtime directory
+    `$CARPOOL_RUNTIME_DIR` names, has a directory of its own there: two must not write one log. `directory` is
+    the runtime directory.
     """
     wished = environ.get(STATE_VARIABLE, "")
     if wished:
         return os.path.abspath(os.path.expanduser(wished))
-    if environ.get(RUNTIME_VARIABLE):
-        return directory + "/state"
-    base = environ.get("XDG_STATE_HOME", "")
-    if base and os.path.isabs(base):
+    if environ.get(RUNTIME_VARIABLE) and directory != _own_runtime_dir(environ, os.getuid()):
+        return f"{state_home(environ)}/runtime-{runtime_id(directory)}"
+    return state_home(environ)
+
+
+def state_home(environ: "Mapping[str, str]") -> str:
+    """The state directory where no variable of ours names one."""
+    base, home = environ.get("XDG_STATE_HOME", ""), home_dir(environ)
+    if os.path.isabs(base) and not project_around(base, home):
         return os.path.join(base, "carpool")
-    return os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".local", "state", "carpool")
+    return os.path.join(home, ".local", "state", "carpool")
 
 
 def log_dir(environ: "Mapping[str, str]", directory: str) -> str:

@@ -137,8 +137,7 @@ def test_what_is_held_until_carpool_stops_outlives_its_death_and_goes_with_down(
 
 
 def test_the_configuration_is_handed_on_as_an_absolute_path(house: House) -> None:
-    house.environ["CARPOOL_CONFIG"] = "some.json"
-    house.run("up", "--detach")
+    house.run("up", "--detach", "--config", "some.json")
     assert f'"--config": "{os.getcwd()}/some.json"' in house.text("lives-broker")
 
 
@@ -264,7 +263,7 @@ def test_who_brings_carpool_back_for_an_agent_starts_it_as_the_killed_launcher_w
     was = str(house.base / "some.json"), "127.0.0.1:0"
     house.run("up", "--detach", "--config", was[0], "--http", was[1])
     kill_launcher(house)
-    house.environ["CARPOOL_CONFIG"] = "of-this-agent.json"
+    house.environ["CARPOOL_CONFIG"] = "/of-this-agent.json"
     with subprocess.Popen(  # the shim's way
         [sys.executable, "-m", "carpool.launcher", "--detach", "--quiet"], env=house.environ
     ) as starter:

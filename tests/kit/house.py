@@ -43,6 +43,7 @@ class House:
             **kept,
             "HOME": str(self.base),
             "CARPOOL_RUNTIME_DIR": str(self.directory),
+            "CARPOOL_STATE_DIR": str(self.directory / "state"),
             "PYTHONPATH": os.pathsep.join([*front, *ROOTS]),
         }
 

@@ -84,6 +84,7 @@ class Daemon:
             "PATH": os.pathsep.join([scripts, os.environ["PATH"]]),
             "HOME": str(self.base),
             "CARPOOL_RUNTIME_DIR": str(self.directory),
+            "CARPOOL_STATE_DIR": str(self.directory / "state"),
             "CARPOOL_CONFIG": str(self.config),
             # Every invariant of both cores after every event.
             "CARPOOL_CHECK": os.environ.get("CARPOOL_CHECK", "1"),

@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
+from carpool_protocol import project_marks
 from carpool_protocol.config.load import ConfigFile, Layer, load_layer
 from carpool_protocol.config.merge import cap_problem, merge, shadowed, taken_over
 from carpool_protocol.config.model import Config
-from carpool_protocol.config.project import PROJECT_FILES, Workspace, find_workspace
+from carpool_protocol.config.project import Workspace, find_workspace
 from carpool_protocol.config.shape import read_config
 from carpool_protocol.config.stamps import is_current
 from carpool_protocol.config.trust import complaint, give_trust, mend, read_trust, take_trust, trust_of
 from carpool_protocol.ids import ServerName
+from carpool_protocol.project_marks import PROJECT_FILES
 from tests.behaviours import behaviour
 
 
@@ -115,7 +117,7 @@ def test_a_file_of_somebody_else_where_everybody_may_put_files_makes_no_workspac
         (shared / name).write_text("{}")
     shared.chmod(0o1777)
     assert find_workspace(str(mine), "/h").file == str(shared / ".carpool/mcp.json")
-    monkeypatch.setattr("carpool_protocol.config.project._our_users", lambda: {os.getuid() + 1})
+    monkeypatch.setattr(project_marks, "our_users", lambda: (os.getuid() + 1,))
     found = find_workspace(str(mine), "/h")
     assert (found.root, found.file, found.shadowed) == (str(mine), "", ())
     os.utime(shared / ".mcp.json", (1, 1))

@@ -171,12 +171,12 @@ async def explained(broker: Broker, key: str, token: int) -> Explained:
 @pytest.fixture(autouse=True)
 def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(paths.RUNTIME_VARIABLE, str(tmp_path))
-    monkeypatch.delenv(paths.STATE_VARIABLE, raising=False)
+    monkeypatch.setenv(paths.STATE_VARIABLE, str(tmp_path / "state"))
 
 
 @behaviour("modes:verdicts-kept")
 async def test_evidence_from_disk_holds_from_the_first_placement_on(tmp_path: Path) -> None:
-    state = paths.state_dir({paths.RUNTIME_VARIABLE: str(tmp_path)}, str(tmp_path))
+    state = str(tmp_path / "state")
     seen = record(EMPTY, "web command:web-server", "asked_ambiguously", T1, "sampling/createMessage")
     save(verdicts.verdicts_file(state), seen)
     async with supervised(tmp_path) as (shell, broker):

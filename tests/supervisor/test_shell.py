@@ -19,7 +19,7 @@ KEY = PoolKey("s:1")
 @pytest.fixture(autouse=True)
 def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(paths.RUNTIME_VARIABLE, str(tmp_path))
-    monkeypatch.delenv(paths.STATE_VARIABLE, raising=False)
+    monkeypatch.setenv(paths.STATE_VARIABLE, str(tmp_path / "state"))
 
 
 def call(number: int, tool: str, **arguments: Any) -> Call:

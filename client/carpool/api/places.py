@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from carpool.api.errors import BadCall, NotRunning
-from carpool_protocol import paths
+from carpool_protocol import paths, trusted_places
 from carpool_protocol.attach_version import ATTACH_VERSION, NAMING_VERSION
 
 
@@ -19,6 +19,8 @@ class Place:
 
     def __init__(self, runtime_dir: str | os.PathLike[str] | None, environ: Mapping[str, str] | None) -> None:
         given = dict(os.environ if environ is None else environ)
+        # A directory that the program itself names is its word.
+        self._named = trusted_places.VARIABLES[: None if runtime_dir is None else -1]
         if runtime_dir is not None:
             given[paths.RUNTIME_VARIABLE] = os.fspath(runtime_dir)
         self.environ = given
@@ -27,8 +29,9 @@ class Place:
     def make(self) -> None:
         """Make the runtime directory, or accept it. Raises `NotRunning`."""
         try:
+            trusted_places.refuse_untrusted(self.environ, self._named)
             paths.ensure_private(self.directory)
-        except paths.NotPrivateError as error:
+        except (trusted_places.UntrustedPlaceError, paths.NotPrivateError) as error:
             raise NotRunning(
                 f"{str(error)[:1].upper()}{str(error)[1:]}.", kind="not_running", whose="user"
             ) from None

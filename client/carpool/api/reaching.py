@@ -87,7 +87,7 @@ async def _connect(place: Place) -> socket.socket:
 
 async def _start(place: Place) -> None:
     """`carpool up --detach`, which waits until sessions are taken."""
-    command = [sys.executable, "-P", "-m", "carpool.launcher", "--detach", "--quiet"]
+    command = [sys.executable, "-P", "-m", "carpool.launcher", "--detach", "--quiet", "--checked"]
     done = await anyio.run_process(
         command,
         env=place.environ,

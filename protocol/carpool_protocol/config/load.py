@@ -30,8 +30,9 @@ from carpool_protocol.config.stamps import Stamp, stamp
 from carpool_protocol.config.tools_file import read_tools
 from carpool_protocol.ids import ServerName
 from carpool_protocol.messages import ToolOffer
+from carpool_protocol.project_marks import project_around
+from carpool_protocol.trusted_places import CONFIG_VARIABLE
 
-CONFIG_VARIABLE: Final = "CARPOOL_CONFIG"
 MAX_FILE_BYTES: Final = 1024 * 1024
 MAX_LAYER_BYTES: Final = 4 * MAX_FILE_BYTES
 """Of all files of a layer together."""
@@ -53,13 +54,17 @@ class ConfigFile(Struct, frozen=True):
 
 
 def find_config_file(environ: Mapping[str, str], option: str | None = None) -> ConfigFile:
-    """`option` (`--config`), else `$CARPOOL_CONFIG`, else `carpool.json` in the XDG config directory."""
+    """`option` (`--config`), else `$CARPOOL_CONFIG`, else `carpool.json` in the XDG config directory.
+
+    Processes that people and agents start ask `trusted_places` first, for all of CARPOOL_… variables.
+    """
     named = option or environ.get(CONFIG_VARIABLE)
     if named:
         return ConfigFile(os.path.abspath(from_home(named, home_of(environ))), asked_for=True)
-    base = environ.get("XDG_CONFIG_HOME", "")
-    if not os.path.isabs(base):  # the XDG specification: relative ones are to be ignored
-        base = os.path.join(home_of(environ), ".config")
+    base, home = environ.get("XDG_CONFIG_HOME", ""), home_of(environ)
+    # The XDG specification: relative ones are to be ignored. Nor has a project a say in this.
+    if not os.path.isabs(base) or project_around(base, home):
+        base = os.path.join(home, ".config")
     return ConfigFile(os.path.join(base, "carpool", "carpool.json"), asked_for=False)
 
 

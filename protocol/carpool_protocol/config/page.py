@@ -41,7 +41,8 @@ One file holds them: the one named with `--config`, else `$CARPOOL_CONFIG`, else
 `$XDG_CONFIG_HOME` (`~/.config`). It is JSON; `//` and `/* */` comments and trailing commas are fine. An
 unknown key is an error. Other programs' files and shapes are read, too: [shapes.md](shapes.md). `carpool
 check` shows the value of every setting and where it comes from. `carpool schema` prints a JSON Schema for
-editors. A project's own file comes over this one: [workspaces.md](workspaces.md).
+editors. A project's own file comes over this one: [workspaces.md](workspaces.md). Where state, logs and
+sockets are, and which variables say so: [files.md](files.md).
 
 ```jsonc
 {

@@ -20,16 +20,8 @@ from carpool_protocol.config.edit import value_at
 from carpool_protocol.config.foreign import is_own_entry, shape_of
 from carpool_protocol.config.jsonc import parse
 from carpool_protocol.config.stamps import Stamp, stamp
+from carpool_protocol.project_marks import PROJECT_FILES, counts
 
-PROJECT_FILES: Final = (
-    ".carpool/mcp.json",
-    ".mcp.json",
-    "opencode.json",
-    "opencode.jsonc",
-    "mcp_servers.json",
-    "mcp/servers.json",
-)
-"""In order: each shadows those after it."""
 _MOST_BYTES: Final = 256 * 1024
 """So much is read of a file that is shadowed."""
 
@@ -62,12 +54,12 @@ def find_workspace(cwd: str, home: str, within: str = "") -> Workspace:
     while (identity := _identity(at)) is None or identity != end:
         paths = [os.path.join(at, each) for each in PROJECT_FILES]
         # What does not count is not watched: its owner could have us read everything again all the time.
-        seen |= {path: stamp(path) for path in paths if not os.path.lexists(path) or _counts(at, path)}
-        found = [path for path in paths if os.path.isfile(path) and _counts(at, path)]
+        seen |= {path: stamp(path) for path in paths if not os.path.lexists(path) or counts(at, path)}
+        found = [path for path in paths if os.path.isfile(path) and counts(at, path)]
         if found:
             return Workspace(at, found[0], tuple(filter(_holds_servers, found[1:])), seen)
         mark = os.path.join(at, ".git")
-        if not git and os.path.exists(mark) and _counts(at, mark):
+        if not git and os.path.exists(mark) and counts(at, mark):
             git = at
         elif not git and not os.path.lexists(mark):
             seen[mark] = None
@@ -99,16 +91,6 @@ def named_at(cwd: str, roots: Mapping[str, str]) -> str:
         at = above
 
 
-def _counts(directory: str, path: str) -> bool:
-    """Whether it is ours or root's, or stands where not everybody may put files, as into /tmp."""
-    first = os.path.relpath(path, directory).split("/")[0]
-    try:
-        anybody = os.stat(directory).st_mode & 0o002
-        return not anybody or os.lstat(os.path.join(directory, first)).st_uid in _our_users()
-    except OSError:
-        return False
-
-
 def _holds_servers(path: str) -> bool:
     """Whether a file holds a server besides the entry by which its program reaches carpool (`carpool setup`
     leaves that one there). In doubt it does.
@@ -130,10 +112,6 @@ def _holds_servers(path: str) -> bool:
     if not isinstance(held, dict | list):
         return True
     return not all(map(is_own_entry, held.values() if isinstance(held, dict) else held))
-
-
-def _our_users() -> set[int]:
-    return {0, os.getuid()}
 
 
 def _identity(directory: str) -> tuple[int, int] | None:

@@ -1,0 +1,113 @@
+"""A repository whose `.env` names carpool's places, at every door: shim, launcher, verbs, Python client."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from carpool.api.client import Carpool
+from carpool.api.errors import NotRunning
+from tests.behaviours import behaviour
+from tests.kit.house import House
+
+VARIABLES = ("CARPOOL_CONFIG", "CARPOOL_STATE_DIR", "CARPOOL_RUNTIME_DIR")
+DOORS = (
+    ["connect"],
+    ["run", "--", "cat"],
+    ["up", "--detach"],
+    ["status"],
+    ["tools"],
+    ["check"],
+    ["add", "a", "--", "cat"],
+    ["trust", "."],
+    ["down"],
+)
+
+
+def repository(house: House) -> Path:
+    """Its servers would leave a file."""
+    root = house.base / "repo"
+    (root / ".x").mkdir(parents=True)
+    (root / ".git").mkdir()
+    server = {"command": "touch", "args": [str(house.base / "owned")], "auto_connect": True}
+    (root / ".x" / "c.json").write_text(json.dumps({"mcpServers": {"a": server}}))
+    return root
+
+
+def said(house: House, words: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "carpool", *words],
+        env=house.environ,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@behaviour("places:project")
+@pytest.mark.parametrize("variable", VARIABLES)
+@pytest.mark.parametrize("spelled", [".x/c.json", "{root}/.x/c.json"])
+def test_no_door_follows_a_variable_into_a_repository(house: House, variable: str, spelled: str) -> None:
+    root = repository(house)
+    house.environ[variable] = spelled.format(root=root)
+    for words in DOORS:
+        done = said(house, words, root)
+        assert done.returncode == 2, words
+        assert f"carpool: {variable} names " in done.stderr, words
+        assert "Traceback" not in done.stderr
+    assert house.lives("broker") == []
+    assert sorted(os.listdir(root / ".x")) == ["c.json"]
+    assert not (house.base / "owned").exists()
+
+
+@behaviour("places:project")
+async def test_the_python_client_does_not_follow_one_either(house: House) -> None:
+    root = repository(house)
+    environ = {**house.environ, "CARPOOL_CONFIG": str(root / ".x" / "c.json")}
+    with pytest.raises(NotRunning, match="CARPOOL_CONFIG names"):
+        async with Carpool(environ=environ):
+            pass
+    assert house.lives("broker") == []
+
+
+@behaviour("places:project")
+def test_what_is_typed_counts_and_a_place_counts_once_it_is_trusted(house: House) -> None:
+    root = repository(house)
+    file = str(root / ".x" / "c.json")
+    house.environ["CARPOOL_CONFIG"] = file
+    assert said(house, ["check", "--config", ".x/c.json"], root).returncode == 0
+    assert said(house, ["trust", "--place", file], root).returncode == 2, "nobody is there to be asked"
+    assert said(house, ["check"], root).returncode == 2
+    done = said(house, ["trust", "--place", "--yes", ".x"], root)
+    assert (done.returncode, f"{root}/.x is trusted as a place" in done.stdout) == (0, True)
+    assert "may run any command" in done.stdout
+    assert said(house, ["check"], root).returncode == 0
+    assert said(house, ["up", "--detach"], root).returncode == 0
+    assert file in house.text("lives-broker")
+    del house.environ["CARPOOL_CONFIG"]
+    listed = json.loads(said(house, ["trust", "--list", "--json"], root).stdout)
+    assert listed == [{"place": f"{root}/.x", "exists": True}]
+    house.environ["CARPOOL_CONFIG"] = file
+    assert said(house, ["trust", "--place", "--revoke", f"{root}/.x"], root).returncode == 0
+    assert said(house, ["status"], root).returncode == 2
+    del house.environ["CARPOOL_CONFIG"]
+
+
+@behaviour("places:project")
+def test_a_shim_opens_no_http_door_that_only_its_environment_names(house: House) -> None:
+    house.environ["CARPOOL_HTTP"] = "127.0.0.1:0"
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "carpool.launcher", "--detach", "--quiet"],
+        env=house.environ,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert house.lives("broker")
+    assert not house.lives("http")

@@ -927,6 +927,13 @@ _INPUT: Final = {
         "issue 5",
         "Whatever passes through a shim arrives as it was, and its session can go on after it.",
     ),
+    "leave:between-bursts": Behaviour(
+        "issue 13",
+        "A session ends between two bursts, never within a write to it, and no other session notices.",
+    ),
+    "leave:everybody-told": Behaviour(
+        "issue 13", "An end that is meant is told to every carrier, though another cannot be written to."
+    ),
     "bad-input:agents": Behaviour(
         "issue 5", "Whatever an agent or carrier writes, each request has one answer, and no other notices."
     ),

@@ -4,6 +4,9 @@ Owns the socket and its buffers. Nothing here blocks. Reading goes on whatever i
 a cancel or a ping may be the next line); it stops only while the agent does not read what we write
 (rule 3), or while the door says so.
 
+Whatever finds that the agent is gone, a read, a write or the door, closes the socket at once; that it is
+closed is told between two bursts, never from within a call (docs/decisions/0031).
+
 Knows nothing of: JSON, sessions, the attach line.
 """
 
@@ -36,9 +39,10 @@ not need: so the heap grew by 3.5 MB in 40 minutes, full of holes that are too s
 
 
 class AgentIo:
-    """One agent's socket on the ready set. `on_closed` is called once, not after `close`; `on_unfinished`
-    after each read that leaves a line unfinished, and after the one that ends it; `on_unread` with how much
-    the agent leaves unread, at every step of that, and with 0 once it has read all.
+    """One agent's socket on the ready set. `on_closed` is called once, when everything under way is over;
+    nothing else is called after the socket is closed. `on_unfinished` is called after each read that leaves a
+    line unfinished, and after the one that ends it; `on_unread` with how much the agent leaves unread, at
+    every step of that, and with 0 once it has read all.
     """
 
     on_lines: Callable[[list[bytes | OverlongLine]], None]
@@ -108,7 +112,9 @@ class AgentIo:
         return found[0] if found is not None else 0
 
     def write(self, line: bytes) -> None:
-        """Accept a complete line. `flush` sends it."""
+        """Accept a complete line. `flush` sends it. Nothing happens once the socket is closed."""
+        if self.closed:
+            return
         self._out.append(line)
         self._waiting_bytes += len(line)
         if self._waiting_bytes > UNREAD_HIGH_BYTES and not self._blocked:
@@ -116,6 +122,8 @@ class AgentIo:
 
     def mark(self, call: CallId) -> None:
         """This call is `written` when the socket has all that was accepted so far."""
+        if self.closed:
+            return
         self._marks.append((self.progress + self._waiting_bytes, call))
         if not self._waiting_bytes:  # it is gone already
             self._reached()
@@ -143,7 +151,7 @@ class AgentIo:
         except BlockingIOError:
             sent = 0
         except OSError:
-            self._gone()
+            self.close()
             return
         self.progress += sent
         self._waiting_bytes -= sent
@@ -173,11 +181,16 @@ class AgentIo:
             self._go_on()
 
     def close(self) -> None:
-        """Let go of the socket. No callback comes after this."""
+        """Let go of the socket and of all that waits for it."""
         if not self.closed:
             self.closed = True
             self._ready.remove(self._fd)
             self._sock.close()
+            self._out.clear()
+            self._marks.clear()
+            self._unsent = memoryview(b"")
+            self._waiting_bytes = 0
+            self._ready.soon(self._on_closed)
             # They lead to the agent and back here: what stands in no circle is freed now, not when the
             # collector comes.
             self.on_lines = self._on_unread = _nothing
@@ -195,7 +208,7 @@ class AgentIo:
         except OSError:
             size = 0
         if not size:
-            self._gone()
+            self.close()
             return
         lines = self._buffer.feed(_room[:size].tobytes())
         if not lines:
@@ -233,7 +246,7 @@ class AgentIo:
         except BlockingIOError:
             return
         except OSError:
-            self._gone()
+            self.close()
             return
         self.progress += sent
         self._waiting_bytes -= sent
@@ -271,12 +284,6 @@ class AgentIo:
                 self._ready.pause_read(self._fd)
             else:
                 self._ready.resume_read(self._fd)
-
-    def _gone(self) -> None:
-        if not self.closed:
-            on_closed = self._on_closed
-            self.close()
-            on_closed()
 
 
 def _nothing(*_: object) -> None:

@@ -125,8 +125,8 @@ class Attaching:
     def _looked(self, agent: Agent, attach: Attach) -> None:
         """It is known what is where it wants to be."""
         agent.looking = False
-        if self._agents.get(agent.id) is not agent:
-            return  # it has left
+        if agent.io.closed:
+            return
         lines, agent.kept = agent.kept, []
         named = attach.server or attach.workspace or attach.profile
         refused = self._host.objection(attach) if named else None
@@ -139,8 +139,6 @@ class Attaching:
         else:
             agent.io.write(attached_line(agent.id, agent.asked))
         agent.io.flush()
-        if agent.io.closed:
-            return  # it was gone before we answered, and the door has forgotten it
         if not agent.asked:
             agent.kept = lines
             self.welcome(agent, {})
@@ -187,8 +185,6 @@ class Attaching:
         """Many sessions come through this connection. None of them brings an environment."""
         agent.io.write(attached_line(agent.id, []))
         agent.io.flush()
-        if agent.io.closed:
-            return
         agent.carrier = Carrier(
             agent.id,
             attach,
@@ -201,7 +197,7 @@ class Attaching:
             drop=partial(self._drop, agent.id),
         )
         agent.io.on_lines = agent.carrier.take
-        if lines:
+        if lines and not agent.io.closed:
             agent.carrier.take(lines)
 
     def _await_environment(self, agent: Agent, lines: list[bytes | OverlongLine]) -> None:
@@ -234,8 +230,8 @@ class Attaching:
     def _welcome(self, agent: Agent, attach: Attach, environment: dict[str, str]) -> None:
         """From now on its lines are taken, first those that came early."""
         agent.looking = False
-        if self._agents.get(agent.id) is not agent:
-            return  # it has left
+        if agent.io.closed:
+            return
         agent.welcomed = True
         take: Callable[[list[bytes | OverlongLine]], None] = partial(self._host.take, agent.id)
         if agent.passage is not None:

@@ -122,7 +122,6 @@ class Carrier:
         self._opening = Opening()
         self._last = 0
         """The stream opened last, refused ones included."""
-        self._ended = False
 
     def take(self, lines: Sequence[bytes | OverlongLine]) -> None:
         """Lines of the door."""
@@ -141,7 +140,7 @@ class Carrier:
                 if number in self._opening:
                     self._hold(number, line, read_word(message))
                 else:
-                    why = "" if self._ended else self._word(number, message)
+                    why = self._word(number, message)
             elif stream is not None:
                 if stream.returning is None:
                     take_message(stream, message, exchange, burst)
@@ -152,10 +151,10 @@ class Carrier:
                 self._hold(number, line)
             elif number > self._last:
                 why = "it sent a message on a stream that was never open"
-            if why or self._ended:
+            if why:
                 break
         self._host.feed(burst)
-        if why and not self._ended:
+        if why:
             self._drop(why)
 
     def _word(self, number: int, raw: bytes) -> str:
@@ -206,8 +205,8 @@ class Carrier:
     def _looked(self, number: int, word: Open, attach: Attach) -> None:
         """It is known what is there."""
         held = self._opening.end(number)
-        if held is None or self._ended:
-            return
+        if held is None:
+            return  # it was closed meanwhile, or the door is gone
         self._begin(number, word, attach)
         if held:
             self.take(held)
@@ -221,8 +220,6 @@ class Carrier:
         session, epoch = self._enter(resume)
         stream = Stream(session, number, word, self.write, epoch)
         self._tell_opened(stream)
-        if self._ended:
-            return  # that line was one too many for a door that does not read
         self._streams[number] = self._all[stream.id] = stream
         self._host.welcome(stream.id, attach, {}, word)
         if resume is not None:
@@ -270,19 +267,15 @@ class Carrier:
         del self._all[stream.id]
         self._host.farewell(stream.id)
 
-    def dropped(self) -> None:
-        """The connection is ended by us, and every session on it."""
-        self._ended = True
-        for stream in list(self._streams.values()):
-            self._forget(stream)
-
-    def left(self) -> None:
-        """The door is gone. Sessions that another may ask for linger."""
-        self._ended = True
-        if self._streams:
+    def left(self, *, dropped: bool = False) -> None:
+        """The connection is over, and nothing is under way. Unless it was `dropped` by us, sessions that
+        another door may ask for linger.
+        """
+        self._opening = Opening()
+        if self._streams and not dropped:
             log.warning("the door %s is gone, and %d streams with it", self.id, len(self._streams))
         for stream in list(self._streams.values()):
-            if stream.word.kind == "session" and stream.returning is None:
+            if stream.word.kind == "session" and stream.returning is None and not dropped:
                 del self._streams[stream.number]
                 stream.exchanges.abandon()
                 self._lingering.keep(self._heritage.public_id(stream.id), stream)

@@ -16,8 +16,9 @@ class Agent:
     """One connection."""
 
     __slots__ = (
-        "answered", "asked", "asked_at", "attach", "began_at", "carrier", "id", "io", "kept", "line_at",
-        "line_bytes", "looking", "passage", "questions", "returning", "seen_at", "seen_progress", "welcomed",
+        "answered", "asked", "asked_at", "attach", "began_at", "carrier", "dropped", "id", "io", "kept",
+        "line_at", "line_bytes", "looking", "passage", "questions", "returning", "seen_at", "seen_progress",
+        "welcomed",
     )  # fmt: skip
 
     def __init__(self, session: SessionId, now: float) -> None:
@@ -44,6 +45,8 @@ class Agent:
         """Lines that came before the environment."""
         self.began_at = now
         self.welcomed = False
+        self.dropped = False
+        """It ended by our will, not by its own."""
         self.seen_progress = 0
         self.seen_at = now
         """When the agent was last seen to read, or had nothing to read."""

@@ -1,9 +1,9 @@
 """The door: the Unix socket that agents come in through, and who is on it.
 
-Owns the connections, the patience with agents that do not read (rule 3) or do not say their environment, and
-when carriers that keep are told what is settled and that an end is meant (docs/decisions/0019). What a
-connection says before it is welcome is `attaching`'s; what the lines of one with many sessions mean is
-`carrier`'s.
+Owns the connections, and when the sessions of one end: between two bursts (docs/decisions/0031). Owns the
+patience with agents that do not read (rule 3) or do not say their environment, and when carriers that keep
+are told what is settled and that an end is meant (docs/decisions/0019). What a connection says before it is
+welcome is `attaching`'s; what the lines of one with many sessions mean is `carrier`'s.
 
 Knows nothing of: what a line means, but for a carrier's word about its environment; configuration, calls.
 """
@@ -104,10 +104,10 @@ class Door:
         reason it is as if we had died. Nothing that they say from now on is taken.
         """
         self._listener.close()
-        for agent in [each for each in self.agents.values() if each.looking]:
-            self._turn_away(agent, why, again=again)
         for agent in self.agents.values():
-            if why and agent.passage is not None:
+            if agent.looking:
+                self._turn_away(agent, why, again=again)
+            elif why and agent.passage is not None:
                 agent.io.on_lines = _take_nothing
                 if again and agent.returning is not None:
                     continue  # nothing is known of its calls yet: no word, as of a broker that dies
@@ -124,7 +124,6 @@ class Door:
         # One that comes back from an earlier broker may have calls under way: no word to come back, as above.
         if why and attach is not None and attach.keeps and not (again and attach.resume is not None):
             agent.io.write(ended_line(why, again=again))
-        del self.agents[agent.id]
         agent.io.flush()
         agent.io.close()
 
@@ -257,26 +256,22 @@ class Door:
                     self.drop(agent.id, f"it has not read {UNREAD_CAP_BYTES} bytes")
 
     def drop(self, session: SessionId, why: str) -> None:
-        """End this connection."""
-        agent = self.agents.pop(session, None)
-        if agent is not None:
+        """End this connection. Its sessions end when everything under way is over (`_left`)."""
+        agent = self.agents.get(session)
+        if agent is not None and not agent.io.closed:
             log.warning("%s is dropped: %s", session, why)
+            agent.dropped = True
             if agent.passage is not None:
                 agent.io.write(ended_line(f"carpool has dropped this agent: {why}"))
             agent.io.flush()
             agent.io.close()
-            self.budget.look(agent)
-            if agent.carrier is not None:
-                agent.carrier.dropped()
-            elif agent.welcomed:
-                self._host.farewell(agent.id)
 
     async def watch(self) -> None:
         """Look at slow readers, late carriers and the receive budget, until cancelled."""
         while True:
             await trio.sleep(LOOK_S)
             now = trio.current_time()
-            for agent in list(self.agents.values()):
+            for agent in self.agents.values():
                 if agent.unread_s(now) > self.slow_reader_s:
                     self.drop(agent.id, f"it has not read for {self.slow_reader_s:g} s")
                 if agent.asked and now - agent.began_at > ENVIRONMENT_S:
@@ -318,12 +313,14 @@ class Door:
         return session_of(self._heritage.life, self._count)
 
     def _left(self, agent: Agent) -> None:
-        if self.agents.pop(agent.id, None) is not None:
-            self.budget.look(agent)
-            if agent.carrier is not None:
-                agent.carrier.left()
-            elif agent.welcomed:
-                self._host.farewell(agent.id)
+        """Its socket is closed, and nothing is under way."""
+        if self.agents.pop(agent.id, None) is None:
+            return  # the door is closed: what is open is the next broker's
+        self.budget.look(agent)
+        if agent.carrier is not None:
+            agent.carrier.left(dropped=agent.dropped)
+        elif agent.welcomed:
+            self._host.farewell(agent.id)
 
     def _unread(self, agent: Agent, unread_bytes: int) -> None:
         if agent.welcomed:

@@ -113,12 +113,12 @@ class Moving:
         self._going.discard(session)
 
     def _begin(self, session: SessionId, leaving: _Leaving) -> None:
+        self.looks.look(self._wish(session, leaving), partial(self._looked, session, leaving), spell=True)
+
+    def _wish(self, session: SessionId, leaving: _Leaving) -> Wish:
         guest = self._configuration.guest(session)
-        if guest is None:
-            self._over(session, leaving, LEFT)
-            return
-        wish = wish_of(guest.attach, leaving.moved)
-        self.looks.look(wish, partial(self._looked, session, leaving), spell=True)
+        assert guest is not None, "the moves of a session that has left are forgotten"
+        return wish_of(guest.attach, leaving.moved)
 
     def _looked(self, session: SessionId, leaving: _Leaving, sight: Sight) -> None:
         """It is known what is there."""
@@ -161,9 +161,7 @@ class Moving:
 
     def _arrive(self, session: SessionId, leaving: _Leaving) -> None:
         """All is known; but what is there may have been forgotten meanwhile, while nobody else was there."""
-        guest = self._configuration.guest(session)
-        wish = Wish() if guest is None else wish_of(guest.attach, leaving.moved)
-        self.looks.look(wish, partial(self._arrived, session, leaving))
+        self.looks.look(self._wish(session, leaving), partial(self._arrived, session, leaving))
 
     def _arrived(self, session: SessionId, leaving: _Leaving, _: Sight) -> None:
         if self._is_first(session, leaving):

@@ -470,7 +470,7 @@ async def test_a_door_that_reads_nothing_is_cut_off_and_the_others_are_served(
         for _ in range(16):
             one.door.write(first, line)
             one.door.flush()
-        assert list(one.hall.here) == [second]
+        await until(lambda: list(one.hall.here) == [second], "the frozen one is cut off")
         one.door.write(second, b'{"y":1}\n')
         one.door.flush()
         assert await awake.frame() == (1, b'{"y":1}', 0)
@@ -535,7 +535,7 @@ def test_events_of_one_read_are_fed_together_and_before_whatever_else_came_after
         heritage=Heritage(),
         enter=lambda _resume: (SessionId("s1"), Epoch("")),
         write=lambda _frame, _call=NO_CALL: None,
-        drop=lambda _: carrier.dropped(),
+        drop=lambda _: carrier.left(dropped=True),
     )
     lines = [
         word_line(1, Open(kind="shared")),

@@ -348,7 +348,7 @@ def test_a_door_that_is_dropped_leaves_no_session() -> None:
     broker = Broker()
     door = broker.door()
     opened(broker, door)
-    door.dropped()
+    door.left(dropped=True)
     assert not broker.shell.here
     assert not len(broker.lingering)
 

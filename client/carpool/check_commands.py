@@ -55,7 +55,10 @@ def absent_text(program: str, server: str) -> str:
 def _program_problem(
     server: ServerConfig, expand: Expand, variables: Mapping[str, str], base: str, home: str
 ) -> str:
-    """Why the server's command cannot be run; empty where it can, or where only a start can tell."""
+    """Why the server's command cannot be run; empty where it can, or where only a start can tell.
+
+    The sentence has the command as it is written: the value of a variable may be a secret.
+    """
     command, cwd = expand(server, server.command or ""), expand(server, server.cwd)
     if not command or cwd is None:
         return ""
@@ -63,14 +66,15 @@ def _program_problem(
         own = server.env.get("PATH")
         search = variables.get("PATH", os.defpath) if own is None else expand(server, own)
         is_absent = search is not None and shutil.which(command, path=search) is None
-        return absent_text(command, server.name) if is_absent else ""
+        return absent_text(server.command or "", server.name) if is_absent else ""
     directory = os.path.join(base, from_home(cwd, home))
     path = os.path.join(directory, from_home(command, home))
     if not os.path.exists(path):
-        seen_from = "" if os.path.isabs(command) else f" (looked for in {directory})"
-        return f"the program {command} does not exist{seen_from}"
+        is_plain_place = not os.path.isabs(command) and "$" not in server.cwd
+        seen_from = f" (looked for in {directory})" if is_plain_place else ""
+        return f"the program {server.command} does not exist{seen_from}"
     if not os.path.isfile(path) or not os.access(path, os.X_OK):
-        return f"{command} is not an executable file: `chmod +x` it, or name the program that runs it"
+        return f"{server.command} is not an executable file: `chmod +x` it, or name the program that runs it"
     return ""
 
 

@@ -191,6 +191,8 @@ class PoolSpec(Struct, frozen=True, kw_only=True, array_like=True):
     """The whole environment of the process."""
     cwd: str
     policy: Policy
+    secrets: SecretWords = []
+    """Values of variables that were expanded into it, wherever that was: no word about it repeats one."""
     start_after: PoolKey = PoolKey("")
     """The pool that this one replaces `stop_first`: nothing starts here before that one is gone."""
     stop_first: bool = False

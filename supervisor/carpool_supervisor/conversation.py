@@ -9,6 +9,8 @@ Knows nothing of: why it runs, which call is whose, when it shall end.
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
+from msgspec import structs
+
 from carpool_protocol.ids import InstanceId, RawJson, WireId
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.masking import Mask
@@ -16,7 +18,16 @@ from carpool_protocol.messages import Call
 from carpool_protocol.runtime.pump import PIECE
 from carpool_protocol.runtime.ready import ReadySet
 from carpool_supervisor.child_io import ChildIo, PipeBudget
-from carpool_supervisor.core.events import InstanceHeard, OwnEvent, StdinBlocked, StdoutClosed
+from carpool_supervisor.core.events import (
+    AnswerUnreadable,
+    EraRefused,
+    GreetingFailed,
+    InstanceHeard,
+    OwnEvent,
+    ServerMisspoke,
+    StdinBlocked,
+    StdoutClosed,
+)
 from carpool_supervisor.era.adapter import Adapter
 from carpool_supervisor.era.detection import Detection
 from carpool_supervisor.intake import Intake
@@ -27,6 +38,11 @@ REMEMBERED_LINES = 8192
 """Lines of which we know the wire id until they are written; far more than may be in flight."""
 MIN_SECRET_CHARS = 6
 """Shorter environment values (`1`, `true`, `en`) are not worth masking: they are in every text."""
+
+
+def mask_of(values: Iterable[str]) -> Mask:
+    """Values as `***`; those of less than `MIN_SECRET_CHARS` characters are let through."""
+    return Mask(values, "***", MIN_SECRET_CHARS)
 
 
 class Conversation:
@@ -41,7 +57,8 @@ class Conversation:
         ready: ReadySet,
         budget: PipeBudget,
         log: StderrLog,
-        secrets: Iterable[str],
+        given: Iterable[str],
+        variables: Iterable[str],
         feed: Callable[[Iterable[OwnEvent]], None],
         on_dirty: Callable[["Conversation"], None],
         intake: Intake,
@@ -53,7 +70,7 @@ class Conversation:
         self._log = log
         self._feed = feed
         self._on_dirty = on_dirty
-        self._mask = Mask(secrets, "***", MIN_SECRET_CHARS)
+        self._mask = mask_of(given)
         self._written: deque[WireId] = deque(maxlen=REMEMBERED_LINES)
         """The wire id of each line handed to the pipe, 0 for lines that are no calls."""
         self._dirty = False
@@ -70,7 +87,11 @@ class Conversation:
         )
         self._intake = intake
         intake.attach(self.io)
-        log.attach(instance, pipes.stderr_fd)
+        log.attach(instance, pipes.stderr_fd, mask_of(variables))
+
+    def masked(self, text: str) -> str:
+        """A sentence about this instance without the values that it was given."""
+        return self._mask.over(text)
 
     def greet(self) -> None:
         """The process runs: open the conversation."""
@@ -179,9 +200,15 @@ class Conversation:
         for line in answers:
             self._write(line)
         if events:
-            self._feed(events)
+            self._feed([self._without_values(event) for event in events])
         else:
             self._feed((InstanceHeard(self.instance),))
+
+    def _without_values(self, event: OwnEvent) -> OwnEvent:
+        """The event, with the server's words masked where they become part of our errors and of `status`."""
+        if isinstance(event, GreetingFailed | EraRefused | AnswerUnreadable | ServerMisspoke):
+            return structs.replace(event, text=self._mask.over(event.text))
+        return event
 
     def _detect(
         self, detection: Detection, lines: Sequence[bytes | OverlongLine]

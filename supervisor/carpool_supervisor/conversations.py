@@ -17,7 +17,7 @@ from carpool_protocol.messages import Era, PoolSpec
 from carpool_protocol.remote import secrets_of
 from carpool_protocol.runtime.ready import ReadySet
 from carpool_supervisor.child_io import PipeBudget
-from carpool_supervisor.conversation import Conversation
+from carpool_supervisor.conversation import Conversation, mask_of
 from carpool_supervisor.core import effects, events
 from carpool_supervisor.era.adapter import Adapter
 from carpool_supervisor.era.asking import Declared
@@ -77,13 +77,19 @@ class Conversations:
             ready=self._ready,
             budget=self._budget,
             log=self._stderr_of(spec.server),
-            secrets=secrets_of(
-                {name: each for name, each in spec.env.items() if os.environ.get(name) != each}
-            ),
+            given=_given(spec),
+            variables=spec.secrets,
             feed=self._feed,
             on_dirty=self._dirty.append,
             intake=self.intake,
         )
+
+    def masked(self, instance: InstanceId, text: str, spec: PoolSpec | None = None) -> str:
+        """A sentence about an instance without the values it was given. `spec`: of one not opened yet."""
+        conversation = self._held.get(instance)
+        if conversation is not None:
+            return conversation.masked(text)
+        return text if spec is None else mask_of(_given(spec)).over(text)
 
     def greet(self, instance: InstanceId) -> None:
         """Its process runs."""
@@ -139,3 +145,9 @@ class Conversations:
                 self._ready, path, on_trouble=lambda text: log.error("%s: %s", server, text)
             )
         return found
+
+
+def _given(spec: PoolSpec) -> set[str]:
+    """The values that a server was given: of its environment, and of variables in all its texts."""
+    own = {name: value for name, value in spec.env.items() if os.environ.get(name) != value}
+    return secrets_of(own) | set(spec.secrets)

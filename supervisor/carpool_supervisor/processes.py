@@ -89,7 +89,8 @@ class Processes:
         try:
             pipes = self._spawner.spawn(instance, spec.argv, spec.env, spec.cwd)
         except SpawnRefusedError as error:
-            self._not_spawned(instance, str(error), isinstance(error, AtLimitError))
+            why = self._conversations.masked(instance, str(error), spec)
+            self._not_spawned(instance, why, isinstance(error, AtLimitError))
             return
         self._conversations.open(instance, spec, effect.era, pipes)
         log.info("%s #%d starts (generation %d)", effect.server, instance, effect.generation)
@@ -99,6 +100,7 @@ class Processes:
         self._conversations.greet(instance)
 
     def _spawn_failed(self, instance: InstanceId, text: str, passing: bool) -> None:
+        text = self._conversations.masked(instance, text)
         if self._later is not None:  # not the command's fault: trying again may help
             self._feed((events.InstanceExited(instance, text, (), "", random.random()),))  # noqa: S311
             return

@@ -4,6 +4,8 @@ Owns the file (rotated, 0600), the stderr pipes of attached instances, and the t
 `2026-11-21T22:00:01.123Z #7 text`, and begins so whatever the server writes; terminal escapes stay raw,
 whoever prints escapes them. Invalid UTF-8 is replaced, overlong lines are cut.
 
+Values of variables that the server was given are masked in the file.
+
 Invariants: memory is bounded per instance; no failure of the disk reaches a caller: what could not be
 written is counted, and said once.
 Knows nothing of: who may read the lines (rule 7), MCP (stderr is free text, and no sign of an error).
@@ -14,9 +16,11 @@ from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
 from carpool_protocol import private_files
 from carpool_protocol.ids import InstanceId
+from carpool_protocol.masking import Mask
 from carpool_protocol.runtime.ready import ReadySet
 from carpool_protocol.wallclock import wallclock
 
@@ -32,17 +36,31 @@ _READ_BYTES = 64 * 1024
 _CUT = b" [cut]"
 
 
+UNMASKED: Final = Mask((), "")
+
+
 class _Stream:
     """One instance's stderr, from attach to forget."""
 
-    __slots__ = ("fd", "is_cutting", "part", "tail")
+    __slots__ = ("fd", "is_cutting", "mask", "part", "tail")
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, mask: Mask) -> None:
         self.fd = fd
+        self.mask = mask
+        """Over what the file gets. The tail is whole: a value with line ends is found there as one."""
         self.part = b""
         self.is_cutting = False
         """The rest of this line is dropped."""
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+
+    def masked(self, line: str) -> str:
+        """The line as the file gets it; one that was cut may end within a value."""
+        mark = _CUT.decode()
+        return (
+            self.mask.over_cut(line.removesuffix(mark)) + mark
+            if line.endswith(mark)
+            else self.mask.over(line)
+        )
 
 
 class StderrLog:
@@ -77,9 +95,11 @@ class StderrLog:
     def path(self) -> Path:
         return self._path
 
-    def attach(self, instance: InstanceId, fd: int) -> None:
-        """Read this instance's stderr from `fd` (non-blocking; closed here) until it ends."""
-        self._streams[instance] = _Stream(fd)
+    def attach(self, instance: InstanceId, fd: int, mask: Mask = UNMASKED) -> None:
+        """Read this instance's stderr from `fd` (non-blocking; closed here) until it ends. `mask`: values
+        that the file must not hold.
+        """
+        self._streams[instance] = _Stream(fd, mask)
 
         def readable() -> None:
             self._read(instance)
@@ -148,12 +168,15 @@ class StderrLog:
             stream.tail.append(text[:TAIL_LINE_CHARS])
             self._tail.append(f"#{instance} {text[:TAIL_LINE_CHARS]}")
         start = f"{self._now_text()} #{instance} "
-        block = start + ("\n" + start).join(texts) + "\n"
+        shown = "\n".join(stream.masked(text) for text in texts)
+        block = start + shown.replace("\n", "\n" + start) + "\n"
         self._write(block.encode(), len(lines))
 
     def note(self, instance: InstanceId, text: str) -> None:
         """A line that did not come on stderr: the file gets it, no tail does."""
-        line = " ".join(text.split())[:LINE_BYTES]
+        stream = self._streams.get(instance)
+        shown = text if stream is None else stream.mask.over(text)
+        line = " ".join(shown.split())[:LINE_BYTES]
         self._write(f"{self._now_text()} #{instance} {line}\n".encode("utf-8", "replace"), 1)
 
     # --- the file -----------------------------------------------------------------------------------------

@@ -1,13 +1,14 @@
 """Planted secrets: in the environment, its file, arguments, headers, tokens, URIs, words of agents. None of
 them is found in a file, an output or a process of carpool's, whatever happens to those who carry them.
 
-What a server itself writes to stderr is its own (docs/security.md): the servers here keep quiet.
+Some of the servers repeat what they were given, in every way in which a server can speak before it serves.
 """
 
 import json
 import os
 import secrets
 import signal
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -30,6 +31,9 @@ REPORTS = (
     ("check", "--all"),
     ("logs", "--daemon"),
     ("logs", "frail"),
+    ("logs", "exits"),
+    ("logs", "refuses"),
+    ("logs", "babbles"),
     ("why", "dies"),
     ("why", "typo"),
 )
@@ -106,7 +110,32 @@ def servers(hidden: Secrets) -> Json:
         "bad": kit("bad_answers", env=secret),
         "half": kit("half_line", env=secret, **quick),
         "typo": {"command": "/no/such/program", "args": [hidden["args of the configuration"]], "env": secret},
+        **repeating(secret),
         "frank": {"command": "${OF_FILE}", "env": {"NEEDS": "${NOBODY_HAS_IT}"}},
+    }
+
+
+def repeating(secret: Json) -> Json:
+    """Servers that are given a value by `args`, a path or a URL, and that repeat it or are told with it."""
+    refuse = (
+        "import json, sys; asked = json.loads(sys.stdin.readline());"
+        "print(json.dumps({'jsonrpc': '2.0', 'id': asked['id'],"
+        " 'error': {'code': -32000, 'message': f'bad key {sys.argv[1]}'}}), flush=True); sys.stdin.read()"
+    )
+    babble = "import sys; print(f'connecting with {sys.argv[1]}', flush=True); sys.stdin.read()"
+    once: Json = {"restart": {"give_up_after": 1}, "start_s": 3, "first_start_s": 3}
+    python = {"command": sys.executable, **once}
+    return {
+        "exits": {
+            "command": "sh",
+            "args": ["-c", 'echo "bad key $1" >&2; exit 2', "sh", "${OF_FILE}"],
+            **once,
+        },
+        "refuses": {**python, "args": ["-c", refuse, "${OF_FILE}"]},
+        "babbles": {**python, "args": ["-c", babble, "${OF_FILE}"]},
+        "astray": {"command": "/no/${OF_FILE}/program", **once},
+        "homeless": {"command": "sh", "cwd": "/no/${OF_FILE}", "env": secret, **once},
+        "far": {"url": "http://127.0.0.1:9/${OF_FILE}", **once},
     }
 
 
@@ -119,6 +148,9 @@ async def misfortunes(agent: Agent, hidden: Secrets, way: str) -> None:
     await agent.inside("good", 2)
     why = {"requestId": json.loads(given_up), "reason": hidden[f"reason of a cancel by {way}"]}
     await agent.tell("notifications/cancelled", why)
+    for server in repeating({}):
+        answer = json.dumps(await agent.ask("tools/call", {"name": f"{server}__x", "arguments": {}}))
+        assert hidden.found_in(answer) == [], f"{server} is told with {answer}"
     for server, tool in (("dies", "echo"), ("typo", "x"), ("frail", "x"), ("bad", "bad"), ("half", "half")):
         await agent.ask("tools/call", {"name": f"{server}__{tool}", "arguments": {"kind": "shape", **said}})
     for method, params in (

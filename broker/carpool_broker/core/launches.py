@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 from msgspec import Struct, msgpack, structs
 
-from carpool_protocol.config.environment import is_volatile
-from carpool_protocol.config.expand import Missing, expand, from_home, is_usable
+from carpool_protocol.config.environment import is_built_in, is_volatile
+from carpool_protocol.config.expand import PLACES, Missing, expand, from_home, is_usable, references
 from carpool_protocol.config.late import fill
 from carpool_protocol.config.model import ServerConfig
 from carpool_protocol.config.module_name import module_name_problem
@@ -82,7 +82,10 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     """The directory of OAuth logins; empty: there are none."""
 
     def expand(self, server: ServerConfig, text: str) -> str | Missing:
-        return expand(text, self.project_known if server.project else self.known, self.places_of(server))
+        return expand(text, self.variables_of(server), self.places_of(server))
+
+    def variables_of(self, server: ServerConfig) -> Mapping[str, str]:
+        return self.project_known if server.project else self.known
 
     def places_of(self, server: ServerConfig) -> Mapping[str, str]:
         return self.named_places if server.workspace else self.places
@@ -106,6 +109,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     origin: str = "config"
     bridge: bool = False
     """It is the child of ours that reaches a URL."""
+    secrets: list[str] = []
+    """Values of variables that were expanded into it."""
     decided: tuple[tuple[str, object], ...] = ()
     """What is its own of the policy: fields that variables decide, or in which it differs from everybody's
     server, and their values."""
@@ -133,6 +138,7 @@ class Launch(Struct, frozen=True, kw_only=True):
             env=self.env,
             cwd=self.cwd,
             policy=self.policy,
+            secrets=self.secrets,
             stop_first=self.stop_first,
             asking=asking,
             roots=self.roots,
@@ -211,6 +217,7 @@ def launch_of(server: ServerConfig, scope: Surroundings) -> Launch | CannotRun:
         return CannotRun(_problem(server, ("python",), why))
     return Launch(
         server=server.name,
+        secrets=_secrets(server, scope),
         argv=argv,
         env={**scope.base_environment, **{name: filled["env", name] for name in server.env}},
         cwd=cwd,
@@ -232,6 +239,7 @@ def _bridged(
     env = {**scope.base_environment, **{name: filled["env", name] for name in server.env}}
     return Launch(
         server=server.name,
+        secrets=_secrets(server, scope),
         argv=[scope.interpreter, "-P", "-m", BRIDGE],
         env={**env, **remote.to_environment()},
         cwd=scope.home,
@@ -241,6 +249,13 @@ def _bridged(
         era=_ERAS[server.era],
         bridge=True,
     )
+
+
+def _secrets(server: ServerConfig, scope: Surroundings) -> list[str]:
+    """Values of the variables that the server's texts refer to, but for those that are no secrets."""
+    known = scope.variables_of(server)
+    names = {name for _, text in server.templates() for name in references(text)} - PLACES
+    return sorted({known[name] for name in names if name in known and not is_built_in(name)})
 
 
 def _module_argv(

@@ -67,6 +67,9 @@ KEPT: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
 )
 """What `scrub` keeps and why, as patterns."""
 
+BUILT_IN: Final = (*KEPT[0][1], *KEPT[1][1], "PWD")
+"""Variables that describe the person and the machine: their values are no secrets, as patterns."""
+
 VOLATILE: Final = (
     *("_", "PWD", "OLDPWD", "SHLVL"),
     *(
@@ -131,6 +134,7 @@ def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
 
 _KEPT = _any_of(pattern for _, patterns in KEPT for pattern in patterns)
 _VOLATILE = _any_of(VOLATILE)
+_BUILT_IN = _any_of(BUILT_IN)
 _LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
 
 
@@ -157,6 +161,11 @@ def of_caller(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if name and "=" not in name and name not in OWN_MARKS and is_usable(name) and is_usable(value)
     }
+
+
+def is_built_in(name: str) -> bool:
+    """True for a variable whose value describes the person or the machine and is no secret."""
+    return _BUILT_IN.match(name) is not None
 
 
 def is_volatile(name: str) -> bool:

@@ -213,6 +213,15 @@ _SETUP: Final = {
         "`carpool setup --undo`, forced or not, takes away nothing that was written since setup, touches no "
         "file twice, and can be said for one program.",
     ),
+    "setup:project": Behaviour(
+        "issue 13",
+        "`carpool setup` changes files that git tracks in a project only when it is told to, and says what "
+        "git will show.",
+    ),
+    "setup:profiles": Behaviour(
+        "issue 13",
+        "After `carpool setup` each program sees the servers it had, unless all of them are to be shared.",
+    ),
     "setup:killed": Behaviour(
         "issue 7", "A setup that is killed at any moment can be undone, and can be said again."
     ),

@@ -8,7 +8,7 @@ Knows nothing of: terminals, the daemon.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -91,7 +91,7 @@ def read_layers(environ: Mapping[str, str], named: str | None, cwd: str, store: 
         env = _over(found, user, workspace, home, store)
     if found.config is not None:
         found.warnings += found.config.unusable.values()
-        found.warnings += strangers(found.config)
+        found.warnings += strangers(found.config, _of_trusted(home, store) if found.config.profiles else ())
         found.known, found.project_known = {**layer.env, **environ}, {**layer.env, **env, **environ}
         found.places = {"workspace": workspace.root or cwd, "cwd": cwd}
         found.unset = _unset(found.config, found.known, found.project_known)
@@ -160,6 +160,13 @@ def _over(found: Checked, user: Config, workspace: Workspace, home: str, store: 
         return {}
     found.config = merged
     return layer.env
+
+
+def _of_trusted(home: str, store: str) -> Iterator[ServerConfig]:
+    """Servers of all projects that are trusted, wherever they are: a profile may name them."""
+    for path in read_trust(store):
+        config = load_layer(ConfigFile(path, asked_for=False), home, project=True).loaded.config
+        yield from () if config is None else config.servers.values()
 
 
 def _unset(config: Config, known: Mapping[str, str], of_project: Mapping[str, str]) -> list[str]:

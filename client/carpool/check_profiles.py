@@ -6,7 +6,7 @@ known by the carpool that runs here, if one does. Neither is an error: a server 
 Knows nothing of: terminals, how the files were read, the daemon.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from carpool_protocol.capability import capability
@@ -17,9 +17,9 @@ from carpool_protocol.config.profiles import PROFILES
 Facts = dict[str, Any]
 
 
-def strangers(config: Config) -> list[str]:
-    """A warning for each pattern that is about servers nobody has configured here."""
-    servers = [*config.servers.values()]
+def strangers(config: Config, elsewhere: Iterable[ServerConfig] = ()) -> list[str]:
+    """A warning for each pattern about servers that nobody has configured. `elsewhere`: those of projects."""
+    servers = [*config.servers.values(), *elsewhere]
     for workspace in config.workspaces.values():
         servers += workspace.servers.values()
     return [problem.render() for problem in _strange(config, servers)]

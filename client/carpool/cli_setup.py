@@ -1,7 +1,8 @@
 """The verb `setup`: move the servers of other programs into carpool, and back.
 
-Owns the order of things: look, show, ask once, write down, change; and the words around it. Works without a
-daemon; one that runs reads carpool.json by itself.
+Owns the order of things: look, show, ask, write down, change; and the words around it. It asks apart for the
+user's own files, for those of the project and for trust. Works without a daemon; one that runs reads
+carpool.json by itself.
 
 Knows nothing of: which server goes where (`setup.plan`), what undoing does to a file (`setup.undo`).
 """
@@ -10,16 +11,18 @@ import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 import click
+from msgspec import Struct, structs
 
 from carpool import display
 from carpool.cli import EXIT_FAILED, EXIT_USAGE, fail, json_option, print_json, the_place
-from carpool.setup import disk, ours, record, show
+from carpool.setup import disk, git, ours, record, show
 from carpool.setup.back import undo_all
 from carpool.setup.clients import CLIENTS, candidates
-from carpool.setup.model import Change, Left, Plan
+from carpool.setup.model import Change, Known, Left, Plan, Source
 from carpool.setup.plan import make_plan
 from carpool.trust_question import page
 from carpool_protocol import paths
@@ -38,7 +41,19 @@ from carpool_protocol.config.load import home_of
     help="Only this program, which gets the entry even without servers; with --undo, only its files. May be "
     "said again.",
 )
-@click.option("--user-only", is_flag=True, help="Leave the files of the project alone.")
+@click.option(
+    "--project/--user-only",
+    "wants_project",
+    default=None,
+    help="Change the files of the project, too, or leave them alone. Default: asked; with --yes they are "
+    "changed unless git tracks one of them.",
+)
+@click.option(
+    "--separate/--share-all",
+    default=None,
+    help="Each program keeps the servers it had, by a profile, or sees all of them. Default: asked; with "
+    "--yes each keeps its own.",
+)
 @click.option("--trust", is_flag=True, help="With --yes: trust the project's servers as well.")
 @click.option("--undo", is_flag=True, help="Put everything back as it was.")
 @click.option("--force", is_flag=True, help="With --undo: take carpool's entry out even where it was edited.")
@@ -48,7 +63,8 @@ def setup(
     yes: bool,
     dry_run: bool,
     named: tuple[str, ...],
-    user_only: bool,
+    wants_project: bool | None,
+    separate: bool | None,
     trust: bool,
     undo: bool,
     force: bool,
@@ -57,11 +73,11 @@ def setup(
     """Have your programs share their MCP servers: found, moved into carpool, and back with --undo.
 
     Each program keeps one entry, `carpool connect`. Secrets go into a file that only you may read. You see
-    every change first and are asked once.
+    every change first and are asked: for your own files, and for those of the project that you are in.
     """
     if force and not undo:
         raise click.UsageError("--force goes with --undo")
-    if undo and (user_only or trust):
+    if undo and (wants_project is not None or separate is not None or trust):
         raise click.UsageError("--undo goes with --client, --force and --dry-run only")
     store = f"{paths.state_dir(os.environ, the_place().directory)}/setup"
     try:
@@ -70,90 +86,164 @@ def setup(
             if undo:
                 undo_all(store, named=named, dry_run=dry_run, force=force, as_json=as_json)
             else:
-                _setup(
-                    store, named, yes=yes, dry_run=dry_run, user_only=user_only, trust=trust, as_json=as_json
-                )
+                asks = Asks(yes=yes, dry_run=dry_run, as_json=as_json, trust=trust)
+                _setup(store, named, asks, wants_project=wants_project, separate=separate)
     except paths.NotPrivateError as error:
         fail(str(error), EXIT_USAGE)
     except OSError as error:
         fail(f"{error.filename or store} cannot be used ({error.strerror})")
 
 
-def _setup(
-    store: str,
-    named: tuple[str, ...],
-    *,
-    yes: bool,
-    dry_run: bool,
-    user_only: bool,
-    trust: bool,
-    as_json: bool,
-) -> None:
-    home = home_of(os.environ)
-    project = "" if user_only else ours.project_of(home)
+class Asks(Struct, frozen=True, kw_only=True):
+    """How the verb was said: who answers its questions, and in which form it tells."""
+
+    yes: bool
+    dry_run: bool
+    as_json: bool
+    trust: bool
+
+    def show(self, text: str) -> None:
+        """For people."""
+        if text and not self.as_json:
+            click.echo(text + "\n")
+
+    def is_person(self) -> bool:
+        """Whether questions are asked at all."""
+        return not self.yes and not self.dry_run
+
+    def answer(self, question: str, *, default: bool | None = None) -> bool:
+        """Ask."""
+        if not sys.stdin.isatty():
+            fail("nobody is there to be asked: look at it and say `carpool setup --yes`", EXIT_USAGE)
+        return click.confirm(question, default=default, err=True)
+
+
+class _Found(Struct, frozen=True):
+    """What setup begins with."""
+
+    project: str
+    sources: list[Source]
+    untouched: list[Left]
+    known: Known
+    """What git knows of the project's files."""
+    named: tuple[str, ...]
+    home: str
+
+    def plan(self, *, project: bool, separate: bool) -> Plan:
+        """`project`: with the files of the project."""
+        own, secrets = ours.own_files(self.home)
+        try:
+            return make_plan(
+                [each for each in self.sources if project or each.candidate.scope == "user"],
+                own,
+                ours.project_file(self.project) if self.project and project else None,
+                secrets,
+                ours.command,
+                home=self.home,
+                alive=os.path.isdir,
+                starts=lambda program: shutil.which(program) is not None,
+                named=self.named,
+                remote=importlib.util.find_spec("mcp") is not None,
+                separate=separate,
+                shared=self.known.tracked,
+            )
+        except CannotEditError as error:
+            fail(f"nothing is changed: {error}", EXIT_USAGE)
+
+
+def _found(named: tuple[str, ...], project: str, home: str) -> _Found:
     chosen = [
         each
         for each in candidates(os.environ, home, sys.platform, project)
         if not named or each.client.id in named
     ]
     sources, untouched = disk.found(chosen, named)
-    own, secrets = ours.own_files(home)
-    try:
-        plan = make_plan(
-            sources,
-            own,
-            ours.project_file(project) if project else None,
-            secrets,
-            ours.command,
-            home=home,
-            alive=os.path.isdir,
-            starts=lambda program: shutil.which(program) is not None,
-            named=named,
-            remote=importlib.util.find_spec("mcp") is not None,
-        )
-    except CannotEditError as error:
-        fail(f"nothing is changed: {error}", EXIT_USAGE)
-    stays = (*untouched, *plan.left)
-    if not plan.changes:
-        _nothing(plan, stays, bool(sources or untouched), as_json=as_json)
+    its = [each.path for each in sources if each.candidate.scope == "project"]
+    known = git.known(project, [*its, os.path.join(project, ours.PROJECT_FILE)] if its else [])
+    return _Found(project, sources, untouched, known, named, home)
+
+
+def _setup(
+    store: str, named: tuple[str, ...], asks: Asks, *, wants_project: bool | None, separate: bool | None
+) -> None:
+    home = home_of(os.environ)
+    found = _found(named, "" if wants_project is False else ours.project_of(home), home)
+    if separate is None:
+        separate = _separate(found, asks)
+    alone, whole = (found.plan(project=each, separate=separate) for each in (False, True))
+    stays = (*found.untouched, *whole.left)
+    if not whole.changes:
+        _nothing(whole, stays, bool(found.sources or found.untouched), as_json=asks.as_json)
         return
-    if not as_json:
-        click.echo(show.page(plan) + "\n")
-        if untouched:
-            click.echo(show.left(tuple(untouched)) + "\n")
+    project = show.beyond(whole, alone)
+    if alone.changes:
+        asks.show(show.page(alone))
+        asks.show(show.left(tuple(found.untouched)))
+        if asks.is_person() and not asks.answer("Change these files?"):
+            _unchanged()
+    plan = alone
+    if project.changes:
+        asks.show(show.page(project))
+        if not alone.changes:
+            asks.show(show.left(tuple(found.untouched)))
+        asks.show("\n".join(show.of_git(found.project, whole, found.known)))
+        if _takes_project(found, whole, asks, wants_project):
+            plan = whole
+    if not plan.changes and asks.is_person():
+        _unchanged()
+    before = _trusted(found.project, plan, asks)
     after = {each.role: each.after for each in plan.changes}
-    before = ours.sure_of(project) if "project" in after and (trust or not yes) else None
-    question = ours.asked(project, after.get("own"), after["project"]) if before is not None else {}
-    if question and not as_json:
-        click.echo(page(question) + "\n")
-    if dry_run:
-        _tell(plan, stays, [], as_json=as_json, done=False)
+    told = {"project": show.project_facts(found.project, whole, found.known, changed="project" in after)}
+    if asks.dry_run:
+        _tell(plan, stays, [], told, as_json=asks.as_json, done=False)
         return
-    if not yes:
-        _ask(project if question else "")
     failures = _apply(store, plan, before)
     if before is not None and not failures:
-        said = ours.trust_now(project, after["project"], before, question["taken_over"])
+        said = ours.trust_now(found.project, after["project"], before)
         failures += [said] if said else []
-    _tell(
-        plan,
-        stays,
-        failures,
-        as_json=as_json,
-        done=True,
-        untrusted=project if "project" in after and (before is None or failures) else "",
-    )
+    untrusted = found.project if "project" in after and (before is None or failures) else ""
+    _tell(plan, stays, failures, told, as_json=asks.as_json, done=True, untrusted=untrusted)
     if failures:
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
-def _ask(project: str) -> None:
-    if not sys.stdin.isatty():
-        fail("nobody is there to be asked: look at it and say `carpool setup --yes`", EXIT_USAGE)
-    also = f", and may the servers of {project} run for you" if project else ""
-    if not click.confirm(f"Change these files{also}?", err=True):
-        click.echo("nothing is changed", err=True)
-        raise click.exceptions.Exit(EXIT_FAILED)
+def _separate(found: _Found, asks: Asks) -> bool:
+    """Whether programs keep the servers they had. Asked only where that makes a difference."""
+    if not asks.is_person():
+        return True
+    apart, together = (found.plan(project=True, separate=each).given for each in (True, False))
+    if apart == together:
+        return True
+    asks.show("\n".join(f"{each.title} had {each.had} of {each.of} servers." for each in apart))
+    return asks.answer("Shall each program keep the servers it had? Else all of them see all", default=True)
+
+
+def _takes_project(found: _Found, whole: Plan, asks: Asks, wanted: bool | None) -> bool:
+    """Whether the project's files are changed: not by default where others get the change."""
+    default = not found.known.tracked & {each.path for each in whole.changes} if wanted is None else wanted
+    if not asks.is_person():
+        return default
+    return asks.answer(f"Change these files of the project {found.project}, too?", default=default)
+
+
+def _trusted(project: str, plan: Plan, asks: Asks) -> ours.Before | None:
+    """What was trusted of the project before, if its servers may run from now on."""
+    after = {each.role: each.after for each in plan.changes}
+    if "project" not in after or (asks.yes and not asks.trust):
+        return None
+    before = ours.sure_of(project)
+    if before is None:
+        return None
+    question = ours.asked(project, after.get("own"), after["project"])
+    asks.show(page(question))
+    if asks.is_person() and not asks.answer(f"May the servers of {project} run for you?"):
+        return None
+    return structs.replace(before, taken_over=question["taken_over"])
+
+
+def _unchanged() -> NoReturn:
+    click.echo("nothing is changed", err=True)
+    raise click.exceptions.Exit(EXIT_FAILED)
 
 
 def _apply(store: str, plan: Plan, trusted: ours.Before | None) -> list[str]:
@@ -187,7 +277,7 @@ def _new_mode(change: Change, mode: int) -> int:
 
 def _nothing(plan: Plan, stays: Sequence[Left], found: bool, *, as_json: bool) -> None:
     if as_json:
-        print_json({**show.facts(plan, stays, done=False), "failures": [], "next": []})
+        print_json({**show.facts(plan, stays, done=False), "project": None, "failures": [], "next": []})
         return
     if stays:
         click.echo(show.left(tuple(stays)))
@@ -202,15 +292,30 @@ def _nothing(plan: Plan, stays: Sequence[Left], found: bool, *, as_json: bool) -
 
 
 def _tell(
-    plan: Plan, stays: Sequence[Left], failures: list[str], *, as_json: bool, done: bool, untrusted: str = ""
+    plan: Plan,
+    stays: Sequence[Left],
+    failures: list[str],
+    told: Mapping[str, Any],
+    *,
+    as_json: bool,
+    done: bool,
+    untrusted: str = "",
 ) -> None:
+    done = done and bool(plan.changes)
     said = next_steps(plan, untrusted) if done else ["carpool setup"]
+    project = told["project"]
+    more = []
+    if project is not None and not project["changed"]:
+        more = ["carpool setup --project  changes the files of the project, too"]
     if as_json:
-        print_json({**show.facts(plan, stays, done=done), "failures": failures, "next": said})
+        found = show.facts(plan, stays, done=done)
+        print_json({**found, **told, "failures": failures, "next": [*said, *more]})
         return
     for each in failures:
         click.echo(f"carpool: {display.printable(each)}", err=True)
-    click.echo("\n".join(map(display.printable, said)) if done else "nothing is changed: it was a dry run")
+    if not done:
+        said = ["nothing is changed: it was a dry run" if plan.changes else "nothing is changed"]
+    click.echo("\n".join(map(display.printable, [*said, *more])))
 
 
 def next_steps(plan: Plan, untrusted: str) -> list[str]:

@@ -435,6 +435,74 @@ def test_no_value_of_an_environment_is_shown_however_it_is_written(client: Clien
     assert "hunter" not in page(plan)
 
 
+# --- profiles ----
+
+
+def _profile(plan: Plan, client: Client) -> str:
+    entry = after(plan, f"{HOME}/{client.id}.json")["mcpServers"]["carpool"]
+    return str(entry["args"][entry["args"].index("--profile") + 1]) if "--profile" in entry["args"] else ""
+
+
+@behaviour("setup:profiles")
+@settings(max_examples=60, deadline=None)
+@given(
+    had=st.dictionaries(
+        st.sampled_from([CLAUDE_DESKTOP, CURSOR, GEMINI]),
+        st.dictionaries(st.sampled_from(["a", "b", "c"]), st.sampled_from(["x", "y"]), min_size=1),
+        min_size=1,
+    ),
+    later=st.dictionaries(st.sampled_from(["d", "e"]), st.just("z"), max_size=2),
+    own=st.booleans(),
+)
+def test_whatever_programs_had_each_keeps_just_that(had: Any, later: Any, own: bool) -> None:
+    """Also in a second run, that moves what was added to a program since."""
+    text = (
+        '{"mcpServers": {"mine": {"command": "m"}}, "profiles": {"gemini": {"max_tools": 3}}}'
+        if own
+        else None
+    )
+
+    def held(client: Client) -> Any:
+        return {"mcpServers": {name: {"command": command} for name, command in had[client].items()}}
+
+    plan = planned(*(source(client, held(client)) for client in had), own=text, separate=True)
+    written = after(plan)
+    for client in had:
+        mine = {each.name for each in plan.moved if each.client_id == client.id}
+        profile = _profile(plan, client)
+        if profile:
+            assert written["profiles"][profile] == {
+                "allow": [f"mcp:{each.name}" for each in plan.moved if each.client_id == client.id]
+            }
+        else:
+            assert mine == set(written["mcpServers"]), "it would see no other server"
+    assert not own or written["profiles"]["gemini"] == {"max_tools": 3}
+    first = next(iter(had))
+    there = after(plan, f"{HOME}/{first.id}.json")
+    there["mcpServers"] |= {name: {"command": command} for name, command in later.items()}
+    again = planned(source(first, there), own=written, separate=False)
+    if later and (profile := _profile(plan, first)):
+        allowed = after(again)["profiles"][profile]["allow"]
+        assert set(allowed) == {*written["profiles"][profile]["allow"], *(f"mcp:{name}" for name in later)}
+        ours = next(each for each in again.changes if each.role == "own")
+        assert json.loads(undone(ours, ours.after) or b"") == written
+    elif later:
+        assert after(again)["mcpServers"].keys() >= later.keys()
+
+
+def test_a_program_whose_entry_names_no_profile_of_setups_is_told_of() -> None:
+    def entered(*more: str) -> Any:
+        held = {"carpool": {"command": "carpool", "args": ["connect", *more]}, "b": {"command": "b"}}
+        return source(CURSOR, {"mcpServers": held})
+
+    own = {"mcpServers": {"a": {"command": "a"}}, "profiles": {"p": {"allow": ["mcp:a"], "max_tools": 1}}}
+    said = planned(entered(), own=own, separate=True)
+    assert said.notes == ("Cursor sees all servers: its entry for carpool names no profile",)
+    said = planned(entered("--profile=p"), own=own, separate=True)
+    assert "names the profile p, which is not of setup's kind: see that it allows b" in said.notes[0]
+    assert "profiles" not in after(said) or after(said)["profiles"] == own["profiles"]
+
+
 # --- places ------------------------------------------------------------------------------------------------
 
 

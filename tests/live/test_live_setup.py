@@ -30,7 +30,7 @@ async def seen(agent: Agent, server: str) -> Json:
     return found
 
 
-@behaviour("setup:works", "setup:undone", "setup:secrets")
+@behaviour("setup:works", "setup:profiles", "setup:undone", "setup:secrets")
 async def test_two_programs_share_one_server_after_setup_and_have_their_own_again_after_undo(
     daemon: Make,
 ) -> None:
@@ -73,6 +73,11 @@ async def test_two_programs_share_one_server_after_setup_and_have_their_own_agai
             assert (await seen(coder, "shop"))["cwd"] == str(project)
             listed = await editor.ask("tools/list")
             assert not [each for each in listed["result"]["tools"] if each["name"].startswith("shop")]
+            # Cursor had no server of the project, and gets none there either.
+            async with one.shim(command=starts[1], cwd=project) as beside:
+                names = [each["name"] for each in (await beside.ask("tools/list"))["result"]["tools"]]
+                assert "weather__seen" in names
+                assert not [each for each in names if each.startswith("shop")]
             # The file of the project says how to reach carpool; to carpool that is no server.
             assert not [each for each in (await one.status())["servers"] if each == "carpool"]
         assert CANARY not in one.log("broker") + one.log("supervisor-sup1")

@@ -39,15 +39,20 @@ class Into:
 
     def __init__(self, own: Own) -> None:
         self.path = own.path
+        self.taken = own.taken
         self._before = own.text
         self._text = own.text if own.text is not None else "{}\n"
         self._value = parse(self._text, "").value
-        self._taken = own.taken
         self._regions: dict[KeyPath, None] = {}
         self._written: dict[KeyPath, dict[str, list[str]]] = {}
         """By the place of an object of servers and how a server is written: its names there. Of those places
         that were asked for.
         """
+
+    @property
+    def value(self) -> JsonValue:
+        """The whole of it."""
+        return self._value
 
     def set(self, path: KeyPath, value: JsonValue) -> None:
         """Set a member. Raises `CannotEditError`."""
@@ -88,7 +93,7 @@ class Into:
                 return known, True
 
         def is_taken(each: str) -> bool:
-            return each in held or (not place and each in self._taken)
+            return each in held or (not place and each in self.taken)
 
         said = name if not is_taken(name) else _free(f"{name}-{other}", is_taken)
         self.set((*path, said), dict(server))

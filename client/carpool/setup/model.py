@@ -8,6 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from carpool.setup.clients import Candidate
+from carpool_protocol.config.jsonc import JsonValue
 from carpool_protocol.ids import ServerName
 
 Role = Literal["secrets", "own", "project", "client"]
@@ -87,6 +88,10 @@ class Moved(Struct, frozen=True):
     same_as: str = ""
     """The program that brings this very server in the same run; empty: carpool had it before, if `known`."""
     notes: tuple[str, ...] = ()
+    client_id: str = ""
+    """As `--client` says it."""
+    was: str = ""
+    """Its name in the program's file."""
     login: bool = False
     """It is reached over a URL without a header that says who asks: it may want a login."""
 
@@ -97,6 +102,33 @@ class Left(Struct, frozen=True):
     path: str
     why: str
     name: str = ""
+
+
+class Known(Struct, frozen=True):
+    """What git knows of some files of a project."""
+
+    tracked: frozenset[str] = frozenset()
+    """Paths whose changes everybody gets who has the project."""
+    new: frozenset[str] = frozenset()
+    """Paths that git would show as files it does not know."""
+    why: str = ""
+    """Why git could not be asked, a clause; empty: it could, or there is no repository."""
+
+
+class Given(Struct, frozen=True):
+    """A program's profile."""
+
+    client: str
+    """As `--client` says it."""
+    title: str
+    profile: str
+    had: int
+    """How many servers it sees with the profile."""
+    of: int
+    """How many there are."""
+    path: KeyPath
+    """What is written in carpool.json, and where."""
+    value: JsonValue
 
 
 class Plan(Struct, frozen=True):
@@ -111,6 +143,10 @@ class Plan(Struct, frozen=True):
     """Secrets: they are shown to nobody."""
     values: frozenset[str] = frozenset()
     """Values of environments and headers, which are not shown either."""
+    given: tuple[Given, ...] = ()
+    """Profiles by which programs keep the servers they had."""
+    notes: tuple[str, ...] = ()
+    """What else is to be said, sentences without a full stop."""
 
     def __repr__(self) -> str:
         return f"Plan({self.changes!r})"

@@ -7,7 +7,6 @@ Knows nothing of: other programs' files.
 """
 
 import os
-from collections.abc import Collection
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -38,7 +37,7 @@ from carpool_protocol.config.trust import give_trust, read_listed, read_trust, t
 from carpool_protocol.ids import ServerName
 
 _SECRETS = "secrets.env"
-_PROJECT = os.path.join(".carpool", "mcp.json")
+PROJECT_FILE = os.path.join(".carpool", "mcp.json")
 
 
 def project_of(home: str) -> str:
@@ -71,7 +70,7 @@ def own_files(home: str) -> tuple[Own, Secrets]:
 
 
 def project_file(project: str) -> Own:
-    path = os.path.join(project, _PROJECT)
+    path = os.path.join(project, PROJECT_FILE)
     if os.path.islink(path) or os.path.islink(os.path.dirname(path)):
         fail(f"{path} is a link in a project; say --user-only, or look at it", EXIT_USAGE)
     layer = load_layer(ConfigFile(path, asked_for=False), "", project=True)
@@ -86,10 +85,10 @@ def _text(path: str) -> str | None:
 
 
 def command(candidate: Candidate) -> list[str]:
-    """How a program starts us. The bare name only where it is found: not from a desktop, whose PATH is not
-    the shell's.
+    """How a program starts us. The bare name only where it is found: not from a desktop, whose PATH may be
+    another one. In a project's file it stands for those programs as well: others have no such path.
     """
-    bare = not candidate.client.desktop and own_command.is_in_path()
+    bare = own_command.is_in_path() and (candidate.scope == "project" or not candidate.client.desktop)
     return [*(["carpool"] if bare else own_command.executable()), "connect"]
 
 
@@ -102,6 +101,8 @@ class Before(Struct, frozen=True):
     """Empty: there is no file, and nothing is trusted."""
     listed: frozenset[ServerName]
     """See `trust.read_listed`."""
+    taken_over: frozenset[ServerName] = frozenset()
+    """Servers that the question named, as taking the place of the user's own."""
 
 
 def sure_of(project: str) -> Before | None:
@@ -139,16 +140,18 @@ def asked(project: str, own: bytes | None, its: bytes) -> Facts:
     }
 
 
-def trust_now(project: str, its: bytes, before: Before, listed: Collection[ServerName]) -> str:
-    """Trust the project's file, which is now `its`, if it is what was shown with what was trusted before.
-    `listed`: servers that were said to take the place of the user's. Why not, a sentence. Raises `OSError`.
+def trust_now(project: str, its: bytes, before: Before) -> str:
+    """Trust the project's file, which is now `its`, if it is what was shown with what was trusted before. Why
+    not, a sentence. Raises `OSError`.
     """
     workspace = _workspace(project)
     layer = _layer(workspace)
     if disk.bytes_of(workspace.file) != its or _others(layer) != before.others:
         return f"{workspace.file} was changed this very moment, and is not trusted"
     config = layer.loaded.config
-    named = before.listed.union(listed) & (config.servers.keys() if config is not None else frozenset())
+    named = (before.listed | before.taken_over) & (
+        config.servers.keys() if config is not None else frozenset()
+    )
     give_trust(trust_store(), workspace, layer.digest, named)
     return ""
 
@@ -158,7 +161,7 @@ def _others(layer: Layer) -> dict[str, Stamp]:
 
 
 def _workspace(project: str) -> Workspace:
-    return Workspace(project, os.path.join(project, _PROJECT))
+    return Workspace(project, os.path.join(project, PROJECT_FILE))
 
 
 def _layer(workspace: Workspace) -> Layer:

@@ -12,17 +12,21 @@ import json
 import posixpath
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from carpool.setup import toml
 from carpool.setup.clients import Candidate, entry
 from carpool.setup.into import Into
-from carpool.setup.model import Change, KeyPath, Left, Moved, Own, Plan, Role, Secrets, Source
+from carpool.setup.model import Change, Given, KeyPath, Left, Moved, Own, Plan, Role, Secrets, Source
+from carpool.setup.profiles import OPTION, given, named_in
 from carpool.setup.secrets import secrets_of
 from carpool.setup.tables import Table, tables
 from carpool.setup.take import Stays, take
-from carpool_protocol.config.edit import CannotEditError, Swap, put, swap
+from carpool_protocol.config.edit import CannotEditError, Swap, put, swap, value_at
 from carpool_protocol.config.foreign import is_own_entry
 from carpool_protocol.config.jsonc import JsonValue
-from carpool_protocol.config.shape import read_config
+from carpool_protocol.config.named import WORKSPACES
+from carpool_protocol.config.shape import SERVERS, read_config
 
 CARPOOL = "carpool"
 
@@ -39,12 +43,33 @@ def make_plan(
     starts: Callable[[str], bool] = lambda _: True,
     named: Collection[str] = (),
     remote: bool = True,
+    separate: bool = False,
+    shared: Collection[str] = (),
 ) -> Plan:
     """`command`: how a program starts carpool; `alive`: whether a directory is there; `starts`: whether a
-    command is in PATH; `named`: programs that get the entry even if they have no server.
+    command is in PATH; `named`: programs that get the entry even if they have no server; `separate`: each
+    program keeps the servers it had, by a profile; `shared`: files that others get as well, which name none.
     """
-    planning = _Planning(own, project, secrets, command, home, alive, starts, named, remote=remote)
-    return planning.run(sources)
+
+    def planning(profiles: Sequence[Given]) -> "_Planning":
+        return _Planning(
+            own, project, secrets, command, home, alive, starts, named, profiles, shared, remote=remote
+        )
+
+    first = planning(())
+    plan = first.run(sources)
+    found, notes = given(first.own.value, first.names(), plan.moved, first.entered)
+    kept = [
+        each for each in found if each.client in first.entered or (separate and each.client in first.entering)
+    ]
+    if kept:
+        plan = planning(kept).run(sources)  # under the same names: what decides them is the same
+    if separate:
+        notes += [
+            f"{path} names no profile, since others have none of yours: there {title} sees all your servers"
+            for path, title in first.entering_for_all.items()
+        ]
+    return replace(plan, given=tuple(kept), notes=(*plan.notes, *notes))
 
 
 class _Planning:
@@ -58,6 +83,8 @@ class _Planning:
         alive: Callable[[str], bool],
         starts: Callable[[str], bool],
         named: Collection[str],
+        given: Sequence[Given],
+        shared: Collection[str],
         *,
         remote: bool,
     ) -> None:
@@ -70,6 +97,15 @@ class _Planning:
         self.starts = starts
         self.named = named
         self.remote = remote
+        self.profiles = {each.client: each for each in given}
+        self.shared = shared
+        self.entered: dict[str, str] = {}
+        """Programs whose own file has the entry already, and the profile that it names."""
+        self.entering: set[str] = set()
+        """Programs that get one which can name a profile."""
+        self.entering_for_all: dict[str, str] = {}
+        """Files with one that others get as well, and whose they are."""
+        self.notes: list[str] = []
         self.variables: dict[str, str] = {}
         """New ones of the `env_file`."""
         self.hidden: set[str] = set()
@@ -85,6 +121,9 @@ class _Planning:
         changes = [each for source in sources for each in self.source(source)]
         if self.variables and self.secrets.said:
             self.own.set(("env_file",), self.secrets.said)
+        for each in self.profiles.values():
+            if value_at(self.own.value, each.path) != each.value:
+                self.own.set(each.path, each.value)
         ours: list[Change] = []
         if self.variables:
             after = _with_lines(self.secrets.text or "", self.variables)
@@ -100,7 +139,19 @@ class _Planning:
             secrets=tuple(self.variables),
             hidden=frozenset(self.hidden | set(self.variables.values())),
             values=frozenset(self.values),
+            notes=tuple(self.notes),
         )
+
+    def names(self) -> set[str]:
+        """Servers that carpool.json and what it includes name, for everybody or for a directory."""
+        found = {*map(str, self.own.taken)}
+        places: list[KeyPath] = [()]
+        workspaces = value_at(self.own.value, (WORKSPACES,))
+        places += [(WORKSPACES, each) for each in workspaces] if isinstance(workspaces, dict) else []
+        for place in places:
+            held = value_at(self.own.value, (*place, SERVERS))
+            found |= held.keys() if isinstance(held, dict) else set()
+        return found
 
     def check(self, ours: Sequence[Change]) -> None:
         """What is written must be sound. Raises `CannotEditError`."""
@@ -139,6 +190,9 @@ class _Planning:
         wants = client.id in self.named and source.candidate.is_main and client.id not in self.given
         if source.candidate.is_main and (has or wants):
             self.given.add(client.id)
+        if has and source.candidate.scope == "user":
+            said = next(each for each in first.servers.values() if is_own_entry(each))
+            self.entered.setdefault(client.id, named_in(said))
         if len(self.moved) == before and not wants:
             return []
         try:
@@ -154,6 +208,7 @@ class _Planning:
             return []
         if after == source.text:
             return []
+        self.told(source, has=has)
         before_it = source.text.encode() if source.existed else None
         return [Change(source.path, "client", before_it, after.encode(), regions, client.id)]
 
@@ -205,6 +260,8 @@ class _Planning:
                     known=known,
                     same_as=same_as,
                     notes=notes,
+                    client_id=client.id,
+                    was=name,
                     login=login,
                 )
             )
@@ -241,6 +298,27 @@ class _Planning:
                 return name
             number += 1
 
+    def options(self, source: Source) -> list[str]:
+        """What carpool is told by the entry in a program's file."""
+        profile = self.profiles.get(source.candidate.client.id)
+        return [OPTION, profile.profile] if profile is not None and source.path not in self.shared else []
+
+    def told(self, source: Source, *, has: bool) -> None:
+        """Note an entry that is put in, and what others would make of it."""
+        if has:
+            return
+        client = source.candidate.client
+        if source.path in self.shared:
+            self.entering_for_all[source.path] = client.title
+        else:
+            self.entering.add(client.id)
+        program = self.command(source.candidate)[0]
+        if source.candidate.scope == "project" and posixpath.isabs(program):
+            self.notes.append(
+                f"{source.path} names carpool by its path on this machine, which others do not have: "
+                "the bare name is not in the PATH of your next shell"
+            )
+
     def rewritten(
         self, source: Source, first: Table, outs: dict[KeyPath, list[str]], *, has: bool
     ) -> tuple[str, tuple[KeyPath, ...]]:
@@ -250,7 +328,7 @@ class _Planning:
         ours: dict[str, JsonValue] = {}
         if not has:
             name = CARPOOL if CARPOOL not in stay else f"{CARPOOL}-broker"
-            ours[name] = entry(client, self.command(source.candidate))
+            ours[name] = entry(client, [*self.command(source.candidate), *self.options(source)])
         if client.form == "codex":
             plain = {key: value for key, value in ours.items() if isinstance(value, dict)}
             return toml.swap(source.text, outs[first.path], plain), ()

@@ -12,8 +12,10 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
+from msgspec import structs
+
 from carpool import display
-from carpool.setup.model import Change, Left, Moved, Plan
+from carpool.setup.model import Change, Given, Known, Left, Moved, Plan
 from carpool.setup.secrets import is_secret_name, looks_secret
 
 _LITERAL = re.compile(
@@ -103,6 +105,7 @@ def page(plan: Plan) -> str:
     said = [difference(each, plan) for each in plan.changes]
     said.append("\n".join(_moves(plan.moved)))
     said.append(left(plan.left))
+    said.append("\n".join(map(display.printable, [*_profiles(plan.given), *plan.notes])))
     return "\n\n".join(each for each in said if each)
 
 
@@ -113,6 +116,61 @@ def _moves(moved: tuple[Moved, ...]) -> Iterator[str]:
         what = f"is the same server as that of {each.same_as}" if each.same_as else what
         notes = "".join(f"; {note}" for note in each.notes)
         yield display.printable(f"{each.name}{where}: {what}, from {each.client}{notes}")
+
+
+def _profiles(given: tuple[Given, ...]) -> Iterator[str]:
+    for each in given:
+        count = f"{each.had} of {each.of}"
+        yield f"{each.title} keeps the servers it had, {count}: profile {each.profile} in carpool.json"
+    if given:
+        yield (
+            "A server that you add later is seen there once the profile allows it. A profile is for "
+            "convenience, no boundary: a program that runs as you can connect without it"
+        )
+
+
+def beyond(whole: Plan, part: Plan) -> Plan:
+    """What a plan changes beyond another one that is a part of it."""
+    done = {each.path: each.after for each in part.changes}
+    changes = [
+        structs.replace(each, before=done.get(each.path, each.before))
+        for each in whole.changes
+        if each.after != done.get(each.path)
+    ]
+    return structs.replace(
+        whole,
+        changes=tuple(changes),
+        moved=tuple(each for each in whole.moved if each not in part.moved),
+        left=tuple(each for each in whole.left if each not in part.left),
+        given=tuple(each for each in whole.given if each not in part.given),
+        notes=tuple(each for each in whole.notes if each not in part.notes),
+    )
+
+
+def of_git(project: str, plan: Plan, known: Known) -> list[str]:
+    """What git will show of the project's files, a line each."""
+    tracked, new = _seen_by_git(plan, known)
+    said = []
+    if known.why:
+        said.append(f"git could not be asked about {project} ({known.why}): its files count as tracked")
+    elif tracked:
+        said.append(f"git tracks {', '.join(tracked)}: others get this change with your next commit")
+    if new:
+        said.append(f"git will show {', '.join(new)} as new")
+    return [display.printable(each) for each in said]
+
+
+def _seen_by_git(plan: Plan, known: Known) -> tuple[list[str], list[str]]:
+    paths = [each.path for each in plan.changes]
+    return [each for each in paths if each in known.tracked], [each for each in paths if each in known.new]
+
+
+def project_facts(project: str, whole: Plan, known: Known, *, changed: bool) -> dict[str, Any] | None:
+    """The project's part for programs; None: there is nothing to change. `whole`: the plan with that part."""
+    if not any(each.role == "project" for each in whole.changes):
+        return None
+    tracked, new = _seen_by_git(whole, known)
+    return {"root": project, "changed": changed, "tracked": tracked, "new": new}
 
 
 def left(stays: tuple[Left, ...]) -> str:
@@ -152,4 +210,9 @@ def facts(plan: Plan, stays: Iterable[Left], *, done: bool) -> dict[str, Any]:
         ],
         "left": [{"file": each.path, "name": each.name, "why": each.why} for each in stays],
         "secrets": list(plan.secrets),
+        "profiles": [
+            {"client": each.client, "profile": each.profile, "servers": each.had, "of_servers": each.of}
+            for each in plan.given
+        ],
+        "notes": list(plan.notes),
     }

@@ -1,0 +1,89 @@
+"""Which profile of carpool.json each program gets, so that it keeps the servers it had.
+
+Owns that decision. A program gets a profile where it would see a server that it had not. One whose entry
+names a profile already keeps that, with its new servers; one whose entry names none goes on seeing all.
+
+Pure. Knows nothing of: files, the text of an entry.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from carpool.setup.model import Given, KeyPath, Moved
+from carpool_protocol.config.edit import value_at
+from carpool_protocol.config.jsonc import JsonValue
+from carpool_protocol.config.profiles import PROFILES
+
+OPTION: Final = "--profile"
+
+
+def given(
+    own: JsonValue, names: Collection[str], moved: Sequence[Moved], entered: Mapping[str, str]
+) -> tuple[list[Given], list[str]]:
+    """The profiles, and sentences on programs that see less or more than they had. `own`: carpool.json;
+    `names`: servers that it has; `entered`: by program, the profile that its entry names already, or empty.
+    """
+    there = value_at(own, (PROFILES,))
+    taken = set(there) if isinstance(there, dict) else set()
+    every = {*names, *(each.name for each in moved)}
+    found: list[Given] = []
+    notes: list[str] = []
+    for client in dict.fromkeys(each.client_id for each in moved):
+        its = list(dict.fromkeys(each.name for each in moved if each.client_id == client))
+        title = next(each.client for each in moved if each.client_id == client)
+        if client in entered:
+            profile = entered[client]
+            held = _allowed(own, profile)
+            if not profile:
+                notes.append(f"{title} sees all servers: its entry for carpool names no profile")
+                continue
+            if held is None:
+                names_it = (
+                    f"{title}'s entry for carpool names the profile {profile}, which is not of setup's kind"
+                )
+                notes.append(f"{names_it}: see that it allows {', '.join(its)}")
+                continue
+        else:
+            profile, held = client, _allowed(own, client)
+            if held is None:
+                number = 1
+                while profile in taken:
+                    number += 1
+                    profile = f"{client}-{number}"
+                held = []
+                if not every - set(its):
+                    continue
+            taken.add(profile)
+        patterns = [f"mcp:{name}" for name in its]
+        more = [*held, *(each for each in patterns if each not in held)]
+        value: JsonValue = [*more]
+        path: KeyPath = (PROFILES, profile, "allow")
+        if profile not in (there if isinstance(there, dict) else {}):
+            path, value = (PROFILES, profile), {"allow": value}
+        had = len(set(more) & {f"mcp:{name}" for name in every})
+        found.append(Given(client, title, profile, had, len(every), path, value))
+    return found, notes
+
+
+def _allowed(own: JsonValue, profile: str) -> list[str] | None:
+    """What a profile allows, if it does nothing but that; None: there is no such profile of setup's kind."""
+    held = value_at(own, (PROFILES, profile))
+    if not isinstance(held, dict) or held.keys() != {"allow"} or not isinstance(held["allow"], list):
+        return None
+    said = [each for each in held["allow"] if isinstance(each, str)]
+    return said if len(said) == len(held["allow"]) else None
+
+
+def named_in(entry: JsonValue) -> str:
+    """The profile that carpool's own entry in a program's file names; empty: none."""
+    match entry:
+        case {"command": [*words]} | {"args": [*words]}:
+            said = [each for each in words if isinstance(each, str)]
+        case _:
+            return ""
+    for at, word in enumerate(said):
+        if word == OPTION and at + 1 < len(said):
+            return said[at + 1]
+        if word.startswith(f"{OPTION}="):
+            return word.partition("=")[2]
+    return ""

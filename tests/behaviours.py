@@ -137,6 +137,13 @@ _SEARCH: Final = {
 }
 
 _NAMES: Final = {
+    "names:owner": Behaviour(
+        "issue 13",
+        "What reads as a name of one server is never a tool of another, whatever state that server is in.",
+    ),
+    "names:prefix": Behaviour(
+        "issue 13", "A `tools_prefix` is understood in every spelling in which a server's name is."
+    ),
     "names:reference": Behaviour(
         "issue 13", "A completion is for the prompt or resource that was checked, however keys are written."
     ),

@@ -391,6 +391,8 @@ class Configuration:
         found = narrowed(found, config, frame.rights, strangers)
         if basis.server:
             found = only(found, ServerName(basis.server))
+        if basis.server or basis.run is not None:  # no other server is there, and names are the server's own
+            frame = replace(frame, barred=tuple(each for each in frame.barred if each[0] == basis.server))
         whys = {
             name: self.switches.why_off(config.servers[name], basis.own)
             for name in found.disabled

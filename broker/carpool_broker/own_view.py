@@ -75,9 +75,12 @@ def refusal(outlook: Outlook, session: Session, name: str, found: object) -> Ref
         return Refusal("not_permitted", kept_back(found.profile), found.server)
     if isinstance(found, Held):
         return Refusal("quarantined", HELD[found.why], found.server)
-    if isinstance(found, Unknown) and (off := outlook.off(session, name)) is not None:
-        server, slug, why = off
-        return Refusal(slug, why, server)
+    absent = (
+        outlook.absent(session, name) or outlook.unprefixed(session) if isinstance(found, Unknown) else None
+    )
+    if absent is not None:
+        server, slug, why = absent
+        return Refusal(slug or "unknown_tool", why, server)
     return None
 
 

@@ -59,6 +59,11 @@ def reading(
         unset=found.unset,
         kept=kept,
         pins={entry.pin: pins(entry.pin) for entry in found.entries if entry.pin},
+        prefixes={
+            name: prefix
+            for name in found.misconfigured
+            if name in config.servers and (prefix := config.servers[name].tools_prefix) is not None
+        },
         disabled={name: Off(why, config.servers[name].tools_prefix) for name, why in whys.items()},
     )
 

@@ -1,11 +1,13 @@
 """The names agents see: how they are formed, and what every other spelling of them means.
 
-Owns: what a server may be called, `server__tool`, shortening and collisions, the table of spellings.
-Invariants: a qualified name matches `[a-zA-Z0-9_-]{1,64}` (legal for every model API); no two tools of
-one set share one; a name depends on nothing but its own server, tool, prefix and separator, unless
-another tool of the same set falls on the same name: then both carry a hash of their own (server, tool),
-so the order of the set and every bystander in it are without influence. Names are looked up in a table,
-never split: `a_b` + `c` and `a` + `b_c` read alike once joined.
+Owns: what a server may be called, `server__tool`, shortening and collisions, the table of spellings, and
+which server a spelling reads as a name of. Invariants: a qualified name matches `[a-zA-Z0-9_-]{1,64}` (legal
+for every model API); no two tools of one set share one; a name depends on nothing but its own server, tool,
+prefix and separator and the names of other servers, unless another tool of the same set falls on the same
+name: then both carry a hash of their own (server, tool), so order and bystanders are without influence. Names
+are looked up in a table, never split: `a_b` + `c` and `a` + `b_c` read alike once joined. What a server calls
+its tools never makes one of them mean what reads as a name of another server (`Heads`), whether that server's
+tools are in the table or not.
 
 Knows nothing of: JSON, catalogs, who may call what. Prompts follow the same rules with the same functions.
 """
@@ -15,7 +17,8 @@ import hashlib
 import heapq
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from itertools import product
 
 from msgspec import Struct
 
@@ -132,59 +135,151 @@ def qualify(
 
 
 def qualify_all(
-    tools: Iterable[Tool], prefixes: Mapping[ServerName, str | None], separator: str = SEPARATOR
+    tools: Iterable[Tool],
+    prefixes: Mapping[ServerName, str | None],
+    separator: str = SEPARATOR,
+    heads: "Heads | None" = None,
 ) -> dict[Tool, str]:
     """Distinct legal names for a set of tools, in the order given; a tool given twice counts once.
 
-    `prefixes` holds `tools_prefix` where a server has one. Tools that fall on one name all get a hash,
-    until no two names are equal; each round looks at the whole set at once, so that order is without
-    influence.
+    `prefixes` holds `tools_prefix` where a server has one. A name that `heads` reads as another server's is
+    formed with the server's own name instead; if that does not help, it gets a hash. Tools that fall on one
+    name all get a hash, until no two names are equal; each round looks at the whole set at once, so that
+    order is without influence.
     """
-    names = {(server, tool): qualify(server, tool, separator, prefixes.get(server)) for server, tool in tools}
-    hashed = dict.fromkeys(names, 0)
+    names: dict[Tool, str] = {}
+    hashed: dict[Tool, int] = {}
+    unprefixed: set[Tool] = set()
+    for key in tools:
+        server, tool = key
+        prefix = prefixes.get(server)
+        names[key] = qualify(server, tool, separator, prefix)
+        hashed[key] = 0
+        if heads is None or not (prefix == "" or server in heads.crossed) or heads.fit(names[key], server):
+            continue
+        unprefixed.add(key)
+        names[key] = qualify(server, tool, separator)
+        if not heads.fit(names[key], server):
+            hashed[key] = 1
+            names[key] = qualify(server, tool, separator, hashed=1)
     while len(set(names.values())) < len(names):
         sharing: dict[str, list[Tool]] = {}
         for key, name in names.items():
             sharing.setdefault(name, []).append(key)
         for group in sharing.values():
             if len(group) > 1:
-                for server, tool in group:
-                    hashed[server, tool] += 1
-                    names[server, tool] = qualify(
-                        server, tool, separator, prefixes.get(server), hashed=hashed[server, tool]
-                    )
+                for key in group:
+                    prefix = None if key in unprefixed else prefixes.get(key[0])
+                    hashed[key] += 1
+                    names[key] = qualify(*key, separator, prefix, hashed=hashed[key])
     return names
 
 
-def spellings(server: str, tool: str) -> list[str]:
+def spellings(server: str, tool: str, prefix: str | None = None) -> list[str]:
     """Every way other systems write this tool, the bare tool last. `Resolver` says what each means.
 
-    A tool whose own name is not legal is also found under its legal form, which is what a model was shown.
+    A tool whose own name is not legal is also found under its legal form, which is what a model was shown. A
+    `prefix` is written in all the ways in which the server's name is.
     """
     found: dict[str, None] = {}
     legal = legalise(tool)
     for name in (tool,) if legal == tool else (tool, legal):
-        found[f"{server}__{name}"] = None
-        found[f"{server}_{name}"] = None
-        found[f"mcp__{server}__{name}"] = None
-        found[f"mcp:{server}:{name}"] = None
-        found[f"mcp:{server}.{name}"] = None
-        found[f"mcp_{server}_{name}"] = None
-        found[f"{server}.{name}"] = None
+        for head in (prefix, server) if prefix else (server,):
+            found[f"{head}__{name}"] = None
+            found[f"{head}_{name}"] = None
+            found[f"mcp__{head}__{name}"] = None
+            found[f"mcp:{head}:{name}"] = None
+            found[f"mcp:{head}.{name}"] = None
+            found[f"mcp_{head}_{name}"] = None
+            found[f"{head}.{name}"] = None
         found[name] = None
     return list(found)
 
 
-def may_be_of(spelling: str, server: str, separator: str = SEPARATOR, prefix: str | None = None) -> bool:
-    """Whether `spelling` begins like a name of this server's, whatever its tools are.
+def _heads(name: str, separator: str) -> set[str]:
+    """What a spelling of any tool of a server begins with, for its name or its `tools_prefix`."""
+    heads = {f"{mcp}{name}{mark}" for mcp, mark in product(("", "mcp__", "mcp:", "mcp_"), ("_", ".", ":"))}
+    return {*heads, legalise(name + separator)}
 
-    Only for a server whose tools are not known yet, to say whether they are worth waiting for: never to
-    route.
+
+def may_be_of(spelling: str, server: str, separator: str = SEPARATOR, prefix: str | None = None) -> bool:
+    """Whether `spelling` begins like a name of this server's, whatever its tools are: to explain why it
+    cannot be called, never to route.
     """
     if prefix == "":
         return True
-    heads = [f"{mcp}{server}{mark}" for mcp in ("", "mcp__", "mcp:", "mcp_") for mark in ("_", ".", ":")]
-    return spelling.startswith((*heads, legalise((server if prefix is None else prefix) + separator)))
+    names = {server, server if prefix is None else prefix}
+    return spelling.startswith(tuple(head for name in names for head in _heads(name, separator)))
+
+
+class Heads:
+    """Which server a spelling reads as a name of: the one with the longest head that it begins with.
+
+    Of all servers that are known, whatever state they are in, so that no spelling comes to mean another
+    server's tool because one is away. A `tools_prefix` is read as the server's name is, unless that is how
+    another server's name is read: nobody takes over a name by a prefix. A server of `former` has what no
+    other one is read by.
+    """
+
+    __slots__ = ("_lengths", "_owners", "crossed")
+
+    def __init__(
+        self,
+        servers: Mapping[ServerName, str | None],
+        separator: str = SEPARATOR,
+        *,
+        former: Mapping[ServerName, str | None] | None = None,
+    ) -> None:
+        """`servers`: each with its `tools_prefix`."""
+        owners: dict[str, frozenset[ServerName]] = {}
+        for group in (servers, former or {}):
+            for names in (((it, it) for it in group), group.items()):
+                found: dict[str, set[ServerName]] = {}
+                for server, name in names:
+                    for head in _heads(name, separator) if name else ():
+                        if head not in owners:
+                            found.setdefault(head, set()).add(server)
+                owners |= {head: frozenset(which) for head, which in found.items()}
+        self._owners = owners
+        self._lengths = sorted({len(head) for head in owners}, reverse=True)
+        self.crossed = self._find_crossed(servers, separator)
+        """Servers of which a spelling with their own name or prefix can read as a name of another one."""
+
+    def _find_crossed(
+        self, servers: Mapping[ServerName, str | None], separator: str
+    ) -> frozenset[ServerName]:
+        crossed: set[ServerName] = set()
+        for head, which in self._owners.items():
+            for length in self._lengths:
+                if length < len(head):
+                    crossed |= self._owners.get(head[:length], which) - which
+        for server, prefix in servers.items():
+            heads = _heads(prefix, separator) if prefix else ()
+            if any(server not in self._owners[head] for head in heads):
+                crossed.add(server)
+        return frozenset(crossed)
+
+    def readers(self, spelling: str) -> frozenset[ServerName]:
+        """The servers that it reads as a name of: none, one, or those that share a prefix."""
+        for length in self._lengths:
+            found = self._owners.get(spelling[:length])
+            if found is not None:
+                return found
+        return frozenset()
+
+    def all_readers(self, spelling: str) -> frozenset[ServerName]:
+        """The same with those of shorter heads: `a_b_c` can be the tool `b_c` of `a`."""
+        heads = (self._owners.get(spelling[:length]) for length in self._lengths)
+        return frozenset().union(*(which for which in heads if which is not None))
+
+    def fit(self, spelling: str, server: ServerName) -> bool:
+        """Whether it may mean a tool of this server: it does not read as a name of others."""
+        readers = self.readers(spelling)
+        return not readers or server in readers
+
+
+NO_HEADS: Heads = Heads({})
+"""No server is known by name."""
 
 
 class Resolved(Struct, frozen=True):
@@ -215,14 +310,22 @@ class Resolver:
 
     A qualified name always means itself; every other spelling counts only while no qualified name is
     written that way. So a plain name that two tools came to share is ambiguous from then on, never the
-    other tool's. The table of other spellings is built when the first one is looked up.
+    other tool's. A spelling that reads as a name of a server never means a tool of another one. The table of
+    other spellings is built when the first one is looked up.
     """
 
-    __slots__ = ("_exact", "_guesses", "_lookalikes", "_names", "_others")
+    __slots__ = ("_exact", "_guesses", "_heads", "_lookalikes", "_names", "_others", "_prefixes")
 
-    def __init__(self, names: Mapping[Tool, str]) -> None:
+    def __init__(
+        self,
+        names: Mapping[Tool, str],
+        prefixes: Mapping[ServerName, str | None] | None = None,
+        heads: Heads = NO_HEADS,
+    ) -> None:
         """`names` is what `qualify_all` returned: distinct values."""
         self._names = names
+        self._prefixes = prefixes or {}
+        self._heads = heads
         self._exact = {name: Resolved(server, tool, name) for (server, tool), name in names.items()}
         self._others: dict[str, Resolved | Ambiguous] | None = None
         self._guesses: dict[str, Unknown] = {}
@@ -243,18 +346,31 @@ class Resolver:
         if qualified is None:
             return []
         meant = self._exact[qualified]
-        return [way for way in spellings(server, tool) if way != qualified and self.resolve(way) is meant]
+        ways = spellings(server, tool, self._prefixes.get(server))
+        return [way for way in ways if way != qualified and self.resolve(way) is meant]
 
     def _spell_out(self) -> dict[str, Resolved | Ambiguous]:
         others: dict[str, Resolved | Ambiguous] = {}
         shared: dict[str, list[str]] = {}
+        weaker: list[tuple[str, Resolved]] = []
+        """Spellings that read as a name of the tool's server, and more so as one of another server."""
         for meant in self._exact.values():
-            for way in spellings(meant.server, meant.tool):
+            is_crossed = meant.server in self._heads.crossed
+            bare = {meant.tool, legalise(meant.tool)}
+            for way in spellings(meant.server, meant.tool, self._prefixes.get(meant.server)):
                 if way in self._exact:
+                    continue
+                if (is_crossed or way in bare) and not self._heads.fit(way, meant.server):
+                    if is_crossed and meant.server in self._heads.all_readers(way):
+                        weaker.append((way, meant))
                     continue
                 first = others.setdefault(way, meant)
                 if first is not meant and isinstance(first, Resolved):
                     shared.setdefault(way, [first.qualified]).append(meant.qualified)
+        for way, meant in weaker:
+            stronger = others.get(way)
+            if isinstance(stronger, Resolved):
+                shared.setdefault(way, [stronger.qualified]).append(meant.qualified)
         for way, candidates in shared.items():
             others[way] = Ambiguous(tuple(sorted(set(candidates))))
         return others
@@ -266,7 +382,7 @@ class Resolver:
         if known is None:
             if self._lookalikes is None:
                 self._lookalikes = _Lookalikes(self._exact.values())
-            known = Unknown(self._lookalikes.of(spelling))
+            known = Unknown(self._lookalikes.of(spelling, self._heads.readers(spelling)))
             if len(self._guesses) >= _REMEMBERED_GUESSES:
                 self._guesses.clear()
             self._guesses[spelling] = known
@@ -288,12 +404,16 @@ class _Lookalikes:
             for trigram in _trigrams(name.qualified):
                 self._having.setdefault(trigram, []).append(index)
 
-    def of(self, spelling: str) -> tuple[str, ...]:
+    def of(self, spelling: str, servers: Collection[ServerName]) -> tuple[str, ...]:
+        """`servers`: only names of theirs; empty: of any. A name of one server is no other one's, misspelled:
+        who writes it has arguments for that server.
+        """
         shares: dict[int, float] = {}
         for trigram in _trigrams(spelling):
             having = self._having.get(trigram, ())
             for index in having:
-                shares[index] = shares.get(index, 0.0) + 1 / len(having)
+                if not servers or self._names[index].server in servers:
+                    shares[index] = shares.get(index, 0.0) + 1 / len(having)
         nearest = heapq.nsmallest(
             _RANKED, shares, key=lambda index: (-shares[index], self._names[index].qualified)
         )

@@ -184,7 +184,7 @@ def test_a_server_of_which_nothing_is_permitted_is_neither_run_nor_named(tmp_pat
     assert [spec.server for spec in coder.specs] == ["git"]
     assert [entry.server for entry in coder.scope.servers] == ["git"]
     assert (coder.disabled, coder.misconfigured) == ({}, {})
-    assert (coder.scope.profile, coder.scope.barred) == ("coder", (("hub", None),))
+    assert (coder.scope.profile, coder.scope.barred) == ("coder", (("hub", None), ("off", None)))
     assert house.come(TWO, "none").specs == ()
     everything = house.come(SessionId("s3"), "all")
     assert [spec.server for spec in everything.specs] == ["git", "hub"]

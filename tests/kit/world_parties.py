@@ -335,8 +335,11 @@ class Party:
         keys = [each.key for each in effect.inputs]
         if not keys or len(set(keys)) != len(keys):
             raise Violation(f"{person} cannot tell what is wanted: {keys}")
-        if any(token.state == effect.state for token in self.tokens):
-            raise Violation(f"{person} was given a token again")
+        given = next((token for token in self.tokens if token.state == effect.state), None)
+        if given is not None:
+            if was.token is None or not (was.token.survived and given.survived):
+                raise Violation(f"{person} was given a token again")
+            return given  # the next broker does not know that the one before it has said this
         wanted = [self._input(each, person, number) for each in effect.inputs]
         until = now + self.park_s
         token = Token(effect.state, person, number, was.name, was.method, was.rest, wanted, until, was.own)

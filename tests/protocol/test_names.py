@@ -12,6 +12,7 @@ from carpool_protocol.ids import ServerName
 from carpool_protocol.names import (
     MAX_SERVER_NAME_CHARS,
     Ambiguous,
+    Heads,
     Resolved,
     Resolver,
     Tool,
@@ -25,7 +26,9 @@ from carpool_protocol.names import (
     safe_server_names,
     spellings,
 )
+from tests.behaviours import behaviour
 
+A = ServerName("a")
 LEGAL = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
@@ -162,6 +165,26 @@ tool_names = st.one_of(
     st.text(max_size=80),
 )
 prefixes_of_servers = st.dictionaries(server_names, st.sampled_from([None, "", "a", "p" * 60, "ü"]))
+
+
+owner_names = st.sampled_from([ServerName(name) for name in ("a", "b", "a-b", "a_b", "mcp", "mcp_a", "p")])
+owned_tools = st.sampled_from(
+    [
+        "x",
+        "_x",
+        "b_x",
+        "a__x",
+        "a_x",
+        "a.x",
+        "mcp__a__x",
+        "mcp:a:x",
+        "b__x",
+        "a_b__x",
+        "p_x",
+        "mcp_a__x",
+        "-x",
+    ]
+)
 
 
 @given(
@@ -310,6 +333,81 @@ def test_what_resolves_is_what_was_spelled_and_aliases_tell_the_truth(
 def _all_mean(found: Resolver, aliases: Sequence[str], tool: Tool) -> bool:
     answers = [found.resolve(alias) for alias in aliases]
     return all(isinstance(answer, Resolved) and (answer.server, answer.tool) == tool for answer in answers)
+
+
+def test_a_name_reads_as_that_of_the_server_with_the_longest_name() -> None:
+    heads = Heads({A: None, ServerName("a_b"): None, ServerName("c"): "pw", ServerName("d"): "a"})
+    read = {
+        "a__b": "a", "a_b_c": "a_b", "mcp__a_b__c": "a_b", "mcp:pw.x": "c", "c_x": "c", "pw__x": "c", "x": "",
+        "a": "", "a_": "a", "A__b": "",
+    }  # fmt: skip
+    for spelling, server in read.items():
+        assert heads.readers(spelling) == ({server} if server else set()), spelling
+    assert heads.all_readers("a_b_c") == {"a", "a_b"}
+    assert heads.fit("x", A)
+    assert not heads.fit("pw__x", A)
+    assert not heads.fit("a__x", ServerName("d")), "nobody takes over a name by a prefix"
+
+
+def test_a_server_that_is_not_known_any_more_takes_no_prefix_from_one_that_is() -> None:
+    heads = Heads({A: "pw"}, former={ServerName("pw"): None, ServerName("b"): "bb"})
+    assert heads.readers("pw__x") == {"a"}
+    assert heads.readers("b__x") == heads.readers("bb__x") == {"b"}
+
+
+@behaviour("names:owner")
+@given(
+    st.lists(st.tuples(owner_names, owned_tools), max_size=12, unique=True),
+    st.dictionaries(owner_names, st.sampled_from([None, "", "a", "p", "mcp", "a_b_c"])),
+    owner_names,
+    st.sampled_from(["__", "_", "-"]),
+)
+@settings(deadline=None, max_examples=300)
+def test_what_means_a_tool_of_one_server_never_comes_to_mean_anothers_when_that_one_is_away(
+    entries: list[Tool], prefixes: dict[ServerName, str | None], away: ServerName, separator: str
+) -> None:
+    known = {server: prefixes.get(server) for server in (*(server for server, _ in entries), away)}
+    heads = Heads(known, separator)
+
+    def seen(tools: list[Tool]) -> Resolver:
+        return Resolver(qualify_all(tools, prefixes, separator, heads), prefixes, heads)
+
+    before, after = seen(entries), seen([tool for tool in entries if tool[0] != away])
+    ways = [way for server, tool in entries for way in spellings(server, tool, prefixes.get(server))]
+    for spelling in ways:
+        was, found = before.resolve(spelling), after.resolve(spelling)
+        if not isinstance(was, Resolved) or was.server != away or not isinstance(found, Resolved):
+            continue
+        shared = {away, found.server} <= heads.readers(spelling)
+        bare = not heads.readers(spelling)
+        assert shared or bare, f"{spelling} meant {was.qualified} and means {found.qualified}"
+
+
+@given(
+    st.lists(st.tuples(owner_names, owned_tools), max_size=12, unique=True),
+    st.dictionaries(owner_names, st.sampled_from([None, "", "a", "p", "mcp"])),
+    st.sampled_from(["__", "_", "-"]),
+)
+@settings(deadline=None)
+def test_no_spelling_and_no_plain_name_reads_as_that_of_another_server(
+    entries: list[Tool], prefixes: dict[ServerName, str | None], separator: str
+) -> None:
+    heads = Heads({server: prefixes.get(server) for server in (A, *(each for each, _ in entries))}, separator)
+    names = qualify_all(entries, prefixes, separator, heads)
+    found = Resolver(names, prefixes, heads)
+    assert len(set(names.values())) == len(names)
+    for (server, tool), name in names.items():
+        assert LEGAL.fullmatch(name)
+        assert heads.fit(name, server) or re.search("_[0-9a-f]{8,}$", name)
+        for way in found.aliases(server, tool):
+            assert heads.fit(way, server), way
+
+
+def test_what_looks_like_a_name_of_another_server_is_not_suggested() -> None:
+    names = {(ServerName("evil"), name): f"evil__{name}" for name in ("vault__read", "read")}
+    found = Resolver(names, heads=Heads({ServerName("evil"): None, ServerName("vault"): None}))
+    assert found.resolve("vault__read") == found.resolve("vault__reed") == Unknown(())
+    assert found.resolve("evil__reed") == Unknown(("evil__read", "evil__vault__read"))
 
 
 def test_a_name_may_belong_to_a_server_whose_tools_are_not_known_yet() -> None:

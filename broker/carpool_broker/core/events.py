@@ -43,7 +43,7 @@ from carpool_broker.core.agent_events import (
 )
 from carpool_broker.core.approval import Approved, PinId
 from carpool_broker.core.bounds import Bounds
-from carpool_broker.core.scope import Off, Scope
+from carpool_broker.core.scope import Named, Off, Scope
 from carpool_protocol.capability import EVERYTHING, Capability
 from carpool_protocol.ids import ABSENT, Epoch, PoolKey, ServerName
 from carpool_protocol.messages import (
@@ -151,6 +151,17 @@ class SourceRead(Event, frozen=True, kw_only=True):
     """Servers of this source that are switched off."""
     pins: dict[PinId, Approved | None] = field(default_factory=dict)
     """What is approved of its pinned servers, as far as it is on disk; None: nothing ever was."""
+    prefixes: dict[ServerName, str] = field(default_factory=dict)
+    """`tools_prefix` of servers that cannot be run."""
+
+    @property
+    def absent(self) -> Named:
+        """Servers that are configured and not in the scope. A file that is not trusted has no say in what
+        names mean, so none of its servers is here.
+        """
+        off = tuple((name, each.prefix) for name, each in self.disabled.items())
+        lame = self.misconfigured.keys() - self.untrusted - self.disabled.keys()
+        return (*off, *((name, self.prefixes.get(name)) for name in sorted(lame)))
 
 
 class SourcesRead(Event, frozen=True):

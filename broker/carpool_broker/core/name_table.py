@@ -8,7 +8,7 @@ users; the tables for rare spellings are built on first use.
 Knows nothing of: what is behind a name, who is away, how names are formed (`names`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from msgspec import Struct
@@ -35,7 +35,17 @@ class Denied(Struct, frozen=True):
 class NameTable(Generic[T]):
     """One name space of a scope."""
 
-    __slots__ = ("_denied", "_denied_resolver", "_names", "_resolver", "_scope", "_tools", "by_name")
+    __slots__ = (
+        "_denied",
+        "_denied_resolver",
+        "_heads",
+        "_names",
+        "_prefixes",
+        "_resolver",
+        "_scope",
+        "_tools",
+        "by_name",
+    )
 
     def __init__(
         self,
@@ -51,7 +61,9 @@ class NameTable(Generic[T]):
         """
         self._scope = scope
         self._tools = tools
-        self._names = qualify_all(allowed, prefixes_of(scope), scope.separator)
+        self._prefixes = scope.prefixes
+        self._heads = scope.heads
+        self._names = qualify_all(allowed, self._prefixes, scope.separator, self._heads)
         self._denied = tuple(denied)
         self._resolver: Resolver | None = None
         self._denied_resolver: Resolver | None = None
@@ -62,7 +74,7 @@ class NameTable(Generic[T]):
     def resolver(self) -> Resolver:
         """All spellings of all that is let through; built when the first name is not a qualified one."""
         if self._resolver is None:
-            self._resolver = Resolver(self._names)
+            self._resolver = Resolver(self._names, self._prefixes, self._heads)
         return self._resolver
 
     def resolve(self, spelling: str) -> T | Ambiguous | Denied | Unknown:
@@ -83,8 +95,8 @@ class NameTable(Generic[T]):
         if not self._denied:
             return None
         if self._denied_resolver is None:
-            names = qualify_all(self._denied, prefixes_of(self._scope), self._scope.separator)
-            self._denied_resolver = Resolver(names)
+            names = qualify_all(self._denied, self._prefixes, self._scope.separator, self._heads)
+            self._denied_resolver = Resolver(names, self._prefixes, self._heads)
         denied = self._denied_resolver.resolve(spelling)
         if not isinstance(denied, Resolved):
             return None
@@ -94,8 +106,3 @@ class NameTable(Generic[T]):
         entry = self._scope.entry_of(server)
         by_file = self._tools and entry is not None and not entry.allows(name)
         return Denied(server, name, "" if by_file else self._scope.profile)
-
-
-def prefixes_of(scope: Scope) -> Mapping[ServerName, str | None]:
-    """`tools_prefix` of each server, as `names.qualify_all` wants them."""
-    return {entry.server: entry.prefix for entry in scope.servers}

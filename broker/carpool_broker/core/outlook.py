@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from carpool_broker.core.effects import AnyEffect
 from carpool_broker.core.listing import Family
 from carpool_broker.core.own_tools import how_to
@@ -79,10 +81,19 @@ class Outlook:
     def enter(self, session: Session) -> None:
         """A new session looks around."""
         session.scope = self._in_force(session)
+        session.met |= session.scope.prefixes
         self._registry.retain(session.scope)
 
     def _in_force(self, session: Session) -> Scope:
-        return self.sources.scope(session.source, asking=session.asking, stateless=session.stateless)
+        """What the session is to see. Names of servers that it has seen and that are not configured any more
+        stay theirs: its agent may still say them.
+        """
+        scope = self.sources.scope(session.source, asking=session.asking, stateless=session.stateless)
+        if session.met.keys() <= scope.prefixes.keys():
+            return scope
+        known = dict(scope.known)
+        former = tuple((server, session.met[server]) for server in sorted(session.met.keys() - known.keys()))
+        return replace(scope, former=former) if former else scope
 
     def leave(self, session: Session) -> None:
         """The session is gone."""
@@ -105,40 +116,43 @@ class Outlook:
             self._registry.release(session.scope)
             moved.append(Followed(session, session.scope, seen[way]))
             session.scope = scope
+            session.met |= scope.prefixes
         return moved
 
     def view(self, session: Session) -> View:
         """What this session sees."""
         return self._registry.view(session.scope)
 
-    def lame(self, session: Session, name: str) -> tuple[ServerName, str, str] | None:
-        """The server that an unknown name can belong to and that cannot be run for this session, as in `off`:
-        the one with the longest name, the fault, and why.
+    def absent(self, session: Session, name: str) -> tuple[ServerName, str, str] | None:
+        """The server that an unknown name reads as a name of and that the session does not see: its name, the
+        fault (empty: it is just not there any more), and why. Names of servers that wait for trust are the
+        last to count, the longest first.
         """
-        separator = session.scope.separator
+        scope = session.scope
+        disabled = self.sources.disabled(session.source)
+        lame = self.sources.lame(session.source)
+        for server in sorted(scope.heads.readers(name)):
+            if server in disabled:
+                return server, "disabled", disabled[server].why
+            if server in lame:
+                return server, lame[server][0], f"{lame[server][1]}."
+        if (barred := scope.barring(name)) is not None:
+            return barred, "not_permitted", of_profile(scope)
+        if former := [each for each, _ in scope.former if each in scope.heads.readers(name)]:
+            return former[0], "", f"The server {former[0]} is not in the configuration any more."
         meant = [
             (len(server), server, state, f"{why}.")
-            for server, (state, why) in self.sources.lame(session.source).items()
-            if may_be_of(name, server, separator)
+            for server, (state, why) in lame.items()
+            if may_be_of(name, server, scope.separator)
         ]
         return max(meant)[1:] if meant else None
 
-    def off(self, session: Session, name: str) -> tuple[ServerName, str, str] | None:
-        """The server that an unknown name can belong to and that is disabled, or that the profile keeps back
-        as a whole; best by the longest head. With the fault, and why.
-        """
-        scope = session.scope
-        away = [
-            (server, off.prefix, "disabled", off.why)
-            for server, off in self.sources.disabled(session.source).items()
-            if may_be_of(name, server, scope.separator, off.prefix)
-        ]
-        away += [(it, prefix, "not_permitted", of_profile(scope)) for it, prefix in scope.barring(name)]
-        meant = [
-            (len(server if prefix is None else prefix), server, slug, why)
-            for server, prefix, slug, why in away
-        ]
-        return max(meant)[1:] if meant else None
+    def unprefixed(self, session: Session) -> tuple[ServerName, str, str] | None:
+        """A server that is disabled and shows its tools without a prefix: any name can be one of its."""
+        for server, off in self.sources.disabled(session.source).items():
+            if off.prefix == "":
+                return server, "disabled", off.why
+        return None
 
     def instructions(self, session: Session) -> str:
         """What servers say of themselves, and which are missing (rule 18)."""

@@ -53,11 +53,17 @@ def frame_of(config: Config, profile: str, strangers: Collection[ServerName] = (
         config.separator,
         profile="" if rights.are_all else profile,
         rights=rights,
-        barred=tuple(
-            (server.name, server.tools_prefix)
-            for server in config.servers.values()
-            if not server.disabled
-            and not rights.see(server.name, server.tags, stranger=server.name in strangers)
+        barred=(
+            *(
+                (server.name, server.tools_prefix)
+                for server in config.servers.values()
+                if not rights.see(server.name, server.tags, stranger=server.name in strangers)
+            ),
+            *(
+                (name, None)
+                for name in config.unusable
+                if name not in config.servers and not rights.see(name, (), stranger=name in strangers)
+            ),
         ),
         max_tools=min((most for most in least if most is not None), default=None),
         search=written is not None and written.show == "search",

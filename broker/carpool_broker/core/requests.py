@@ -25,7 +25,7 @@ from carpool_broker.core.outward import needed
 from carpool_broker.core.own_calls import OwnCalls
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.replies import READ, is_keepable, refusal
-from carpool_broker.core.routing import NoTarget, Target, find, meant
+from carpool_broker.core.routing import NoTarget, Target, find, meant, stays
 from carpool_broker.core.second_look import SecondLook
 from carpool_broker.core.session import UNDER_WAY, Owed, Session
 from carpool_broker.core.tasks import Tasks
@@ -144,7 +144,7 @@ class Requests:
         asked = owed.asked
         if asked.method == TOOLS_CALL:  # most are, and most names are qualified: one look is all it takes
             tool = view.resolve(asked.name)
-            if type(tool) is ViewTool and not owed.session.rooting:
+            if type(tool) is ViewTool and not owed.session.rooting and stays(view, asked.name, tool):
                 owed.server, owed.target, owed.key = tool.server, tool.tool, tool.key
                 self._enter(owed, view, now)
                 return
@@ -236,31 +236,27 @@ class Requests:
         return state is not None and state.mode == "session"
 
     def _fail_unresolved(self, owed: Owed, view: View, found: NoTarget, now: float) -> None:
-        """Nobody has it; or whoever may have it is failing: then that is the reason."""
-        for key in found.suspects:
-            state = self._outlook.states.get(key)
-            if state is not None and state.state in FAILING:
-                owed.server = next(entry.server for entry in view.scope.servers if entry.key == key)
-                if state.state in RETRIED:
-                    self._out(Discover(key))
-                self._ledger.fail(owed, *self._outlook.refusal(state, now))
-                return
+        """Nobody has it; or whoever may have it is failing or not here: then that is the reason."""
         asked = owed.asked
-        is_name = found.fault in {"unknown_tool", "unknown_prompt"}
-        off = self._outlook.off(owed.session, asked.name) if is_name else None
-        if off is not None:
-            owed.server, fault, why = off
-            self._ledger.fail(owed, fault, why)
-            return
-        if is_name and found.suspects:
-            servers = [entry.server for entry in view.scope.servers if entry.key in found.suspects]
-            owed.server = max(servers, key=len)  # the name that says the most
-            self._ledger.fail(owed, "unavailable", UNTOLD, retry_after_s=1.0)
-            return
-        lame = self._outlook.lame(owed.session, asked.name) if is_name else None
-        if lame is not None:
-            owed.server, fault, why = lame
-            self._ledger.fail(owed, fault, why)
+        absent = self._outlook.absent(owed.session, found.name) if found.name else None
+        if absent is None:
+            for key in found.suspects:
+                state = self._outlook.states.get(key)
+                if state is not None and state.state in FAILING:
+                    owed.server = next(entry.server for entry in view.scope.servers if entry.key == key)
+                    if state.state in RETRIED:
+                        self._out(Discover(key))
+                    self._ledger.fail(owed, *self._outlook.refusal(state, now))
+                    return
+            if found.name and found.suspects:
+                servers = [entry.server for entry in view.scope.servers if entry.key in found.suspects]
+                owed.server = max(servers, key=len)  # the name that says the most
+                self._ledger.fail(owed, "unavailable", UNTOLD, retry_after_s=1.0)
+                return
+            absent = self._outlook.unprefixed(owed.session) if found.name else None
+        if absent is not None:
+            owed.server, fault, why = absent
+            self._ledger.fail(owed, fault or found.fault, why)
             return
         if asked.by is not None and not asked.own and _FAMILIES[asked.method] not in view.capabilities():
             self._ledger.fail(owed, "unknown_method")  # what is not announced is not served

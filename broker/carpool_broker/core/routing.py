@@ -60,6 +60,8 @@ class NoTarget(Struct, frozen=True, kw_only=True):
     """Pools without a told catalog that it may belong to."""
     server: str = ""
     subject: str = ""
+    name: str = ""
+    """The name that nobody has, as the agent spelled it."""
 
 
 def find(view: View, method: str, subject: str) -> Target | NoTarget:
@@ -99,9 +101,9 @@ def _named(
         case UnverifiedTool():
             return Target(found.server, found.key, found.tool, final=False, verified=False)
         case ViewTool():
-            return Target(found.server, found.key, found.tool, final=_stays(view, subject, found))
+            return Target(found.server, found.key, found.tool, final=stays(view, subject, found))
         case ViewPrompt():
-            return Target(found.server, found.key, found.prompt, final=_stays(view, subject, found))
+            return Target(found.server, found.key, found.prompt, final=stays(view, subject, found))
         case OwnTool():
             return NoTarget(fault=fault, server=OURS, subject=found.qualified)
         case Ambiguous():
@@ -113,17 +115,22 @@ def _named(
             return NoTarget(fault="quarantined", detail=detail, server=found.server, subject=found.tool)
         case Unknown():
             suspects = view.suspects(subject, "tools" if method == TOOLS_CALL else "prompts")
-            if not suspects and (barring := view.scope.barring(subject)):
-                server, _ = barring[-1]
-                return NoTarget(fault="not_permitted", detail=of_profile(view.scope), server=server)
-            return NoTarget(fault=fault, detail=_perhaps(view, method, found), suspects=suspects)
+            if not suspects and (barred := view.scope.barring(subject)):
+                return NoTarget(fault="not_permitted", detail=of_profile(view.scope), server=barred)
+            return NoTarget(
+                fault=fault, detail=_perhaps(view, method, found), suspects=suspects, name=subject
+            )
 
 
-def _stays(view: View, subject: str, found: ViewTool | ViewPrompt) -> bool:
+def stays(view: View, subject: str, found: ViewTool | ViewPrompt) -> bool:
     """Whether it means the same whatever others turn out to offer: a bare name counts while only one server
     has it.
     """
-    return found.qualified == subject or not view.unknown
+    return (
+        found.qualified == subject
+        or not view.unknown
+        or view.scope.heads.all_readers(subject) == frozenset({found.server})
+    )
 
 
 def _located(view: View, uri: str, found: Route | Unroutable | Denied) -> Target | NoTarget:
@@ -139,7 +146,7 @@ def _located(view: View, uri: str, found: Route | Unroutable | Denied) -> Target
 def _completed(
     view: View, ref: RawJson, found: CompletionTarget | Ambiguous | Denied | Unknown | Unroutable | BadRef
 ) -> Target | NoTarget:
-    suspects = tuple(sorted(view.unknown))
+    name = text_of(ref, "name") or ""
     match found:
         case CompletionTarget():
             return Target(found.server, found.key, found.ref.decode(), final=_is_final(view, ref))
@@ -150,15 +157,17 @@ def _completed(
         case Ambiguous():
             return NoTarget(fault="unknown_prompt", detail=_which(found))
         case Unknown():
-            return NoTarget(fault="unknown_prompt", detail=_perhaps(view, "", found), suspects=suspects)
+            return _named(view, "prompts/get", name, found)
         case Unroutable():
-            return NoTarget(fault="unknown_resource", suspects=suspects)
+            return NoTarget(fault="unknown_resource", suspects=tuple(sorted(view.unknown)))
 
 
 def _is_final(view: View, ref: RawJson) -> bool:
     """Whether the reference is to something listed: only that stays true whatever others turn out to list."""
     if text_of(ref, "type") != "ref/resource":
-        return True
+        name = text_of(ref, "name") or ""
+        prompt = view.resolve_prompt(name)
+        return isinstance(prompt, ViewPrompt) and stays(view, name, prompt)
     route = view.route_template(text_of(ref, "uri") or "")
     return isinstance(route, Route) and route.by in ("listed", "named")
 

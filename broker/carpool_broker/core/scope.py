@@ -6,7 +6,9 @@ profile both must. Invariant: a server is in a scope once.
 Knows nothing of: catalogs, sessions, where the configuration came from.
 """
 
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -15,7 +17,10 @@ from carpool_broker.core.rights import ALL_RIGHTS, Rights
 from carpool_protocol.capability import Kind
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.messages import ToolOffer
-from carpool_protocol.names import SEPARATOR, may_be_of
+from carpool_protocol.names import SEPARATOR, Heads
+
+Named = tuple[tuple[ServerName, str | None], ...]
+"""Servers and their `tools_prefix`, as in `ScopeEntry.prefix`."""
 
 
 class ScopeEntry(Struct, frozen=True, kw_only=True, cache_hash=True):
@@ -70,8 +75,12 @@ class Scope(Struct, frozen=True, cache_hash=True):
     profile: str = ""
     """Whose rights these are; empty where they are all, and nothing else is seen otherwise."""
     rights: Rights = ALL_RIGHTS
-    barred: tuple[tuple[ServerName, str | None], ...] = ()
-    """Servers that are configured and kept back as a whole by the rights, and their `prefix`."""
+    barred: Named = ()
+    """Servers that are configured and kept back as a whole by the rights."""
+    absent: Named = ()
+    """Servers that are configured and not here: disabled, or what cannot be run."""
+    former: Named = ()
+    """Servers that were here, and that agents may still hold names of."""
     max_tools: int | None = None
     """So many tools are listed; the others can be called. None: all are."""
     search: bool = False
@@ -91,15 +100,25 @@ class Scope(Struct, frozen=True, cache_hash=True):
         """Whether anything of this kind that the server may offer can be let through."""
         return self.rights.reach(kind, entry.server, entry.tags, stranger=entry.stranger)
 
-    def barring(self, spelling: str) -> list[tuple[ServerName, str | None]]:
-        """Servers that are kept back as a whole and that `spelling` can belong to. Any name can belong to one
-        that is shown without a prefix: it would say nothing.
-        """
-        return [
-            (server, prefix)
-            for server, prefix in self.barred
-            if prefix != "" and may_be_of(spelling, server, self.separator, prefix)
-        ]
+    @property
+    def prefixes(self) -> Mapping[ServerName, str | None]:
+        """`tools_prefix` of each server that is seen."""
+        return {entry.server: entry.prefix for entry in self.servers}
+
+    @property
+    def known(self) -> Named:
+        """All servers that are configured, whatever state they are in."""
+        return (*self.prefixes.items(), *self.barred, *self.absent)
+
+    @property
+    def heads(self) -> Heads:
+        """Which server a spelling reads as a name of."""
+        return _heads(self.known, self.former, self.separator)
+
+    def barring(self, spelling: str) -> ServerName | None:
+        """The server that is kept back as a whole and that `spelling` reads as a name of."""
+        readers = self.heads.readers(spelling) if self.barred else ()
+        return next((server for server, _ in self.barred if server in readers), None)
 
     def entry_of(self, server: ServerName) -> ScopeEntry | None:
         """A server of this name; None: it is not seen."""
@@ -112,3 +131,8 @@ class Scope(Struct, frozen=True, cache_hash=True):
     def server_of(self, key: PoolKey) -> ServerName | None:
         """Which server this pool is here; None: it is not seen."""
         return next((entry.server for entry in self.servers if entry.key == key), None)
+
+
+@lru_cache(maxsize=64)
+def _heads(known: Named, former: Named, separator: str) -> Heads:
+    return Heads(dict(known), separator, former=dict(former))

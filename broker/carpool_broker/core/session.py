@@ -124,7 +124,7 @@ class Session:
     __slots__ = (
         "agent", "anonymous", "argument_bytes", "asking", "bereft", "called", "calls", "capabilities",
         "carrier", "control", "fleeting", "greeted", "id", "keeps", "late", "left_out", "listed", "listens",
-        "lists", "marked", "max_open_calls", "owed", "pid", "principal", "profile", "quota", "rooting",
+        "lists", "marked", "max_open_calls", "met", "owed", "pid", "principal", "profile", "quota", "rooting",
         "scope", "sent", "shared", "source", "stateful", "stateless", "unread_bytes", "unseen", "used",
         "version", "waiting", "waiting_bytes", "wanders",
     )  # fmt: skip
@@ -163,6 +163,8 @@ class Session:
         """It sees what agents see that can be asked, where its source has any."""
         self.scope = Scope(())
         """What it sees, retained in the registry for it. `outlook` keeps it up to date."""
+        self.met: dict[ServerName, str | None] = {}
+        """Servers that it has seen, and their `tools_prefix`: its agent may still say names of theirs."""
         self.rooting = False
         """Its agent is to say its roots, and what it sees of servers that are told them is not final yet."""
         self.owed: dict[RawJson, Owed] = {}

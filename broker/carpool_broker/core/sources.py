@@ -157,7 +157,7 @@ class Sources:
                 used.add(entry.key)
                 entries.append(self._entry(source, lane, entry, old.get(entry.server)))
             used.update(entry.key for entry in entries)
-            scope = replace(goal.scope, servers=tuple(entries))
+            scope = replace(goal.scope, servers=tuple(entries), absent=goal.absent)
             if scope != lane.in_force:
                 self._registry.retain(scope)
                 self._registry.release(lane.in_force)

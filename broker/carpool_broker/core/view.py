@@ -29,7 +29,7 @@ from carpool_protocol.downgrade import NEWEST, tool_edit
 from carpool_protocol.ids import PoolKey, RawJson, ServerName
 from carpool_protocol.jsonrpc import quote
 from carpool_protocol.messages import Feature
-from carpool_protocol.names import Ambiguous, Resolver, Tool, Unknown, may_be_of
+from carpool_protocol.names import Ambiguous, Resolver, Tool, Unknown
 
 __all__ = [  # what a view is asked for and answers
     "BadCursor",
@@ -219,22 +219,24 @@ class View:
         return self.prompt_names.resolve(spelling)
 
     def suspects(self, spelling: str, family: Literal["tools", "prompts"] = "tools") -> tuple[PoolKey, ...]:
-        """Pools without a told catalog that `spelling` can belong to, by the server's name at its head.
+        """Pools without a told catalog that `spelling` can belong to: it reads as a name of the server, or as
+        nobody's while the server's tools are shown without a prefix.
 
         Never a route: it says whose catalog is worth waiting for before an unknown name is refused, and which
-        server that is away is meant. With `tools_prefix` `""` every name can belong to the server.
+        server that is away is meant.
         """
         waiting = self.unknown | self.away | self.hearsay
         if not waiting:
             return ()
         table = self.tool_names if family == "tools" else self.prompt_names
         known = {found.key for found in table.by_name.values()}
+        readers = self.scope.heads.readers(spelling)
         return tuple(
             entry.key
             for entry in self.scope.servers
             if entry.key in waiting
             and (entry.key in self.hearsay or entry.key not in known)
-            and may_be_of(spelling, entry.server, self.scope.separator, entry.prefix)
+            and (entry.server in readers if readers else entry.prefix == "")
         )
 
     # --- URIs ----------------------------------------------------------------------------------------------

@@ -40,6 +40,13 @@ _PROFILES: Final = {
     "profiles:uris": Behaviour(
         "issue 7", "A right to resources holds however a URI is spelled, and none is left by climbing."
     ),
+    "profiles:listed": Behaviour(
+        "issue 13",
+        "Of a server with a resource that is kept back, agents read, watch and complete only what is listed.",
+    ),
+    "profiles:completions": Behaviour(
+        "issue 13", "No completion of a template that is permitted names a resource that is kept back."
+    ),
     "profiles:leak": Behaviour("issue 7", "Nothing that a profile keeps back is listed or suggested."),
     "profiles:servers": Behaviour(
         "issue 7", "A server of which a profile permits nothing is neither started for it nor named to it."
@@ -465,10 +472,18 @@ _FEATURES: Final = {
         "2025-11-25 basic/lifecycle", "Instructions of several servers are told under their names."
     ),
     "resources:routed-by-table": Behaviour(
-        "digest 2.3, design 9", "URIs go to the server that lists them, by table: exact, template, ancestor."
+        "digest 2.3, design 9",
+        "URIs go to the server that lists them, else to the only one that has their scheme.",
+    ),
+    "resources:not-taken-over": Behaviour(
+        "issue 13", "No list of one server decides which URIs of another one lead to it, in whatever order."
+    ),
+    "resources:owner-told": Behaviour(
+        "issue 13", "People and programs that list resources are told which server each is of."
     ),
     "resources:rewritten-on-collision": Behaviour(
-        "digest 2.3, design 9", "A URI is rewritten only where two servers have it, in all places, and back."
+        "digest 2.3, design 9",
+        "A URI is rewritten only where two servers have it or its scheme, in all places, and back.",
     ),
     "prompts:own-names": Behaviour(
         "2025-11-25 server/prompts", "Prompts are named like tools, in a name space of their own."

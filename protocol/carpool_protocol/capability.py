@@ -7,8 +7,8 @@ case counts) over the names that servers themselves use, never over the names th
     mcp:SERVER               all of a server: tools, prompts and resources
     mcp:SERVER:TOOL          tools
     prompt:SERVER:PROMPT     prompts
-    resource:SERVER:URI      resources and resource templates, by the URI as the server writes it
-    tag:TAG                  all of every server that has the tag
+    resource:SERVER:URI      resources and resource templates, by the URI in its normal form
+    (`uri_normalization`) tag:TAG                  all of every server that has the tag
 
 Knows nothing of: profiles, views, which servers there are.
 """
@@ -19,6 +19,8 @@ from fnmatch import fnmatchcase
 from typing import Final, Literal
 
 from msgspec import Struct
+
+from carpool_protocol.uri_normalization import normalize, normalize_pattern
 
 Kind = Literal["tool", "prompt", "resource"]
 """What a server offers. A resource template is a `resource`."""
@@ -38,6 +40,7 @@ class Capability(Struct, frozen=True, cache_hash=True):
     """None: of every kind."""
     server: str = "*"
     name: str = "*"
+    """Of a resource: in the normal form."""
     tag: str | None = None
     """Of servers with such a tag only."""
 
@@ -58,7 +61,11 @@ class Capability(Struct, frozen=True, cache_hash=True):
         """
         if self.kind is not None and self.kind != kind:
             return False
-        return self.is_of(server, tags) and (self.name == "*" or fnmatchcase(name, self.name))
+        if not self.is_of(server, tags):
+            return False
+        if self.name == "*":
+            return True
+        return fnmatchcase(normalize(name) if kind == "resource" else name, self.name)
 
     def covers_all(self, kind: Kind, server: str, tags: Collection[str]) -> bool:
         """Whether it covers everything of this kind that the server may have."""
@@ -86,7 +93,8 @@ def read_capability(text: str) -> Capability | str:
         return f'must say what of the server, like "{head}:{server}:*"'
     if not name:
         return f'has nothing after the second colon; "{head}:{server}:*" is all of them'
-    return Capability(text, _HEADS[head], server, name)
+    kind = _HEADS[head]
+    return Capability(text, kind, server, normalize_pattern(name) if kind == "resource" else name)
 
 
 def check_capability(text: str) -> str | None:

@@ -517,7 +517,19 @@ def test_a_resource_that_hooks_look_at_is_never_given_from_what_was_read_before(
 @behaviour("hooks:before")
 @pytest.mark.parametrize(
     "uri",
-    ["res://secret/x", "RES://secret/x", "res://%73ecret/x", "res://Secret/x", "res://open/../secret/x"],
+    [
+        "res://secret/x",
+        "RES://secret/x",
+        "res://%73ecret/x",
+        "res://Secret/x",
+        "res://open/../secret/x",
+        "res://x/secret/x",
+        "res:///secret/x",
+        "res://me@secret/x",
+        "res://secret:1/x",
+        "res://secret/x?y",
+        "res:secret/x",
+    ],
 )
 def test_a_hook_for_resources_sees_reads_of_them_however_their_uri_is_spelled(uri: str) -> None:
     rig = hooked(replace(BEFORE, match=(capability("resource:a:res://secret/*"),)))

@@ -20,7 +20,7 @@ class Two:
 
     def __init__(self) -> None:
         self.scopes = {A: scope(fs=FS_KEY, web=WEB_KEY), B: scope(fs=FS_KEY)}
-        self.interests = Interests(lambda session: self.scopes[session])
+        self.interests = Interests(lambda session: self.scopes[session], lambda *_: True)
 
     def news(self) -> list[SetLevel | Watch]:
         return list(self.interests.news())

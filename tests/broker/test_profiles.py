@@ -145,7 +145,10 @@ def test_a_uri_is_judged_by_what_it_leads_to_however_it_is_written() -> None:
     assert isinstance(refused, NoTarget)
     assert (refused.fault, refused.subject) == ("not_permitted", "file:///a")
     ref = '{"type":"ref/resource","uri":"file:///t/{x}"}'
-    assert isinstance(find(found, "completion/complete", ref), Target)
+    refused = find(found, "completion/complete", ref)
+    assert isinstance(refused, NoTarget), "its values would name what is kept back"
+    named = '{"type":"ref/resource","uri":"carpool+git+file:///t/{x}"}'
+    assert isinstance(find(view(deny=["resource:git:file:///a"]), "completion/complete", named), Target)
     closed = find(view(deny=["resource:git:file:///t/*"]), "completion/complete", ref)
     assert isinstance(closed, NoTarget)
     assert closed.fault == "not_permitted"

@@ -528,6 +528,10 @@ Seen = list[tuple[str, str]]
 """(name or URI, description), as an agent reads them."""
 
 
+def scheme_of(own: str) -> str:
+    return own.partition(":")[0] if ":" in own else ""
+
+
 def some_of(family: Family) -> st.SearchStrategy[dict[str, str]]:
     return st.dictionaries(st.sampled_from(OWN[family]), st.sampled_from(["", "x"]), max_size=4)
 
@@ -568,6 +572,12 @@ class RegistryMachine(RuleBasedStateMachine):
             if family != "tools" or it.allows(own)
         ]
 
+    def schemes(self, it: ScopeEntry) -> set[str]:
+        """What the server serves; empty text where it serves anything at all."""
+        offered = self.offered(it)
+        both = [*offered.get("resources", {}), *offered.get("templates", {})]
+        return {scheme_of(own) for own in both} | ({""} if both else set())
+
     def expected(self, seen: Scope, family: Family) -> Seen:
         offers = self.offers(seen, family)
         if family in ("tools", "prompts"):
@@ -578,15 +588,18 @@ class RegistryMachine(RuleBasedStateMachine):
                 for it, own, text in offers
                 if self.listed(it, family)
             ]
-        first: dict[str, str] = {}
         shown: Seen = []
         for it, own, text in offers:
-            is_second = first.setdefault(own.replace("{name}", "{id}"), it.server) != it.server
+            others = [each for each in seen.servers if each.server != it.server]
+            if family == "resources":
+                is_shared = any(own in self.offered(each).get("resources", {}) for each in others)
+            else:
+                is_shared = any(scheme_of(own) in self.schemes(each) for each in others)
             reads_rewritten = any(
                 own.startswith(f"carpool+{server}+") for server in (it.server for it in seen.servers)
             )
             uri = own
-            if is_second or reads_rewritten:
+            if is_shared or reads_rewritten:
                 uri = f"carpool+{it.server}{'+' if ':' in own else ':'}{own}"
             if self.listed(it, family):
                 shown.append((uri, text))

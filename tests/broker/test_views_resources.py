@@ -4,6 +4,7 @@ import json
 import re
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import AnyUrl, TypeAdapter
@@ -18,6 +19,9 @@ from carpool_protocol.names import Ambiguous, Unknown
 from tests.behaviours import behaviour
 
 LEGAL_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%{}-]*")
+
+
+BOTH = Unroutable((ServerName("a"), ServerName("b")))
 
 
 def listed(server: str, *uris: str, templates: tuple[str, ...] = (), serves: bool = True) -> Listed:
@@ -75,37 +79,66 @@ def body(view: View, family: Any) -> Any:
 
 
 @behaviour("resources:routed-by-table")
-def test_a_listed_uri_goes_to_the_server_that_lists_it_even_if_a_template_of_another_matches() -> None:
+def test_a_listed_uri_goes_to_the_server_that_lists_it_even_if_another_has_its_scheme() -> None:
     table = UriTable([listed("a", templates=("file:///{+path}",)), listed("b", "file:///x")])
     assert route(table, "file:///x") == ("b", "file:///x", "listed")
-    assert route(table, "file:///y") == ("a", "file:///y", "template")
-
-
-def test_of_templates_that_match_the_most_telling_one_counts() -> None:
-    table = UriTable(
-        [
-            listed("a", templates=("file:///{+path}", "file:///{a}")),
-            listed("b", templates=("file:///home/{+p}",)),
-        ]
-    )
-    assert route(table, "file:///home/x")[0] == "b"
-    assert route(table, "file:///home")[0] == "a"
-    assert (
-        route(UriTable([listed("a", templates=("{+any}",)), listed("b", templates=("{one}",))]), "x")[0]
-        == "b"
-    )
+    assert table.route("file:///y") == BOTH, "no template decides while another server has the scheme"
 
 
 @behaviour("resources:routed-by-table")
-def test_an_unlisted_uri_goes_where_its_longest_listed_ancestor_is() -> None:
-    table = UriTable([listed("a", "file:///w"), listed("b", "file:///w/sub", "db://t/")])
-    assert route(table, "file:///w/sub/deep/x.txt") == ("b", "file:///w/sub/deep/x.txt", "ancestor")
-    assert route(table, "file:///w/subway")[0] == "a"
-    assert route(table, "file:///w/sub?x=/file:///w")[0] == "b"
-    assert route(table, "file:///w#top")[0] == "a"
-    assert route(table, "db://t/1")[0] == "b"
-    assert table.route("file:///ww") == Unroutable((ServerName("a"), ServerName("b")))
-    assert isinstance(table.route("db://t"), Unroutable)
+def test_an_unlisted_uri_goes_to_the_only_server_that_has_its_scheme() -> None:
+    table = UriTable([listed("a", "file:///w"), listed("b", "db://t/", templates=("memo://{name}",))])
+    assert route(table, "file:///w/sub/deep/x.txt") == ("a", "file:///w/sub/deep/x.txt", "scheme")
+    assert route(table, "FILE:///elsewhere")[0] == "a"
+    assert route(table, "memo://7")[0] == "b"
+    assert route(table, "db://u")[0] == "b"
+    assert table.route("what://ever") == BOTH
+
+
+HOSTILE: list[dict[str, Any]] = [
+    {"uris": ("file:///home/me/plan.txt",)},
+    {"uris": ("FILE://localhost/home//me/plan.txt",)},
+    {"uris": ("file:///",)},
+    {"uris": ("file:///home/me/",)},
+    {"templates": ("file:///{+path}",)},
+    {"templates": ("file:///home/me/plan.{ext}",)},
+    {"templates": ("{+any}",)},
+    {"uris": ("file:///home/me/plan.txt",), "templates": ("file:///{+path}", "{+any}")},
+]
+"""What a server may list to get what is read from another one."""
+
+
+@behaviour("resources:not-taken-over")
+@pytest.mark.parametrize("hostile", HOSTILE)
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"uris": ("file:///home/me/plan.txt",)},
+        {"templates": ("file:///{+path}",)},
+        {"uris": ("file:///home/me/plan.txt",), "templates": ("file:///{+path}",)},
+        {"uris": ("file:///home/me/",)},
+    ],
+)
+def test_no_server_gets_by_what_it_lists_what_another_one_is_asked_for(
+    hostile: dict[str, Any], files: dict[str, Any]
+) -> None:
+    for name in ("a", "z"):  # before and behind `files` in the order of names
+        both = [
+            listed(name, *hostile.get("uris", ()), templates=hostile.get("templates", ())),
+            listed("files", *files.get("uris", ()), templates=files.get("templates", ())),
+        ]
+        table = UriTable(sorted(both, key=lambda it: it.server))
+        for uri in ("file:///home/me/plan.txt", "file:///home/me/other.txt"):
+            if uri in hostile.get("uris", ()) and uri not in files.get("uris", ()):
+                continue  # it is shown as the hostile server's own
+            found = table.route(uri)
+            assert isinstance(found, Unroutable) or found.server == "files", uri
+            shown = table.outward(PoolKey("files"), uri)
+            assert route(table, shown)[:2] == ("files", uri)
+        for template in files.get("templates", ()):
+            shown = table.outward_templates.get((ServerName("files"), template), template)
+            expanded = shown.replace("{+path}", "home/me/plan.txt")
+            assert route(table, expanded)[:2] == ("files", "file:///home/me/plan.txt")
 
 
 def test_what_nobody_lists_goes_to_the_only_server_that_serves_resources() -> None:
@@ -128,41 +161,54 @@ def test_ancestors_end_at_path_boundaries_and_the_longest_comes_first() -> None:
 def test_without_a_collision_every_uri_and_definition_goes_through_byte_for_byte() -> None:
     ours, theirs = (
         catalog("a", resources=("file:///x", "no scheme")),
-        catalog("b", templates=("file:///{p}",)),
+        catalog("b", resources=("note://1",), templates=("note://{p}",)),
     )
     view = view_of(ours, theirs)
-    assert [it.definition for it in view.resources] == [it.definition for it in ours.resources]
+    assert [it.definition for it in view.resources] == [
+        it.definition for it in (*ours.resources, *theirs.resources)
+    ]
     assert view.templates[0].definition == theirs.templates[0].definition
     assert not view.rewrites(PoolKey("a"))
     assert view.outward_uri(PoolKey("a"), "file:///unlisted") == "file:///unlisted"
 
 
 @behaviour("resources:rewritten-on-collision")
-def test_of_two_servers_with_one_uri_the_later_by_name_says_its_server_in_the_uri() -> None:
+def test_two_servers_with_one_uri_both_say_their_name_in_it() -> None:
     view = view_of(catalog("b", resources=("file:///x",)), catalog("a", resources=("file:///x", "file:///y")))
     assert [it["uri"] for it in body(view, "resources")["resources"]] == [
-        "file:///x",
+        "carpool+a+file:///x",
         "file:///y",
         "carpool+b+file:///x",
     ]
     assert body(view, "resources")["resources"][2]["x-kept"] == 1.0
-    assert view.route("file:///x") == Route(PoolKey("a"), ServerName("a"), "file:///x", "listed")
+    assert view.route("file:///x") == BOTH
+    assert view.route("carpool+a+file:///x") == Route(PoolKey("a"), ServerName("a"), "file:///x", "listed")
     assert view.route("carpool+b+file:///x") == Route(PoolKey("b"), ServerName("b"), "file:///x", "listed")
     assert view.outward_uri(PoolKey("b"), "file:///x") == "carpool+b+file:///x"
-    assert view.outward_uri(PoolKey("a"), "file:///x") == "file:///x"
-    assert (view.rewrites(PoolKey("a")), view.rewrites(PoolKey("b"))) == (False, True)
+    assert view.outward_uri(PoolKey("a"), "file:///x") == "carpool+a+file:///x"
+    assert view.outward_uri(PoolKey("a"), "file:///y") == "file:///y", "it leads back as it is"
+    assert view.rewrites(PoolKey("a"))
+    assert view.rewrites(PoolKey("b"))
 
 
-def test_templates_that_differ_only_in_their_names_collide() -> None:
+@behaviour("resources:rewritten-on-collision")
+def test_two_spellings_of_one_uri_collide() -> None:
+    view = view_of(catalog("a", resources=("file:///x",)), catalog("b", resources=("FILE://localhost//x",)))
+    assert [it.shown for it in view.resources] == ["carpool+a+file:///x", "carpool+b+FILE://localhost//x"]
+
+
+def test_templates_of_one_scheme_say_their_server() -> None:
     view = view_of(
-        catalog("a", templates=("n://{id}",)), catalog("b", templates=("n://{name}", "n://{+all}"))
+        catalog("a", templates=("n://{id}", "m://{id}")),
+        catalog("b", resources=("n://1",), templates=("{+all}",)),
     )
     shown = [it["uriTemplate"] for it in body(view, "templates")["resourceTemplates"]]
-    assert shown == ["n://{id}", "n://{+all}", "carpool+b+n://{name}"]
-    assert view.route("carpool+b+n://7") == Route(PoolKey("b"), ServerName("b"), "n://7", "named")
-    assert view.route("n://7").server == "a"  # type: ignore[union-attr]
-    assert view.outward_uri(PoolKey("b"), "n://7") == "carpool+b+n://7", "a's template would take it"
-    assert view.outward_uri(PoolKey("b"), "n://7/8") == "n://7/8", "leads back as it is"
+    assert shown == ["m://{id}", "carpool+a+n://{id}", "carpool+b:{+all}"]
+    assert view.route("carpool+a+n://7") == Route(PoolKey("a"), ServerName("a"), "n://7", "named")
+    assert view.route("carpool+b:n://7") == Route(PoolKey("b"), ServerName("b"), "n://7", "named")
+    assert view.route("n://7") == BOTH
+    assert view.outward_uri(PoolKey("a"), "n://7") == "carpool+a+n://7"
+    assert view.outward_uri(PoolKey("b"), "n://1") == "n://1", "it leads back as it is"
 
 
 def test_a_uri_keeps_its_spelling_while_the_other_server_is_away() -> None:
@@ -174,7 +220,7 @@ def test_a_uri_keeps_its_spelling_while_the_other_server_is_away() -> None:
     assert registry.hide(PoolKey("a")) == {scope: {"resources"}}
     view = registry.view(scope)
     assert [it.shown for it in view.resources] == ["carpool+b+x://1"]
-    assert view.route("x://1").key in view.away  # type: ignore[union-attr]
+    assert view.route("x://1") == BOTH
 
 
 def test_a_server_that_lists_our_spelling_cannot_take_it() -> None:

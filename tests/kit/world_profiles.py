@@ -82,7 +82,7 @@ class Profiles:
             if not session.profile or owed.task:
                 continue
             self.judged += 1
-            if not may_still(session.scope, call.method, owed.server, call.target):
+            if not may_still(core.view_of(session.id), call.method, owed.server, call.target):
                 raise Violation(
                     f"{session.id} reached {owed.server} {call.target}, which its profile keeps back"
                 )

@@ -170,11 +170,13 @@ async def test_two_servers_with_one_uri_are_both_listed_and_read(shared: Daemon)
     with trio.fail_after(LIMIT_S):
         async with shared.shim() as agent:
             listed = await uris(agent)
-            other = "carpool+two+shared://doc"
-            assert [uri for uri in listed if uri.endswith("shared://doc")] == ["shared://doc", other]
+            one, other = "carpool+one+shared://doc", "carpool+two+shared://doc"
+            assert [uri for uri in listed if uri.endswith("shared://doc")] == [one, other]
             assert {"one://own", "two://own", "sdk://notes"} <= set(listed)
-            assert await content(agent, "shared://doc") == {
-                "uri": "shared://doc",
+            error = (await agent.ask("resources/read", {"uri": "shared://doc"}))["error"]
+            assert "carpool+one+, carpool+two+" in error["message"]
+            assert await content(agent, one) == {
+                "uri": one,
                 "mimeType": "text/plain",
                 "text": "one has shared://doc",
             }
@@ -187,8 +189,8 @@ async def test_two_servers_with_one_uri_are_both_listed_and_read(shared: Daemon)
 
             found = (await agent.result("resources/templates/list"))["resourceTemplates"]
             templates = [it["uriTemplate"] for it in found if "shared" in it["uriTemplate"]]
-            assert templates == ["shared://doc/{part}", f"{other}/{{part}}"]
-            assert (await content(agent, "shared://doc/7"))["text"] == "one has shared://doc/7"
+            assert templates == [f"{one}/{{part}}", f"{other}/{{part}}"]
+            assert (await content(agent, f"{one}/7"))["text"] == "one has shared://doc/7"
             assert await content(agent, f"{other}/7") == {
                 "uri": f"{other}/7",
                 "mimeType": "text/plain",
@@ -204,7 +206,7 @@ async def test_two_servers_with_one_uri_are_both_listed_and_read(shared: Daemon)
                 assert json.loads(values[1])["uri"] == "shared://doc/{part}"
 
             # Links lead back to the server that said them.
-            for server, uri in (("one", "shared://doc"), ("two", other)):
+            for server, uri in (("one", one), ("two", other)):
                 blocks = (await agent.call(f"{server}__rich"))["content"]
                 assert (blocks[1]["uri"], blocks[2]["resource"]["uri"]) == (uri, uri)
                 messages = (await agent.result("prompts/get", {"name": f"{server}__rich"}))["messages"]

@@ -147,6 +147,7 @@ class BrokerCore:
         self.draining = Draining(self.ledger, self.requests, self._out)
         self.hooks = Hooks(self.ledger, self._out)
         self.hooks.may_leave = self.requests.second_look.may_leave
+        self.hooks.strays = self.requests.second_look.strays
         self._rare = (
             *self.requests.deadlines(), *self.parked.deadlines(), *self.recovery.deadlines(),
             self.draining.bound, self.hooks.limits,

@@ -28,7 +28,7 @@ from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.fault_kinds import KINDS
 from carpool_protocol.ids import CallId, RawJson, call_name
 from carpool_protocol.messages import Answered
-from carpool_protocol.uri_readings import climbs, readings
+from carpool_protocol.uri_normalization import without_query
 
 MAX_HELD_BYTES: Final = 256 * 1024 * 1024
 """Of answers that hooks look at, all calls together. One more counts as a failure of its hooks."""
@@ -71,6 +71,8 @@ class Hooks:
         self._out = out
         self.may_leave: Callable[[Owed], bool] = lambda _: True
         """Whether a call that has passed may still go where it was to go; else it has ended with that."""
+        self.strays: Callable[[Owed], bool] = lambda _: False
+        """Whether no text tells where the URI of this call leads."""
         self.rules: dict[str, HookRule] = {}
         self.tallies: dict[str, Tally] = {}
         """Of each hook that there is or was, since this broker began."""
@@ -81,7 +83,7 @@ class Hooks:
         self._held: dict[CallId, Held] = {}
         self._passed: dict[CallId, RawJson] = {}
         """Calls that hooks have let pass, and their arguments as they are then."""
-        self._found: dict[tuple[str, str, str, str, Names], tuple[Names, Names]] = {}
+        self._found: dict[tuple[str, str, str, str, Names, bool], tuple[Names, Names]] = {}
         self._by_tag = False
         self._runs: dict[RunId, Run] = {}
         self._lines: dict[str, Line] = {}
@@ -101,11 +103,17 @@ class Hooks:
     def _find(self, owed: Owed) -> tuple[Names, Names]:
         """Those that look at this call before, and after it."""
         tags = _tags_of(owed) if self._by_tag else ()
-        key = (owed.session.profile, owed.asked.method, owed.server, owed.target, tags)
+        method = owed.asked.method
+        strays = bool(self.rules) and _KIND_OF.get(method) == "resource" and self.strays(owed)
+        key = (owed.session.profile, method, owed.server, owed.target, tags, strays)
         found = self._found.get(key)
         if found is None:
-            kind = _KIND_OF.get(owed.asked.method)
-            rules = [] if kind is None else [r for r in self.rules.values() if _is_for(r, owed, kind, tags)]
+            kind = _KIND_OF.get(method)
+            rules = (
+                []
+                if kind is None
+                else [each for each in self.rules.values() if _is_for(each, owed, kind, tags, strays=strays)]
+            )
             found = (
                 tuple(each.name for each in rules if each.before),
                 tuple(each.name for each in rules if each.after),
@@ -366,14 +374,13 @@ class Hooks:
             line.check([run for run in self._runs.values() if run.rule.name == name])
 
 
-def _is_for(rule: HookRule, owed: Owed, kind: Kind, tags: Names) -> bool:
+def _is_for(rule: HookRule, owed: Owed, kind: Kind, tags: Names, *, strays: bool) -> bool:
+    """Whether a hook looks at a call. `strays`: it may be about any resource of its server."""
     if rule.profiles and owed.session.profile not in rule.profiles:
         return False
-    uri = owed.target if kind == "resource" else ""
-    names = readings(uri) if uri else (owed.target,)
-    anywhere = climbs(uri)  # nobody but its server knows where it leads
+    names = without_query(owed.target) if kind == "resource" else (owed.target,)
     return any(
-        (anywhere and each.kind in (None, kind) and each.is_of(owed.server, tags))
+        (strays and each.kind in (None, kind) and each.is_of(owed.server, tags))
         or any(each.covers(kind, owed.server, tags, name) for name in names)
         for each in rule.match
     )

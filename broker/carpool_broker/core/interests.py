@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from carpool_broker.core.resources import ancestors
-from carpool_broker.core.scope import Scope
+from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_protocol.ids import ABSENT, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.messages import SetLevel, Watch
 
@@ -25,13 +25,17 @@ MAX_WATCHED: Final = 8192
 """Resources that one session may be subscribed to: each change of that is said to the supervisor in full."""
 
 ScopeOf = Callable[[SessionId], Scope]
+MayRead = Callable[[SessionId, ScopeEntry, str], bool]
 
 
 class Interests:
-    """Levels and subscriptions of all sessions. `scope_of` is the scope in force for a session."""
+    """Levels and subscriptions of all sessions. `scope_of`: the scope in force for a session; `may_read`:
+    whether it may still read this URI of the server.
+    """
 
-    def __init__(self, scope_of: ScopeOf) -> None:
+    def __init__(self, scope_of: ScopeOf, may_read: MayRead) -> None:
         self._scope_of = scope_of
+        self._may_read = may_read
         self._levels: dict[SessionId, int] = {}
         self._watched: dict[SessionId, dict[tuple[ServerName, str], dict[RawJson, str]]] = {}
         """By server and the server's own URI: who of the session holds it (the id of a listen; absent: the
@@ -143,7 +147,7 @@ class Interests:
             scope = self._scope_of(session)
             server = scope.server_of(key)
             entry = None if server is None else scope.entry_of(server)
-            if server is None or entry is None or not scope.permits("resource", entry, uri):
+            if server is None or entry is None or not self._may_read(session, entry, uri):
                 continue
             told = watched.get((server, uri), {})
             for holder, spelled in told.items():

@@ -67,7 +67,13 @@ class Requests:
         self._outlook = outlook
         self._ledger = ledger
         self._out = out
-        self.interests = Interests(lambda session: sessions[session].scope)
+        self.interests = Interests(
+            lambda session: sessions[session].scope,
+            lambda session, entry, uri: (
+                sessions[session].scope.rights.are_all
+                or outlook.view(sessions[session]).still_readable(entry, uri)
+            ),
+        )
         self.hints = Hints(registry, out)
         self.tasks = Tasks(sessions, registry, outlook, ledger, out)
         self.second_look = SecondLook(sessions, outlook, ledger, self.tasks)

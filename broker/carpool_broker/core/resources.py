@@ -1,19 +1,18 @@
 """Which server a URI belongs to within one scope, and how a URI is written for its agents.
 
-URIs go through as servers write them. Only where two servers of a scope list the same URI (or templates
-that match the same URIs) is the later server's (by server name) rewritten: `carpool+SERVER+file:///x`, or
-`carpool+SERVER:x` for one that has no scheme. That is a legal URI (RFC 3986 section 3.1: `+`, `-`, `.` may
-stand in a scheme), keeps all behind it, says the server, survives parsers that fold schemes to lower case
-(so an upper-case letter of a server's name is written `.` + letter, an underscore `..`), and is taken back
-by cutting it off. A server's URI that reads like a rewritten one is rewritten too, so the spelling is ours
-alone.
+URIs go through as servers write them. Where two servers of a scope list one URI (in any spelling of it), both
+are rewritten: `carpool+SERVER+file:///x`, or `carpool+SERVER:x` for one that has no scheme. So is each
+template whose scheme another server has too: nothing that is not listed is given to one of several servers by
+a guess. That is a legal URI (RFC 3986 section 3.1: `+`, `-`, `.` may stand in a scheme), keeps all behind it,
+says the server, survives parsers that fold schemes to lower case (so an upper-case letter of a server's name
+is written `.` + letter, an underscore `..`), and is taken back by cutting it off. A server's URI that reads
+like a rewritten one is rewritten too, so the spelling is ours alone.
 
 Invariants: every listed URI is listed once and routes to the server that lists it, under the URI it listed;
 a rewritten URI routes to the server it names, listed or not; `route(outward(key, uri))` leads back to (key,
-uri) for a server that has a rewritten URI. Nothing is rewritten, and nothing is looked at, without a
-collision.
+uri) for a server that has a rewritten URI or shares a scheme. The order of servers decides nothing.
 
-Knows nothing of: catalogs, who is away, JSON.
+Knows nothing of: catalogs, who is away, JSON, rights (docs/decisions/0028).
 """
 
 import re
@@ -22,12 +21,13 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from carpool_broker.core.uri_template import UriTemplate, parse
+from carpool_broker.core.listed_uris import NOTHING_LISTED, ListedUris
 from carpool_protocol.ids import PoolKey, ServerName
+from carpool_protocol.uri_normalization import normalize, scheme
 
 MAX_ANCESTORS: Final = 64
 MAX_URI_CHARS: Final = 4096
-"""A longer URI is routed only by its whole, or by the server it names."""
+"""A longer URI is routed as it is written: it has no normal form here."""
 
 _has_scheme = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:").match
 _rewritten = re.compile(r"carpool\+([a-z0-9.-]+)([+:])", re.IGNORECASE).match
@@ -54,29 +54,33 @@ class Route(Struct, frozen=True):
     server: ServerName
     uri: str
     """The URI as the server writes it."""
-    by: Literal["listed", "named", "template", "ancestor", "only"]
-    """Why: listed as it is; it names the server; a template matches; below a listed one; no other server
-    serves resources. Only the first two stay true whatever servers of unknown catalog turn out to list."""
+    by: Literal["listed", "named", "scheme", "only"]
+    """Why: listed as it is; it names the server; no other server has its scheme; no other server serves
+    resources. Only the first two stay true whatever servers of unknown catalog turn out to list."""
 
 
 class Unroutable(Struct, frozen=True):
-    """No server is known to have it."""
+    """No server is known to have it, or several may."""
 
     candidates: tuple[ServerName, ...]
-    """Servers that serve resources, any of which might; `spell` gives the URI that asks one of them."""
+    """Servers that list it; else those that have its scheme; else all that serve resources. `spell` gives the
+    URI that asks one of them.
+    """
 
 
 class UriTable:
-    """The URIs of one scope. Immutable; costs one dictionary entry for each listed URI."""
+    """The URIs of one scope. Immutable to its users; costs two dictionary entries for each listed URI."""
 
     __slots__ = (
+        "_by_scheme",
+        "_by_server",
         "_denied",
+        "_indexes",
+        "_listing",
         "_named",
         "_rewriting",
         "_serving",
-        "_shapes",
         "_templates",
-        "_tried",
         "_uris",
         "outward_templates",
         "outward_uris",
@@ -85,41 +89,46 @@ class UriTable:
     def __init__(self, listed: Sequence[Listed]) -> None:
         """`listed`: all servers of a scope by name, away or not, also those that told nothing yet."""
         self._named = {encode(it.server): it for it in listed}
+        self._by_server = {it.server: it for it in listed}
+        self._indexes: dict[ServerName, ListedUris] = {}
         self._serving = tuple(it for it in listed if it.serves)
-        self._denied = {uri: it.server for it in reversed(listed) for uri in it.denied}
+        self._denied = {normalize(uri): it.server for it in reversed(listed) for uri in it.denied}
+        self._listing: dict[str, list[Listed]] = {}
+        """By the normal form of a URI: servers that list it."""
+        self._by_scheme: dict[str, list[Listed]] = {}
+        """Servers that list a URI of this scheme, or a template that begins with it."""
+        for it in listed:
+            for normal in dict.fromkeys(map(normalize, it.uris)):
+                self._listing.setdefault(normal, []).append(it)
+            schemes = dict.fromkeys(map(scheme, it.uris))
+            schemes.update((found, None) for each in it.templates if (found := scheme(each)))
+            for each in schemes:
+                self._by_scheme.setdefault(each, []).append(it)
         self._uris: dict[str, Route] = {}
         self._templates: dict[str, Route] = {}
         """Both by the outward spelling."""
         self.outward_uris: dict[tuple[ServerName, str], str] = {}
         self.outward_templates: dict[tuple[ServerName, str], str] = {}
         """The rewritten ones: (server, its own spelling) to the spelling agents see."""
-        self._tried: list[tuple[UriTemplate, Listed]] = []
-        """Templates of those that keep theirs, the most telling first."""
-        self._shapes: dict[str, ServerName] = {}
         for it in listed:
             self._place(it)
-        self._tried.sort(key=lambda tried: tried[0].rank)  # stable: of equals the earlier server
-        rewritten = {server for server, _ in (*self.outward_uris, *self.outward_templates)}
-        self._rewriting = {it.key: it.server for it in reversed(listed) if it.server in rewritten}
+        sharing = {it.server for several in self._by_scheme.values() if len(several) > 1 for it in several}
+        sharing.update(server for server, _ in (*self.outward_uris, *self.outward_templates))
+        self._rewriting = {it.key: it.server for it in reversed(listed) if it.server in sharing}
 
     def _place(self, it: Listed) -> None:
         for uri in it.uris:
             shown = uri
-            if uri in self._uris or self._reads_rewritten(uri):
+            if len(self._listing[normalize(uri)]) > 1 or self._reads_rewritten(uri):
                 shown = self.outward_uris[it.server, uri] = spell(it.server, uri)
             self._uris[shown] = Route(it.key, it.server, uri, "listed")
         for template in it.templates:
             shown = template
-            parsed = parse(template)
-            is_taken = template in self._templates or self._is_taken(parsed, it.server)
-            if is_taken or self._reads_rewritten(template):
+            found = scheme(template)
+            sharing = self._by_scheme[found] if found else self._serving
+            if len(sharing) > 1 or self._reads_rewritten(template):
                 shown = self.outward_templates[it.server, template] = spell(it.server, template)
-            elif parsed is not None:
-                self._tried.append((parsed, it))
             self._templates[shown] = Route(it.key, it.server, template, "listed")
-
-    def _is_taken(self, parsed: UriTemplate | None, server: ServerName) -> bool:
-        return parsed is not None and self._shapes.setdefault(parsed.shape, server) != server
 
     def _reads_rewritten(self, uri: str) -> bool:
         found = _rewritten(uri)
@@ -134,7 +143,17 @@ class UriTable:
 
     def kept_back(self, uri: str) -> ServerName | None:
         """Whose this URI or template is, where it is listed and kept back and nobody else lists it."""
-        return None if uri in self._uris or uri in self._templates else self._denied.get(uri)
+        normal = normalize(uri)
+        return None if normal in self._listing or uri in self._templates else self._denied.get(normal)
+
+    def listed_of(self, server: ServerName) -> ListedUris:
+        """What this server lists; nothing where it is not seen or has told nothing yet."""
+        found = self._indexes.get(server)
+        if found is None:
+            it = self._by_server.get(server)
+            found = NOTHING_LISTED if it is None else ListedUris(it.uris, it.templates)
+            self._indexes[server] = found
+        return found
 
     def route_template(self, template: str) -> Route | Unroutable:
         """The same for what may be a listed template, as in a completion's reference."""
@@ -145,19 +164,15 @@ class UriTable:
         named = _rewritten(uri)
         if named is not None and (it := self._named.get(named[1].lower())) is not None:
             return Route(it.key, it.server, uri[named.end() :], "named")
-        if len(uri) <= MAX_URI_CHARS:
-            for template, it in self._tried:
-                if template.matches(uri):
-                    return Route(it.key, it.server, uri, "template")
-            for ancestor in ancestors(
-                uri
-            ):  # none is a rewritten one: below that, `uri` would name its server
-                above = self._uris.get(ancestor)
-                if above is not None:
-                    return Route(above.key, above.server, uri, "ancestor")
-        if len(self._serving) == 1:
+        normal = normalize(uri) if len(uri) <= MAX_URI_CHARS else uri
+        having = self._by_scheme.get(scheme(normal), [])
+        if len(having) == 1:
+            return Route(having[0].key, having[0].server, uri, "scheme")
+        if not having and len(self._serving) == 1:
             return Route(self._serving[0].key, self._serving[0].server, uri, "only")
-        return Unroutable(tuple(it.server for it in self._serving))
+        listing = self._listing.get(normal, [])
+        candidates = listing if len(listing) > 1 else having or self._serving
+        return Unroutable(tuple(it.server for it in candidates))
 
     # --- out -----------------------------------------------------------------------------------------------
 

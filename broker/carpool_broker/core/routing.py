@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from carpool_broker.core.own_tools import OURS
 from carpool_broker.core.pins import Why
-from carpool_broker.core.resources import Route, Unroutable
+from carpool_broker.core.resources import Route, Unroutable, spell
 from carpool_broker.core.scope import Scope
 from carpool_broker.core.view import (
     BadRef,
@@ -109,7 +109,7 @@ def _named(
         case Ambiguous():
             return NoTarget(fault=fault, detail=_which(found))
         case Denied():
-            return _denied(found)
+            return _denied(view, found)
         case Held():
             detail = HELD[found.why]
             return NoTarget(fault="quarantined", detail=detail, server=found.server, subject=found.tool)
@@ -137,9 +137,11 @@ def _located(view: View, uri: str, found: Route | Unroutable | Denied) -> Target
     if isinstance(found, Route):
         return Target(found.server, found.key, found.uri, final=found.by in ("listed", "named"))
     if isinstance(found, Denied):
-        return _denied(found)
-    servers = ", ".join(found.candidates)
-    detail = f"Several servers might have it, and none lists it: {servers}." if servers else ""
+        return _denied(view, found)
+    spelled = ", ".join(spell(each, uri).removesuffix(uri) for each in found.candidates)
+    detail = (
+        f"It does not say which server is meant; put one of these before it: {spelled}." if spelled else ""
+    )
     return NoTarget(fault="unknown_resource", detail=detail, suspects=tuple(sorted(view.unknown)))
 
 
@@ -151,7 +153,7 @@ def _completed(
         case CompletionTarget():
             return Target(found.server, found.key, found.ref.decode(), final=_is_final(view, ref))
         case Denied():
-            return _denied(found)
+            return _denied(view, found)
         case BadRef():
             return NoTarget(fault="bad_params", detail=f"{found.text.capitalize()}.")
         case Ambiguous():
@@ -172,10 +174,13 @@ def _is_final(view: View, ref: RawJson) -> bool:
     return isinstance(route, Route) and route.by in ("listed", "named")
 
 
-def _denied(found: Denied) -> NoTarget:
+def _denied(view: View, found: Denied) -> NoTarget:
+    """A server that has not told its lists yet may turn out to list what is asked for."""
+    entry = view.scope.entry_of(found.server)
     return NoTarget(
         fault="not_permitted",
         detail=kept_back(found.profile),
+        suspects=(entry.key,) if entry is not None and entry.key in view.unknown else (),
         server=found.server,
         subject=found.name,
     )
@@ -191,10 +196,11 @@ def of_profile(scope: Scope) -> str:
     return kept_back(scope.profile)
 
 
-def may_still(scope: Scope, method: str, server: ServerName, subject: str) -> bool:
+def may_still(view: View, method: str, server: ServerName, subject: str) -> bool:
     """Whether a request that was let through may still go to this server now, about this subject in the
     server's own spelling. A server that has left the configuration is no matter of rights.
     """
+    scope = view.scope
     if any(server == barred for barred, _ in scope.barred):
         return False
     entry = scope.entry_of(server)
@@ -208,9 +214,10 @@ def may_still(scope: Scope, method: str, server: ServerName, subject: str) -> bo
         case "completion/complete" if text_of(ref := RawJson(subject.encode()), "type") == "ref/prompt":
             return scope.permits("prompt", entry, text_of(ref, "name") or "")
         case "completion/complete":
-            return scope.permits("resource", entry, text_of(RawJson(subject.encode()), "uri") or "")
+            uri = text_of(RawJson(subject.encode()), "uri") or ""
+            return view.still_readable(entry, uri) and scope.completes(entry, uri)
         case _:
-            return scope.permits("resource", entry, subject)
+            return view.still_readable(entry, subject)
 
 
 def _which(found: Ambiguous) -> str:

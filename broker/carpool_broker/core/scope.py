@@ -96,6 +96,18 @@ class Scope(Struct, frozen=True, cache_hash=True):
             kind, entry.server, entry.tags, name, stranger=entry.stranger
         )
 
+    def reads_all(self, entry: ScopeEntry) -> bool:
+        """Whether no resource that the server may have is kept back."""
+        return self.rights.are_all or self.rights.permit_all(
+            "resource", entry.server, entry.tags, stranger=entry.stranger
+        )
+
+    def completes(self, entry: ScopeEntry, template: str) -> bool:
+        """Whether values for this template of the server may be told: none names what is kept back."""
+        return self.reads_all(entry) or self.rights.permit_expansions(
+            entry.server, entry.tags, template, stranger=entry.stranger
+        )
+
     def reaches(self, kind: Kind, entry: ScopeEntry) -> bool:
         """Whether anything of this kind that the server may offer can be let through."""
         return self.rights.reach(kind, entry.server, entry.tags, stranger=entry.stranger)

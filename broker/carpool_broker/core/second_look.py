@@ -66,10 +66,14 @@ class SecondLook:
             owed.edit = needed(self._outlook.view(session), owed.key, owed.version)
         return True
 
+    def strays(self, owed: Owed) -> bool:
+        """Whether no text tells which resource of its server a call is about (`listed_uris`)."""
+        return self._outlook.view(owed.session).uris.listed_of(owed.server).strays(owed.target)
+
     def _is_permitted(self, owed: Owed) -> bool:
         if owed.task:
             return self._tasks.is_permitted(owed.task, owed.asked.method)
-        return may_still(owed.session.scope, owed.asked.method, owed.server, owed.target)
+        return may_still(self._outlook.view(owed.session), owed.asked.method, owed.server, owed.target)
 
     def _is_held(self, owed: Owed) -> bool:
         """Whether it is for a tool that is held by now; then it is refused."""

@@ -168,7 +168,7 @@ class Tasks:
         task = self._tasks.get(task_id)
         if task is None or method == "tasks/cancel":
             return True
-        return may_still(self._sessions[task.session].scope, TOOLS_CALL, task.server, task.tool)
+        return may_still(self._outlook.view(self._sessions[task.session]), TOOLS_CALL, task.server, task.tool)
 
     def lost(self, task_id: str) -> None:
         """Its instance is gone."""

@@ -6,8 +6,7 @@ regular expression goes polynomial with what a server and an agent write togethe
 
 Invariants: a URI that a template expands to is matched, whatever the values are (also undefined ones). The
 work is at most URI length times number of parts; nothing backtracks. The reverse is meant leniently, as
-servers' SDKs match (`{id}` takes all but `/`, `{path*}` everything): who gets a URI is decided among the
-templates that match by `UriTemplate.rank`.
+servers' SDKs match (`{id}` takes all but `/`, `{path*}` everything).
 
 Knows nothing of: servers, scopes.
 """
@@ -41,10 +40,6 @@ class _Gap(Struct, frozen=True):
 class UriTemplate(Struct, frozen=True):
     """A template, ready to be asked."""
 
-    shape: str
-    """The template without the names that leave no trace in a URI: two that are equal match the same URIs."""
-    rank: tuple[int, int]
-    """The smaller, the more a match says: first by literal characters, then by how little the gaps take."""
     parts: tuple[str | _Gap, ...]
 
     def matches(self, uri: str) -> bool:
@@ -68,30 +63,22 @@ def parse(template: str) -> UriTemplate | None:
     if len(template) > MAX_TEMPLATE_CHARS:
         return None
     parts: list[str | _Gap] = []
-    shape: list[str] = []
-    pos = literal_chars = greed = 0
+    pos = 0
     for found in _expression.finditer(template):
         if text := template[pos : found.start()]:
             parts.append(text)
-            shape.append(text)
-            literal_chars += len(text)
         operator, names = found[1], found[2]
         if not names:
             return None
-        gap = _gap(operator, names)
-        greed += 3 - len(gap.stops) if operator in {"", "+", "#", "/", "."} else 0
-        parts.append(gap)
-        shape.append("{" + operator + (names if operator in {"?", "&", ";"} else gap.stops) + "}")
+        parts.append(_gap(operator, names))
         pos = found.end()
     if text := template[pos:]:
         parts.append(text)
-        shape.append(text)
-        literal_chars += len(text)
     if any(isinstance(part, str) and ("{" in part or "}" in part) for part in parts):
         return None
     if sum(not isinstance(part, str) for part in parts) > MAX_EXPRESSIONS:
         return None
-    return UriTemplate("".join(shape), (-literal_chars, greed), tuple(parts))
+    return UriTemplate(tuple(parts))
 
 
 def _gap(operator: str, names: str) -> _Gap:

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from carpool_broker.core.listing import FAMILIES, BadCursor, Entry, Family, History, Page
 from carpool_broker.core.name_table import Denied, NameTable
@@ -23,7 +24,7 @@ from carpool_broker.core.offers import UnverifiedTool, ViewPrompt, ViewResource,
 from carpool_broker.core.own_tools import OwnTool
 from carpool_broker.core.pins import Why
 from carpool_broker.core.resources import Route, Unroutable, UriTable
-from carpool_broker.core.scope import Scope
+from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_protocol.content import at, text_of
 from carpool_protocol.downgrade import NEWEST, tool_edit
 from carpool_protocol.ids import PoolKey, RawJson, ServerName
@@ -244,7 +245,9 @@ class View:
     def route(self, uri: str) -> Route | Unroutable | Denied:
         """The server that `uri` belongs to.
 
-        While `unknown` is not empty, only a route by `listed` or `named` is final.
+        While `unknown` is not empty, only a route by `listed` or `named` is final. Where the profile keeps
+        back any resource of the server, the URI of the route is one that the server lists or has a template
+        for.
         """
         return self._let_through(uri, self.uris.route(uri))
 
@@ -263,9 +266,29 @@ class View:
         if isinstance(found, Unroutable):
             return found
         entry = scope.entry_of(found.server)
-        if entry is None or not scope.permits("resource", entry, found.uri):
+        own = None if entry is None else self.readable(entry, found.uri)
+        if own is None:
             return Denied(found.server, found.uri, scope.profile)
-        return found
+        return found if own == found.uri else replace(found, uri=own)
+
+    def readable(self, entry: ScopeEntry, uri: str) -> str | None:
+        """`uri` of this server as the server is to get it; None where the profile keeps it back.
+
+        Where any resource of the server is kept back, only what is listed and permitted can be read.
+        """
+        scope = self.scope
+        if scope.reads_all(entry):
+            return uri
+        own = self.uris.listed_of(entry.server).spelling(uri)
+        return own if own is not None and scope.permits("resource", entry, own) else None
+
+    def still_readable(self, entry: ScopeEntry, uri: str) -> bool:
+        """Whether a URI that was readable is so now. While the server's list is not known, patterns alone
+        say.
+        """
+        if entry.key in self.unknown:
+            return self.scope.permits("resource", entry, uri)
+        return self.readable(entry, uri) == uri
 
     def outward_uri(self, key: PoolKey, uri: str) -> str:
         """`uri`, as a server of this pool says it, as the agents of this scope are to read it."""
@@ -297,6 +320,9 @@ class View:
                 route = self.route_template(uri)
                 if not isinstance(route, Route):
                     return route
+                entry = self.scope.entry_of(route.server)
+                if entry is not None and not self.scope.completes(entry, route.uri):
+                    return Denied(route.server, route.uri, self.scope.profile)
                 ref = ref if route.uri == uri else RawJson(at(ref, {"uri": lambda _: quote(route.uri)}))
                 return CompletionTarget(route.key, route.server, ref)
             case _:

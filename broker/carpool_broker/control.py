@@ -95,6 +95,8 @@ class Control:
                 result = await self._looking.tools(session, _decode(params, ToolsParams))
             case "carpool/resolve":
                 result = await self._looking.resolve(session, _decode(params, ResolveParams))
+            case "carpool/resources":
+                result = await self._looking.resources(session)
             case "carpool/servers":
                 result = self._looking.servers(session)
             case "carpool/profiles":

@@ -36,7 +36,7 @@ USE_WORKSPACE = "carpool/use_workspace"
 """`{"workspace": NAME | DIRECTORY}`, answered with `{"name", "root"}` once the session is there. An operator
 may add `"session"`.
 """
-LOOKS = frozenset({"carpool/tools", "carpool/resolve", "carpool/servers"})
+LOOKS = frozenset({"carpool/tools", "carpool/resolve", "carpool/servers", "carpool/resources"})
 """What any agent on the socket may ask of its own view: it can list and call all of that anyway."""
 MAX_LOOKS = 64
 """So many of them may a session have open."""

@@ -1,4 +1,5 @@
-"""What a session may ask about its own view: `carpool/tools`, `carpool/resolve`, `carpool/servers`.
+"""What a session may ask about its own view: `carpool/tools`, `carpool/resources`, `carpool/resolve`,
+`carpool/servers`.
 
 Owns what is waited for before such an answer (servers that have not told their tools are asked to), and which
 view it is of. Agents may ask too, not operators only (`hosting.LOOKS`).
@@ -64,6 +65,14 @@ class Looking:
             raise ControlError("unknown_tool", f"More than one server has it; say which: {names}.")
         suggestions = getattr(found, "suggestions", ())
         raise ControlError("unknown_tool", f"Did you mean {', '.join(suggestions)}?" if suggestions else "")
+
+    async def resources(self, session: SessionId) -> dict[str, Any]:
+        """`{"resources", "templates"}`: see `own_view.owned`."""
+        view = await self._settled_view(session)
+        return {
+            "resources": list(map(own_view.owned, view.resources)),
+            "templates": list(map(own_view.owned, view.templates)),
+        }
 
     async def resolve(self, session: SessionId, params: ResolveParams) -> dict[str, Any]:
         """See `own_view.meaning`. Raises `ControlError` where the session may not have the tool."""

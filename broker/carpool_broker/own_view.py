@@ -1,4 +1,5 @@
-"""What a session sees, told to itself: `carpool/tools`, `carpool/servers` and `carpool/resolve`.
+"""What a session sees, told to itself: `carpool/tools`, `carpool/resources`, `carpool/servers` and
+`carpool/resolve`.
 
 Owns the keys of these answers. A pure function of the session's view and of what the supervisor said of its
 pools. Knows nothing of: other sessions, what is waited for (`looking`).
@@ -14,7 +15,7 @@ from carpool_broker.core.outlook import FAILING, Outlook
 from carpool_broker.core.own_tools import OURS
 from carpool_broker.core.routing import HELD, kept_back
 from carpool_broker.core.session import Session
-from carpool_broker.core.view import Denied, Held, OwnTool, View, ViewTool
+from carpool_broker.core.view import Denied, Held, OwnTool, View, ViewResource, ViewTool
 from carpool_protocol.ids import RawJson, ServerName
 from carpool_protocol.names import Ambiguous, Unknown
 
@@ -101,6 +102,15 @@ def described(view: View, tool: ViewTool, own: Mapping[str, RawJson]) -> dict[st
         "definition": definition,
         "tags": _tags(view, tool.server, definition or {}),
     }
+
+
+def owned(resource: ViewResource) -> dict[str, Any]:
+    """A resource or template, as `carpool/resources` tells it: MCP's object, and `server`."""
+    try:
+        definition = msgspec.json.decode(resource.definition, type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        definition = {"uri": resource.shown, "name": resource.shown}
+    return {**definition, "server": resource.server}
 
 
 def _tags(view: View, server: ServerName, definition: Mapping[str, Any]) -> list[str]:

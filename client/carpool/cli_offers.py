@@ -3,7 +3,7 @@
 Owns how lists and contents look to people; programs get the broker's answers as they are. Each verb is an
 agent's request, made as an agent would make it: with a profile it sees what that profile may.
 
-Refuses to know which server has what.
+Refuses to know how a URI is routed.
 """
 
 import base64
@@ -20,6 +20,7 @@ from carpool.adapters import flatten
 from carpool.cli import (
     EXIT_FAILED,
     EXIT_USAGE,
+    ask,
     fail,
     fail_at,
     json_option,
@@ -45,17 +46,17 @@ Facts = dict[str, Any]
 @json_option
 def resources(profile: str, workspace: str, as_json: bool) -> None:
     """List the resources that servers offer, and templates of their URIs."""
-    with open_door(control=False, start=True, profile=profile, workspace=workspace) as door:
-        found = [*_listed(door, "resources/list", "resources")]
-        templates = [*_listed(door, "resources/templates/list", "resourceTemplates")]
+    with open_door(control=True, start=True, profile=profile, workspace=workspace) as door:
+        found = ask(door, "carpool/resources", {}, timeout_s=60)
     if as_json:
-        print_json({"resources": found, "templates": templates})
+        print_json(found)
         return
-    rows = [[it.get("uri"), it.get("name"), it.get("mimeType") or "-", _line(it)] for it in found]
-    rows += [
-        [it.get("uriTemplate"), it.get("name"), it.get("mimeType") or "-", _line(it)] for it in templates
+    rows = [
+        [it.get(key), it.get("server"), it.get("name"), it.get("mimeType") or "-", _line(it)]
+        for key, listed in (("uri", found["resources"]), ("uriTemplate", found["templates"]))
+        for it in listed
     ]
-    table = display.columns(["URI", "NAME", "TYPE", "DESCRIPTION"], rows)
+    table = display.columns(["URI", "SERVER", "NAME", "TYPE", "DESCRIPTION"], rows)
     click.echo(table or "no resources: no server offers any, or none has told; see `carpool status`")
 
 
@@ -124,8 +125,7 @@ def prompt(
 def _listed(door: Door, method: str, key: str) -> Iterator[Facts]:
     """All pages of a list."""
     try:
-        if method != "resources/templates/list":  # the second list of one session
-            door.initialize()
+        door.initialize()
         cursor = ""
         for _ in range(PAGES):
             page = _decoded(door.request(method, {"cursor": cursor} if cursor else {}, READ_S))

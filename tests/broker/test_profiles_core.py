@@ -114,14 +114,17 @@ def test_what_is_kept_back_is_refused_for_every_method_and_the_profile_is_named(
         ("hub__search", "tools/call"),
         ("git__tell", "prompts/get"),
         ("file:///a", "resources/read"),
+        ("carpool+git+file:///unlisted", "resources/read"),
+        ("carpool+git+file://x/a", "resources/read"),
         (ref("ref/prompt", name="git__tell"), "completion/complete"),
         (ref("ref/resource", uri="file:///a"), "completion/complete"),
     ):
         found = refused(rig.ask(name, method))
         assert found["code"] == "not_permitted", name
         assert "The profile p keeps it back." in found["text"]
-    (watched,) = rig.feed(ev.AgentWatched(ONE, RawJson(b'"w"'), "file:///a", on=True))
-    assert refused([watched])["code"] == "not_permitted"
+    for uri in ("file:///a", "carpool+git+file:///unlisted", "carpool+git+file://x/a"):
+        (watched,) = rig.feed(ev.AgentWatched(ONE, RawJson(b'"w"'), uri, on=True))
+        assert refused([watched])["code"] == "not_permitted"
     for name, method in (
         ("git__log", "tools/call"),
         ("git__ask", "prompts/get"),

@@ -405,16 +405,17 @@ def test_in_search_mode_a_model_is_shown_little_and_the_program_may_call_all(sha
     run("asyncio", main)
 
 
-@behaviour("client:looks")
+@behaviour("client:looks", "resources:owner-told")
 def test_resources_and_prompts_are_listed_and_read(shared: Daemon) -> None:
     async def main() -> None:
         async with client(shared) as agent:
             assert {"shop__haggle", "full__tell"} <= {each["name"] for each in await agent.prompts()}
             said = await agent.get_prompt("full__tell", {"who": "you"})
             assert "you" in said["messages"][0]["content"]["text"]
-            assert {"shop:/bread", "full://own"} <= {each["uri"] for each in await agent.resources()}
-            templates = [each["uriTemplate"] for each in await agent.resource_templates()]
-            assert "shared://doc/{part}" in templates
+            owners = {each["uri"]: each["server"] for each in await agent.resources()}
+            assert (owners["shop:/bread"], owners["full://own"]) == ("shop", "full")
+            templates = {each["uriTemplate"]: each["server"] for each in await agent.resource_templates()}
+            assert templates["shared://doc/{part}"] == "full"
             assert (await agent.read("full://own"))["contents"][0]["text"] == "full has full://own"
             with pytest.raises(LookupError):
                 await agent.read("no://such")

@@ -105,7 +105,7 @@ async def test_lists_come_from_disk_and_a_start_that_offers_others_is_told(share
             prompts = (await agent.result("prompts/list"))["prompts"]
             resources = (await agent.result("resources/list"))["resources"]
             assert "rich__haggle" in [it["name"] for it in prompts]
-            assert "shop:/bread" in [it["uri"] for it in resources]
+            assert "carpool+rich+shop:/bread" in [it["uri"] for it in resources]
             facts = (await shared.status())["servers"]["rich"]
             assert (facts["state"], facts["tools"], facts["lists"]["from"]) == ("cold", 1, "earlier")
             assert "since carpool started" in (await shared.carpool("why", "rich"))[1]

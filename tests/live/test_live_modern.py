@@ -60,11 +60,12 @@ async def test_an_agent_of_the_handshake_era_uses_everything_of_a_stateless_serv
             assert await agent.text("modern__echo", {"text": "é \u2028 😀"}) == "é \u2028 😀"
             prompts = await agent.result("prompts/list")
             assert "modern__review" in [each["name"] for each in prompts["prompts"]]
-            read = await agent.result("resources/read", {"uri": "modern://notes"})
+            modern = "carpool+modern+modern:"  # another server here is the same program
+            read = await agent.result("resources/read", {"uri": f"{modern}//notes"})
             assert read["contents"][0]["text"] == "# Notes\n\né and 😀"
             templates = await agent.result("resources/templates/list")
-            assert templates["resourceTemplates"][0]["uriTemplate"] == "modern://users/{user}/profile"
-            read = await agent.result("resources/read", {"uri": "modern://users/ann/profile"})
+            assert templates["resourceTemplates"][0]["uriTemplate"] == f"{modern}//users/{{user}}/profile"
+            read = await agent.result("resources/read", {"uri": f"{modern}//users/ann/profile"})
             assert read["contents"][0]["text"] == "The profile of ann"
             ref = {"type": "ref/prompt", "name": "modern__review"}
             params = {"ref": ref, "argument": {"name": "code", "value": "x"}}
@@ -72,7 +73,7 @@ async def test_an_agent_of_the_handshake_era_uses_everything_of_a_stateless_serv
                 "code",
                 "x",
             ]
-            lost = await agent.ask("resources/read", {"uri": "modern://users"})
+            lost = await agent.ask("resources/read", {"uri": f"{modern}//users"})
             assert lost["error"]["code"] == -32002
             nothing_of_that_era(agent)
         facts = await shared.status()

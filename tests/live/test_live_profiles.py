@@ -100,7 +100,10 @@ async def test_prompts_resources_and_completions_go_by_the_profile(shared: Daemo
                 ("resources/read", {"uri": "file:///secret"}),
                 ("resources/read", {"uri": "carpool+offers+file:///secret"}),
                 ("resources/read", {"uri": "file:///secret/below"}),
+                ("resources/read", {"uri": "carpool+offers+file://x/secret"}),
+                ("resources/read", {"uri": "carpool+offers+file://localhost:1/open"}),
                 ("resources/subscribe", {"uri": "file:///secret"}),
+                ("resources/subscribe", {"uri": "carpool+offers+file:///open/unlisted"}),
                 (
                     "completion/complete",
                     {"ref": {"type": "ref/prompt", "name": "tell"}, "argument": argument},

@@ -323,17 +323,18 @@ async def test_without_such_a_profile_the_names_are_nobodys(shared: Daemon) -> N
             assert refused["error"]["data"]["code"] == "unknown_tool"
 
 
-@behaviour("people:offers")
+@behaviour("people:offers", "resources:owner-told")
 async def test_people_list_and_read_what_servers_offer_beside_tools(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         code, text, _ = await shared.carpool("resources")
         assert code == 0
-        assert "one://own" in text
-        assert "one://parts/{part}" in text
+        rows = [line.split()[:2] for line in text.splitlines()]
+        assert ["one://own", "one"] in rows
+        assert ["one://parts/{part}", "one"] in rows
         code, text, _ = await shared.carpool("resources", "--profile", "reads", "--json")
-        uris = [each["uri"] for each in json.loads(text)["resources"]]
-        assert "two://own" in uris
-        assert "one://hang" not in uris
+        owners = {each["uri"]: each["server"] for each in json.loads(text)["resources"]}
+        assert owners["two://own"] == "two"
+        assert "one://hang" not in owners
         code, text, _ = await shared.carpool("read", "one://own")
         assert (code, text) == (0, "one has one://own")
         code, text, _ = await shared.carpool("read", "one://own", "--json")

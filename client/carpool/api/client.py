@@ -230,12 +230,12 @@ class Carpool:
         raise UnknownName(text, candidates=names, kind="unknown_tool")
 
     async def resources(self) -> list[Json]:
-        """The resources that servers list."""
-        return await self._listed("resources/list", "resources")
+        """The resources that servers list, as MCP has them; `server` says whose each is."""
+        return await self._owned("resources")
 
     async def resource_templates(self) -> list[Json]:
-        """URI templates of further resources."""
-        return await self._listed("resources/templates/list", "resourceTemplates")
+        """URI templates of further resources; `server` says whose each is."""
+        return await self._owned("templates")
 
     async def read(self, uri: str, *, timeout_s: float | None = None) -> Json:
         """A resource: the whole result, with `contents`."""
@@ -318,6 +318,11 @@ class Carpool:
         raise UnknownName(
             f"The server {server} has no tool of this name here.", kind="unknown_tool", server=server
         )
+
+    async def _owned(self, key: str) -> list[Json]:
+        """A list of `carpool/resources`."""
+        found: list[Json] = (await self._ask("carpool/resources", {}))[key]
+        return found
 
     async def _listed(self, method: str, key: str) -> list[Json]:
         """Every page of a list; empty where no server offers such things."""

@@ -1,14 +1,18 @@
 """The `carpool` command's first steps: send the small processes on before anything big is imported.
 
 `connect` and `run` become shims and `up` becomes the launcher; each must stay as
-small as its own imports (rule 20). Everything else is the click command line.
+small as its own imports (rule 20). Everything else is the click command line. Before that no directory of a
+project stays on `sys.path`.
 """
 
 import sys
 
+from carpool import import_path
+
 
 def main() -> None:
     """Run `carpool` with this process's arguments and end with its exit code."""
+    import_path.clean()
     verb = sys.argv[1] if len(sys.argv) > 1 else ""
     if verb in {"connect", "run"}:
         from carpool.shim import main as shim

@@ -18,6 +18,7 @@ Refuses to know MCP.
 import os
 import sys
 
+from carpool import import_path
 from carpool.shim_kept import Kept
 from carpool.shim_pump import AGENT_GONE, REFUSED, Pump, quote
 from carpool_protocol import credentials, paths, trusted_places
@@ -212,7 +213,7 @@ def _start() -> int:
     pid = os.posix_spawn(
         sys.executable,
         [sys.executable, "-P", "-m", "carpool.launcher", "--detach", "--quiet", "--checked"],
-        os.environ,
+        import_path.for_children(os.environ),
         file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 2, 1)],
     )
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from carpool import lock
+from carpool import import_path, lock
 from carpool.daemon_child import rotate
 from carpool.door_watch import told_url
 from carpool.launcher import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Launcher, accepts
@@ -136,9 +136,9 @@ def daemon_environment(directory: str) -> dict[str, str]:
     environ[paths.RUNTIME_VARIABLE] = directory
     environ[paths.STATE_VARIABLE] = paths.state_dir(os.environ, directory)
     # A source tree on PYTHONPATH is how carpool itself is found when it is not installed.
-    ours = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if _holds_us(entry)]
+    ours = [entry for entry in import_path.kept(os.environ.get("PYTHONPATH", "")) if _holds_us(entry)]
     if ours:
-        environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in ours)
+        environ["PYTHONPATH"] = os.pathsep.join(ours)
     return environ
 
 
@@ -253,7 +253,7 @@ def _other_config(place: Place, config: str, http: str) -> str:
 
 
 def _holds_us(entry: str) -> bool:
-    return bool(entry) and any(os.path.isdir(os.path.join(entry, name)) for name in _OUR_PACKAGES)
+    return any(os.path.isdir(os.path.join(entry, name)) for name in _OUR_PACKAGES)
 
 
 def _parse(arguments: list[str]) -> tuple[dict[str, str], str]:

@@ -27,6 +27,10 @@ ENVIRONMENTS = (
 )
 """Files from which a shell or an agent's program sets variables for all that it starts."""
 
+_BY_FIRST: "dict[str, list[str]]" = {}
+for _name in (*PROJECT_FILES, *REPOSITORIES, *ENVIRONMENTS):
+    _BY_FIRST.setdefault(_name.split("/")[0], []).append(_name)
+
 
 def project_around(path: str, home: str) -> str:
     """The nearest directory at or above `path` with one of these files; empty: there is none.
@@ -36,12 +40,17 @@ def project_around(path: str, home: str) -> str:
     end = _identity(home)
     at = os.path.normpath(path)
     while at != os.path.dirname(at) and (end is None or _identity(at) != end):
-        for name in (*PROJECT_FILES, *REPOSITORIES, *ENVIRONMENTS):
-            mark = os.path.join(at, name)
-            if os.path.lexists(mark) and counts(at, mark):
+        # By first parts: shims do this at each start, and of most directories none is there.
+        for first, names in _BY_FIRST.items():
+            if os.path.lexists(f"{at}/{first}") and any(_is_mark(at, name) for name in names):
                 return at
         at = os.path.dirname(at)
     return ""
+
+
+def _is_mark(directory: str, name: str) -> bool:
+    path = os.path.join(directory, name)
+    return os.path.lexists(path) and counts(directory, path)
 
 
 def counts(directory: str, path: str) -> bool:

@@ -1,6 +1,8 @@
 """carpool is started where an agent works: in a directory that a stranger may have filled."""
 
+import os
 import sys
+import tomllib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -10,10 +12,13 @@ import trio
 
 from carpool.launcher import accepts
 from tests.behaviours import behaviour
+from tests.kit.house import ROOT, ROOTS
 from tests.kit.line_agent import LIMIT_S
 from tests.kit.live import Daemon, Make
 from tests.kit.waits import until
 
+SCRIPT = ROOT / "client" / "scripts" / "carpool"
+"""The command as it is installed, but for its first line."""
 OURS = ("carpool", "carpool_broker", "carpool_protocol", "carpool_supervisor")
 OTHERS = ("contextlib", "json", "msgspec", "psutil", "select", "socket", "subprocess", "trio", "zmq")
 """Some of what the processes import."""
@@ -88,3 +93,44 @@ async def test_no_module_is_taken_from_the_directory_in_which_carpool_is_started
             assert not sprung.exists(), sprung.read_text()
             await one.until(lambda facts: facts["supervisors"], "the supervisor is linked")
     assert not sprung.exists(), sprung.read_text()
+
+
+@behaviour("trust:directory")
+@pytest.mark.parametrize("verb", ["connect", "up"])
+@pytest.mark.parametrize(
+    "path",
+    [["", *ROOTS], [*ROOTS, ""], [*ROOTS, "{place}"], [*ROOTS, ".", "../stranger"]],
+    ids=["empty-first", "empty-last", "absolute", "relative"],
+)
+async def test_no_module_is_taken_from_a_repository_that_is_on_pythonpath(
+    daemon: Make, verb: str, path: list[str]
+) -> None:
+    one = daemon(up=False)
+    place, sprung = trapped(one)
+    (place / ".git").mkdir()
+    one.environ["PYTHONPATH"] = os.pathsep.join(path).format(place=place)
+    with trio.fail_after(LIMIT_S):
+        async with starting(one, place, str(SCRIPT), verb):
+            assert not sprung.exists(), sprung.read_text()
+            done = await trio.run_process(
+                [sys.executable, str(SCRIPT), "status", "--json"],
+                env=one.environ,
+                cwd=place,
+                capture_stdout=True,
+            )
+            assert b'"broker"' in done.stdout
+            assert not sprung.exists(), sprung.read_text()
+            # `python -m carpool`, as tests end it, imports of the standard library before anything of ours.
+            one.environ["PYTHONPATH"] = os.pathsep.join(ROOTS)
+            await one.until(lambda facts: facts["supervisors"], "the supervisor is linked")
+        assert not sprung.exists(), sprung.read_text()
+
+
+@behaviour("trust:directory")
+def test_the_script_is_the_one_that_is_installed() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    scripts = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-scripts"]
+    assert {ROOT / file: name for file, name in scripts.items()} == {SCRIPT: "carpool"}
+    assert "scripts" not in settings["project"], "installers would make another one of that name"
+    assert SCRIPT.read_text().startswith("#!python\n"), "installers put the interpreter there"
+    assert os.access(SCRIPT, os.X_OK)

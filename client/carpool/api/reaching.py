@@ -12,7 +12,7 @@ import sys
 
 import anyio
 
-from carpool import lock
+from carpool import import_path, lock
 from carpool.api.errors import NotRunning
 from carpool.api.places import Place
 from carpool.shim_return import STOPPED, Search
@@ -90,7 +90,7 @@ async def _start(place: Place) -> None:
     command = [sys.executable, "-P", "-m", "carpool.launcher", "--detach", "--quiet", "--checked"]
     done = await anyio.run_process(
         command,
-        env=place.environ,
+        env=import_path.for_children(place.environ),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from carpool_broker.core.fresh import MAX_TTL_MS, Current, Fresh
+from carpool_broker.core.fresh import MAX_CHANGES, MAX_TTL_MS, Current, Fresh
 from carpool_protocol.ids import PoolKey, RawJson, SessionId
 from tests.behaviours import behaviour
 
@@ -19,7 +19,9 @@ BODY = RawJson(b'{"contents":[]}')
 def keep(fresh: Fresh, uri: str = "x:1", session: SessionId = ANN, key: PoolKey = KEY, **more: Any) -> None:
     now = more.pop("now", 0.0)
     body = more.pop("body", BODY)
-    fresh.keep(key, uri, session, body, now, **{"ttl_ms": 1000, "public": False, **more})
+    fresh.keep(
+        key, uri, session, body, now, **{"ttl_ms": 1000, "public": False, "since": fresh.moment(), **more}
+    )
     fresh.check()
 
 
@@ -44,6 +46,45 @@ def test_a_public_answer_is_given_to_everybody_and_a_private_one_after_it_takes_
     keep(fresh, public=False, now=0.5)
     assert fresh.find(KEY, "x:1", BERT, 0.6) is None
     assert fresh.find(KEY, "x:1", ANN, 0.6) is not None
+
+
+@behaviour("eras:hints")
+@pytest.mark.parametrize(
+    ("key", "updated", "stays"),
+    [
+        (KEY, "x:1", False),
+        (KEY, "x:1/part", False),
+        (KEY, "x:2", True),
+        (OTHER, "x:1", True),
+        (KEY, "", False),
+    ],
+)
+def test_an_answer_that_a_change_has_overtaken_is_not_kept(key: PoolKey, updated: str, stays: bool) -> None:
+    """Its server may have read the resource before it changed it, and said so first."""
+    fresh = Fresh()
+    keep(fresh, body=RawJson(b"old"))
+    since = fresh.moment()
+    if updated:
+        fresh.changed(key, updated)
+    else:
+        fresh.forget(key)
+    keep(fresh, since=since)
+    assert (fresh.find(KEY, "x:1", ANN, 0.0) is not None) == stays
+    keep(fresh)
+    assert fresh.find(KEY, "x:1", ANN, 0.0) is not None, "what is asked for after that is current"
+
+
+def test_an_answer_is_not_kept_where_it_is_not_known_what_has_changed_since_it_was_asked_for() -> None:
+    fresh = Fresh()
+    keep(fresh, since=-1)
+    since = fresh.moment()
+    for number in range(MAX_CHANGES):
+        fresh.changed(KEY, f"y:{number}")
+    keep(fresh, "x:2", since=since)
+    fresh.changed(KEY, "y:last")
+    keep(fresh, "x:3", since=since)
+    found = [fresh.find(KEY, f"x:{number}", ANN, 0.0) is not None for number in (1, 2, 3)]
+    assert found == [False, True, False]
 
 
 @pytest.mark.parametrize("ttl_ms", [-1, 0])
@@ -120,20 +161,29 @@ class FreshMachine(RuleBasedStateMachine):
         self.fresh = Fresh(max_bytes=60, max_entries=3)
         self.now = 0.0
         self.said: dict[tuple[str, SessionId | None], tuple[bytes, float]] = {}
+        self.asked: list[tuple[int, set[str]]] = []
+        """Moments in which something was asked for, and what has changed since."""
 
+    @rule()
+    def ask(self) -> None:
+        self.asked.append((self.fresh.moment(), set()))
+
+    @precondition(lambda self: self.asked)
     @rule(
         uri=URIS,
         session=SESSIONS,
         ttl_ms=st.integers(-1, 3000),
         public=st.booleans(),
         size=st.integers(1, 70),
+        pick=st.integers(0, 9),
     )
-    def keep(self, uri: str, session: SessionId, ttl_ms: int, public: bool, size: int) -> None:
+    def keep(self, uri: str, session: SessionId, ttl_ms: int, public: bool, size: int, *, pick: int) -> None:
         body = RawJson(b"x" * size)
-        self.fresh.keep(KEY, uri, session, body, self.now, ttl_ms=ttl_ms, public=public)
+        since, changed = self.asked[-1 - pick % len(self.asked)]
+        self.fresh.keep(KEY, uri, session, body, self.now, ttl_ms=ttl_ms, public=public, since=since)
         self.said.pop((uri, session), None)
         self.said.pop((uri, None), None)
-        if ttl_ms > 0:
+        if ttl_ms > 0 and uri not in changed:
             self.said[uri, None if public else session] = (body, self.now + ttl_ms / 1000)
 
     @rule(uri=URIS, session=SESSIONS)
@@ -147,6 +197,8 @@ class FreshMachine(RuleBasedStateMachine):
     @rule(uri=URIS)
     def changed(self, uri: str) -> None:
         self.fresh.changed(KEY, uri)
+        for _, changed in self.asked:
+            changed.add(uri)
         for each in [each for each in self.said if each[0] == uri]:
             del self.said[each]
 

@@ -108,6 +108,7 @@ class Ledger:
         asked = owed.asked
         session = owed.session
         owed.stage = "sent"
+        owed.sent_at = self.fresh.moment()
         session.sent += 1
         if session.quota is not None:
             session.quota.sent += 1
@@ -183,7 +184,10 @@ class Ledger:
     def _keep(self, owed: Owed, answer: Answered, now: float) -> None:
         if is_keepable(owed) and not answer.is_error:
             ttl_ms, public, session = answer.ttl_ms, answer.public, owed.session.id
-            self.fresh.keep(owed.key, owed.target, session, answer.body, now, ttl_ms=ttl_ms, public=public)
+            self.fresh.keep(
+                owed.key, owed.target, session, answer.body, now,
+                ttl_ms=ttl_ms, public=public, since=owed.sent_at,
+            )  # fmt: skip
 
     def _answered_stateless(self, owed: Owed, answer: Answered, now: float) -> None:
         asked = owed.asked

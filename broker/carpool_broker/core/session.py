@@ -51,8 +51,8 @@ class Owed:
     """One call of an agent, until it is answered or cancelled."""
 
     __slots__ = (
-        "asked", "call", "edit", "heard", "instance", "key", "latest", "parked", "rounds", "server",
-        "session", "since", "size_bytes", "speaker", "stage", "target", "task", "tasks",
+        "asked", "call", "edit", "heard", "instance", "key", "latest", "parked", "rounds", "sent_at",
+        "server", "session", "since", "size_bytes", "speaker", "stage", "target", "task", "tasks",
     )  # fmt: skip
 
     def __init__(self, call: CallId, session: "Session", asked: AgentCalled) -> None:
@@ -66,6 +66,8 @@ class Owed:
         self.key = _NO_KEY
         self.server = _NO_SERVER
         self.target = ""
+        self.sent_at = -1
+        """When it went to its server (`Fresh.moment`); -1: it has not, or at an earlier broker."""
         self.edit = False
         """The answer may hold what this agent cannot read as it is."""
         self.size_bytes = len(asked.rest) + len(asked.meta)

@@ -276,6 +276,21 @@ _RUNS: Final = {
         "rule 4",
         "After a death of the broker a carrier says again what is open, and nothing that is answered.",
     ),
+    "reattach:one-line-more": Behaviour(
+        "rule 4",
+        "Where the broker takes a line for the agent's that the carrier did not, no answered call is run "
+        "again: what is in no record ends as lost.",
+    ),
+    "reattach:late-environment": Behaviour(
+        "rule 4",
+        "What a carrier says of its environment is taken whenever it comes, counts as no line of its agent, "
+        "and the session has its variables from then on.",
+    ),
+    "reattach:used-again": Behaviour(
+        "rule 4",
+        "Of an id that an agent uses again each use has its own answer, also where the broker dies between "
+        "them; where nobody can tell the uses apart the later one ends as lost, maybe.",
+    ),
     "reattach:calls": Behaviour(
         "rule 4", "A call in flight when the broker is killed is run once and answered once."
     ),

@@ -10,6 +10,7 @@ Knows nothing of: lines of those that are welcome, configuration, how long anybo
 """
 
 import logging
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
@@ -65,10 +66,10 @@ class Attaching:
         mint: Callable[[], SessionId],
         queue: QueueLine,
         drop: Callable[[SessionId, str], None],
-        take_kept: Callable[[Agent, Passage, list[bytes | OverlongLine]], None],
+        take_kept: Callable[[Agent, Passage | None, list[bytes | OverlongLine]], None],
     ) -> None:
         """`agents`, `streams`, `lingering`: the door's own. `take_kept`: takes lines of a welcome agent whose
-        carrier keeps them; those of all others go to the host.
+        carrier keeps them, or is late to say its environment; those of all others go to the host.
         """
         self._host = host
         self._heritage = heritage
@@ -218,6 +219,13 @@ class Attaching:
             text = f"it has sent {EARLY_BYTES} bytes before it was welcome"
             self._drop(agent.id, text)
 
+    def welcome_early(self, agent: Agent) -> None:
+        """It comes in without the variables that its carrier was asked for. They are taken when they come."""
+        agent.questions = 1
+        agent.asked_at = math.inf
+        agent.late = agent.asked
+        self.welcome(agent, {})
+
     def welcome(self, agent: Agent, environment: dict[str, str]) -> None:
         """The dialogue is over: it comes in, if need be after one more look at where it wants to be (while it
         was asked, the last of those who were there may have left).
@@ -234,10 +242,12 @@ class Attaching:
             return
         agent.welcomed = True
         take: Callable[[list[bytes | OverlongLine]], None] = partial(self._host.take, agent.id)
-        if agent.passage is not None:
+        if agent.passage is not None or agent.questions:
             take = partial(self._take_kept, agent, agent.passage)
         agent.io.on_lines = take
         kept, agent.kept = agent.kept, []
         self._host.welcome(agent.id, attach, environment)
+        if agent.late:
+            self._host.awaits_environment(agent.id, agent.late)
         if kept or agent.returning is not None:
             take(kept)

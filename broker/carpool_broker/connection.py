@@ -17,8 +17,8 @@ class Agent:
 
     __slots__ = (
         "answered", "asked", "asked_at", "attach", "began_at", "carrier", "dropped", "id", "io", "kept",
-        "line_at", "line_bytes", "looking", "passage", "questions", "returning", "seen_at", "seen_progress",
-        "welcomed",
+        "late", "line_at", "line_bytes", "looking", "passage", "questions", "returning", "seen_at",
+        "seen_progress", "welcomed",
     )  # fmt: skip
 
     def __init__(self, session: SessionId, now: float) -> None:
@@ -35,8 +35,10 @@ class Agent:
         """Variables that the carrier has been asked for and has not said yet."""
         self.looking = False
         """It waits until it is known what is where its session wants to be."""
+        self.late: list[str] = []
+        """Variables that its carrier had not said when it was welcomed all the same."""
         self.questions = 0
-        """So often its carrier was asked for more variables since it was welcomed."""
+        """So often its carrier was asked for variables since it was welcomed, or before that in vain."""
         self.answered = 0
         """So many of these it has answered."""
         self.asked_at = now

@@ -63,9 +63,12 @@ class Door:
         *,
         slow_reader_s: float,
         receive_budget_bytes: int,
+        clock: Callable[[], float] = trio.current_time,
     ) -> None:
+        """`clock`: one that stands still while we do not run, and could not see what agents do."""
         self._listener = Listener(path, ready, self._connected)
         self._ready = ready
+        self._clock = clock
         self._host = host
         self._heritage = heritage
         self.written: list[CallId] = []
@@ -164,7 +167,7 @@ class Door:
         if agent is None or agent.passage is None or agent.attach is None or not agent.attach.tells:
             return 0
         agent.questions += 1
-        agent.asked_at = trio.current_time()
+        agent.asked_at = self._clock()
         self._queue(agent, wanted_line(names))
         return agent.questions
 
@@ -270,22 +273,25 @@ class Door:
         """Look at slow readers, late carriers and the receive budget, until cancelled."""
         while True:
             await trio.sleep(LOOK_S)
-            now = trio.current_time()
-            for agent in self.agents.values():
-                if agent.unread_s(now) > self.slow_reader_s:
-                    self.drop(agent.id, f"it has not read for {self.slow_reader_s:g} s")
-                if agent.asked and now - agent.began_at > ENVIRONMENT_S:
-                    log.warning("%s did not say its environment; its variables count as missing", agent.id)
-                    self._attaching.welcome(agent, {})
-                if agent.answered < agent.questions and now - agent.asked_at > ENVIRONMENT_S:
-                    log.warning("%s did not say more of its environment; that counts as missing", agent.id)
-                    agent.asked_at = math.inf
-                    self._host.environment_came(agent.id, agent.questions, {})
-            for stalled, why in self.budget.stalled(now, self.slow_reader_s):
-                self.drop(stalled.id, why)
+            self.look(self._clock())
             self._listener.look()
-            self.end_lingering(now)
             self._settle()
+
+    def look(self, now: float) -> None:
+        """See who takes too long, at this moment of the door's clock."""
+        for agent in self.agents.values():
+            if agent.unread_s(now) > self.slow_reader_s:
+                self.drop(agent.id, f"it has not read for {self.slow_reader_s:g} s")
+            if agent.asked and now - agent.began_at > ENVIRONMENT_S:
+                log.warning("%s has not said its environment; until it does that is missing", agent.id)
+                self._attaching.welcome_early(agent)
+            if agent.answered < agent.questions and now - agent.asked_at > ENVIRONMENT_S:
+                log.warning("%s did not say more of its environment; that counts as missing", agent.id)
+                agent.asked_at = math.inf
+                self._host.environment_came(agent.id, agent.questions, {})
+        for stalled, why in self.budget.stalled(now, self.slow_reader_s):
+            self.drop(stalled.id, why)
+        self.end_lingering(now)
 
     def end_lingering(self, now: float) -> None:
         """Sessions whose door has died, and that no other door has asked for, are over."""
@@ -296,7 +302,7 @@ class Door:
     # --- connections -----------------------------------------------------------------------------------
 
     def _connected(self, sock: socket.socket) -> None:
-        agent = Agent(self._mint(), trio.current_time())
+        agent = Agent(self._mint(), self._clock())
         agent.io = AgentIo(
             sock,
             self._ready,
@@ -326,12 +332,15 @@ class Door:
         if agent.welcomed:
             self._host.unread(agent.id, unread_bytes)
 
-    def _take_kept(self, agent: Agent, passage: Passage, lines: list[bytes | OverlongLine]) -> None:
-        """Lines of a welcome agent whose carrier keeps them."""
+    def _take_kept(self, agent: Agent, passage: Passage | None, lines: list[bytes | OverlongLine]) -> None:
+        """Lines of a welcome agent whose carrier keeps them, or has not said its environment yet."""
         if agent.answered < agent.questions:
             lines = self._answered(agent, passage, lines)
             if not lines:
                 return
+        if passage is None:
+            self._host.take(agent.id, lines)
+            return
         returning = agent.returning
         if returning is not None:
             lines = self._host.take_back(agent.id, lines, passage, returning)
@@ -348,7 +357,7 @@ class Door:
             self._dirty[agent.id] = agent
 
     def _answered(
-        self, agent: Agent, passage: Passage, lines: list[bytes | OverlongLine]
+        self, agent: Agent, passage: Passage | None, lines: list[bytes | OverlongLine]
     ) -> list[bytes | OverlongLine]:
         """Take out what its carrier says of its environment, which is no line of the agent. What came before
         is taken first; what came after is given back.

@@ -39,6 +39,11 @@ class Host(StreamHost, Protocol):
     def resumed(self, session: SessionId, returning: Returning, passage: Passage | None = None) -> None:
         """All that the carrier has kept is there."""
 
+    def awaits_environment(self, session: SessionId, names: list[str]) -> None:
+        """The carrier of an agent that is welcome was asked for these variables before that, and is late. Its
+        answer counts as that to question 1.
+        """
+
     def environment_came(self, session: SessionId, question: int, environment: dict[str, str]) -> None:
         """More variables of an agent that is welcome, asked for by this question (`Door.ask_environment`)."""
 

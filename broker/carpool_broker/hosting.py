@@ -329,6 +329,10 @@ class Hosting(Host):
     def _refuse(self, session: SessionId, request: RawJson, detail: str) -> None:
         self._pump.feed(events.AgentErred(session, request, "bad_params", detail))
 
+    def awaits_environment(self, session: SessionId, names: list[str]) -> None:
+        """See `host.Host`."""
+        self.moving.awaits(session, names)
+
     def environment_came(self, session: SessionId, question: int, environment: dict[str, str]) -> None:
         """See `host.Host`."""
         self.moving.heard(session, question, environment)

@@ -152,6 +152,12 @@ class Moving:
             guest.asked.update(names)
         return question
 
+    def awaits(self, session: SessionId, names: list[str]) -> None:
+        """The carrier was asked for these variables when it came, and has not answered yet."""
+        guest = self._configuration.guest(session)
+        if guest is not None:
+            guest.asked.update(names)
+
     def heard(self, session: SessionId, question: int, environment: dict[str, str]) -> None:
         """The carrier has answered this question, and those before it. Also: it takes too long."""
         self._feed(self._configuration.learn(session, environment))

@@ -121,6 +121,7 @@ class BrokerShell:
             heritage,
             slow_reader_s=config.session.slow_reader_s,
             receive_budget_bytes=config.receive_budget_bytes,
+            clock=self._clock,
         )
         self._audit = AuditLog(
             paths.audit_file(paths.log_dir(os.environ, runtime_dir)),

@@ -23,6 +23,7 @@ from carpool_protocol.attach_version import ATTACH_VERSION
 from carpool_protocol.ids import RawJson, SessionId
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.runtime.ready import ReadySet
+from carpool_protocol.runtime.steady_clock import SteadyClock
 from carpool_protocol.streams import Open, Refused, word_line
 from tests.behaviours import behaviour
 from tests.kit.door_host import NobodyReturns
@@ -248,6 +249,10 @@ class Inquisitive(Inn):
     def __init__(self) -> None:
         super().__init__()
         self.brought: list[dict[str, str]] = []
+        self.awaited: list[str] = []
+
+    def awaits_environment(self, session: SessionId, names: list[str]) -> None:
+        self.awaited += names
 
     def wanted_variables(self, attach: Attach) -> list[str]:
         return ["A"]
@@ -285,6 +290,89 @@ async def test_no_line_of_an_agent_is_taken_for_its_carriers_word_about_the_envi
                 nursery.cancel_scope.cancel()
         assert inn.brought == [{"A": "honest"}]
         assert inn.said == [forged[:-1], other[:-1], forged[:-1], (1, {"A": "honest again"})]
+    finally:
+        door.close()
+        ready.close()
+
+
+@behaviour("reattach:late-environment")
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_an_environment_that_comes_late_is_taken_and_is_no_line_of_the_agent(
+    tmp_path: Path, *, keeps: bool, at_once: bool
+) -> None:
+    """One line that only the broker counted made the next broker run calls again that were answered."""
+    path = str(tmp_path / "agents.sock")
+    ready, inn = ReadySet(), Inquisitive()
+    door = Door(path, ready, inn, Heritage(), slow_reader_s=30.0, receive_budget_bytes=BUDGET)
+    door.open(lambda: None)
+    attach = Attach(version=ATTACH_VERSION, carrier="shim", keeps=keeps, mark="m")
+    late = environment_line({"A": "late"}, "m")
+    try:
+        with trio.fail_after(20), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
+            end.connect(path)
+            end.sendall(attach_line(attach))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ready.run, door.flush)
+                await until(lambda: any(agent.asked for agent in door.agents.values()), "it is asked")
+                (agent,) = door.agents.values()
+                door.look(agent.began_at + ENVIRONMENT_S + 1)
+                assert inn.brought == [{}]
+                assert inn.awaited == ["A"]
+                door.look(agent.began_at + 10 * ENVIRONMENT_S)
+                assert inn.said == [], "nobody waits for it any more"
+                if at_once:
+                    end.sendall(b"one\n" + late + b"two\n" + late)
+                else:
+                    for count, line in enumerate((b"one\n", late, b"two\n", late), 1):
+                        end.sendall(line)
+                        await until(lambda: len(inn.said) >= count, "it is taken")  # noqa: B023 - at once
+                await until(lambda: len(inn.said) == 4, "all of it is taken")
+                nursery.cancel_scope.cancel()
+        assert inn.said == [b"one", (1, {"A": "late"}), b"two", late[:-1]], "a second one nobody asked for"
+    finally:
+        door.close()
+        ready.close()
+
+
+@behaviour("pressure:slow-reader")
+async def test_while_the_broker_does_not_run_no_agent_is_late(tmp_path: Path) -> None:
+    at = [100.0]
+    clock = SteadyClock(lambda: at[0], lambda: at[0])
+    path = str(tmp_path / "agents.sock")
+    ready, inn = ReadySet(), Inquisitive()
+    door = Door(path, ready, inn, Heritage(), slow_reader_s=30.0, receive_budget_bytes=BUDGET, clock=clock)
+    door.open(lambda: None)
+
+    def passes(seconds: int) -> None:
+        for _ in range(seconds):
+            at[0] += 1.0
+            door.look(clock())
+
+    try:
+        with trio.fail_after(20), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
+            end.connect(path)
+            end.sendall(attach_line(Attach(version=ATTACH_VERSION, carrier="shim", keeps=True)))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ready.run, door.flush)
+                await until(lambda: any(agent.asked for agent in door.agents.values()), "it is asked")
+                (agent,) = door.agents.values()
+                passes(int(ENVIRONMENT_S) - 2)
+                at[0] += 600.0
+                door.look(clock())
+                assert inn.brought == [], "its answer may lie in our socket"
+                passes(3)
+                assert inn.brought == [{}]
+                while not agent.io.blocked:
+                    door.write(agent.id, b"x" * 100_000 + b"\n")
+                    door.flush()
+                passes(28)
+                at[0] += 600.0
+                door.look(clock())
+                assert agent.id in door.agents, "it may have read what it could"
+                passes(3)
+                assert agent.id not in door.agents
+                nursery.cancel_scope.cancel()
     finally:
         door.close()
         ready.close()

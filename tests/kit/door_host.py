@@ -37,5 +37,8 @@ class NobodyReturns:
     def version_of(self, session: SessionId) -> str:
         raise AssertionError("nobody comes back")
 
+    def awaits_environment(self, session: SessionId, names: list[str]) -> None:
+        pass
+
     def environment_came(self, session: SessionId, question: int, environment: dict[str, str]) -> None:
         raise AssertionError("nobody is asked again")

@@ -27,6 +27,7 @@ from carpool.http.line import Line, keep_connected
 from carpool.http.lobby import Lobby
 from carpool.http.wire import Connection
 from carpool_protocol import paths, private_files
+from carpool_protocol.runtime.steady_clock import SteadyClock
 from carpool_protocol.wallclock import wallclock
 
 _BACKLOG: Final = 2048
@@ -157,7 +158,7 @@ class DoorServer:
     async def run(self, sock: socket.socket, on_listening: Callable[[], None]) -> None:
         """Serve `sock` until `stop`."""
         loop = asyncio.get_running_loop()
-        self._clock = loop.time
+        self._clock = SteadyClock(loop.time)  # a standstill of ours is no waiting of a client's
         self._beat_once()
         server = await loop.create_server(lambda: Connection(self, self._clock), sock=sock, backlog=_BACKLOG)
         on_listening()

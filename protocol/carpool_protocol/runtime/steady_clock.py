@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import trio
-
 from carpool_protocol.wallclock import unix_s
 
 TICK_S: Final = 1.0
@@ -48,6 +46,8 @@ class SteadyClock:
 
     async def watch(self, on_jump: Callable[[], None]) -> None:
         """Read the clocks every second until cancelled; `on_jump` is called after each gap and jump."""
+        import trio  # the door has this clock, and another event loop
+
         seen = self.jumps
         while True:
             await trio.sleep(TICK_S)

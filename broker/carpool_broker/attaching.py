@@ -153,10 +153,7 @@ class Attaching:
             back, epoch = self._enter(resume, agent.id)
             if back != agent.id:
                 self._rename(agent, back)
-            agent.returning = Returning(
-                agent.id, epoch, resume.asks,
-                kept=resume.kept, unsettled=resume.open, stateful=resume.stateful,
-            )  # fmt: skip
+            agent.returning = Returning(agent.id, epoch, resume)
         agent.passage = Passage(epoch, () if resume is None else resume.stateful)
         agent.io.write(attached_line(agent.id, agent.asked, self._heritage.secret_of(agent.id), epoch))
 

@@ -223,10 +223,7 @@ class Carrier:
         self._streams[number] = self._all[stream.id] = stream
         self._host.welcome(stream.id, attach, {}, word)
         if resume is not None:
-            stream.returning = Returning(
-                session, epoch, resume.asks,
-                kept=resume.kept, unsettled=resume.open, stateful=resume.stateful,
-            )  # fmt: skip
+            stream.returning = Returning(session, epoch, resume)
             self._look(stream, stream.returning)
 
     def _take_back(self, stream: Stream, returning: Returning, message: bytes, exchange: int) -> None:

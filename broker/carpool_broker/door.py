@@ -213,7 +213,7 @@ class Door:
                 if not passage.goes(line, about, answers=answers):
                     return
                 if ask:
-                    passage.asked(ask, about)
+                    passage.asked(ask, about, line)
             # As `_queue`, without the call: all answers pass here.
             agent.io.write(line)
             if call:

@@ -146,7 +146,7 @@ class Hosting(Host):
                 if within:
                     passage.came_within(meaning)
                 else:
-                    passage.came(meaning, len(line) if isinstance(line, bytes) else 0)
+                    passage.came(meaning, line)
             if isinstance(meaning, events.Event):
                 burst.append(meaning)
             elif meaning is not None:
@@ -187,9 +187,9 @@ class Hosting(Host):
         for place, line in enumerate(lines):
             if returning.is_over:
                 return lines[place:]
-            replays = returning.replays()
+            replays = returning.replays(line)
             meaning = self._read_made(session, line) if replays else self._read(session, line)
-            passage.came(meaning, len(line) if isinstance(line, bytes) else 0)
+            passage.came(meaning, line)
             if not replays:
                 returning.take(meaning)
             elif isinstance(meaning, events.Event):
@@ -242,7 +242,7 @@ class Hosting(Host):
 
     def take_back_message(self, stream: Stream, message: bytes, exchange: int, returning: Returning) -> None:
         """See `carrier.StreamHost`."""
-        replays = returning.replays()
+        replays = returning.replays(message)
         meaning = self._meaning(stream, message, exchange, made=replays)
         if not replays:
             if isinstance(meaning, handshake.Unservable):

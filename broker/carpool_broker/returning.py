@@ -1,39 +1,41 @@
 """A session that comes back after its broker died, until all is said that its carrier has kept.
 
-Owns the count of what is replayed and of what is not done with, and how that becomes one `AgentResumed` with
-the rest behind it in order. A request that its agent has cancelled as well is neither (docs/decisions/0019).
-Pure.
+Owns what is replayed and what is not done with, and how that becomes one `AgentResumed` with the rest behind
+it in order. A request that its agent has cancelled as well is neither (docs/decisions/0019). Where its
+carrier means another line as the last of that, what is in no record counts as lost. Pure.
 
 Knows nothing of: whether it may come back, connections, what becomes of its calls.
 """
 
-from collections.abc import Sequence
+import logging
 
 from carpool_broker.core.events import AgentCalled, AgentCancelled, AgentGreeted, AgentReady, AgentResumed
 from carpool_broker.era.handshake import Meaning
+from carpool_protocol.attach import ResumeSession
 from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
+from carpool_protocol.lines import OverlongLine, name_of_any
+
+log = logging.getLogger("carpool.broker")
 
 
 class Returning:
-    """One of them. `kept` and `unsettled`: how many lines come yet."""
+    """One of them."""
 
-    def __init__(
-        self,
-        session: SessionId,
-        epoch: Epoch,
-        asks: Sequence[str],
-        *,
-        kept: int,
-        unsettled: int,
-        stateful: Sequence[str] = (),
-    ) -> None:
-        """`epoch`: see `AgentResumed.supervisor`; `asks` and `stateful` as well."""
+    def __init__(self, session: SessionId, epoch: Epoch, resume: ResumeSession) -> None:
+        """`epoch`: see `AgentResumed.supervisor`."""
         self._session = session
         self.epoch = epoch
-        self.asks = tuple(map(AskId, asks))
-        self._stateful = tuple(stateful)
-        self._kept = max(kept, 0)
-        self._unsettled = max(unsettled, 0)
+        self.asks = tuple(map(AskId, resume.asks))
+        self._stateful = tuple(resume.stateful)
+        self._kept = max(resume.kept, 0)
+        """So many lines are to be replayed yet."""
+        self._unsettled = max(resume.open, 0)
+        """So many others come after these yet."""
+        self._last = resume.last
+        self._again = frozenset(resume.again)
+        self._place = -1
+        """Of the line that has come last, among these."""
+        self._used_again: set[RawJson] = set()
         self._calls: dict[RawJson, AgentCalled] = {}
         self.greetings: list[AgentGreeted | AgentReady] = []
         """A greeting that was not answered: to be dealt with before all else, which it makes possible."""
@@ -44,13 +46,20 @@ class Returning:
         """All is said."""
         return not (self._kept or self._unsettled)
 
-    def replays(self) -> bool:
+    def replays(self, line: bytes | OverlongLine) -> bool:
         """Whether the line that has come now is one that is to be replayed."""
-        if self._kept:
+        replays = self._kept > 0
+        if replays:
             self._kept -= 1
-            return True
-        self._unsettled -= 1
-        return False
+        else:
+            self._unsettled -= 1
+            self._place += 1
+        if self.is_over and f"{name_of_any(line):x}" != self._last:
+            log.warning(
+                "%s and its carrier do not mean the same lines; its calls count as lost", self._session
+            )
+            self.epoch = Epoch("")
+        return replays
 
     def take(self, meaning: Meaning) -> None:
         """What a line means that is not done with."""
@@ -58,6 +67,8 @@ class Returning:
             self.greetings.append(meaning)
         elif isinstance(meaning, AgentCalled) and meaning.id not in self._calls:
             self._calls[meaning.id] = meaning
+            if self._place in self._again:
+                self._used_again.add(meaning.id)
         elif isinstance(meaning, AgentCancelled) and meaning.id in self._calls:
             del self._calls[meaning.id]
         elif meaning is not None:
@@ -66,5 +77,6 @@ class Returning:
     def end(self) -> tuple[AgentResumed, list[Meaning]]:
         """What has happened, and what is to be dealt with after it."""
         calls = tuple(self._calls.values())
-        resumed = AgentResumed(self._session, self.epoch, calls, self.asks, self._stateful)
+        again = frozenset(self._used_again & self._calls.keys())
+        resumed = AgentResumed(self._session, self.epoch, calls, self.asks, self._stateful, again)
         return resumed, self._rest

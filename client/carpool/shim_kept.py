@@ -1,14 +1,19 @@
 """What has passed through a shim and is not settled: what it needs when the broker dies.
 
 Owns the raw bytes of both directions, as they were read, and how far the broker says that things are
-(`carpool/settled`, docs/decisions/0019). Invariants:
+(`carpool/settled`, docs/decisions/0019, 0030). The Python client keeps the same. Invariants:
 
 - whatever the agent has sent is here until it is settled, to the last half line;
-- nothing is decoded: a settled line is cut at its quotes;
+- nothing is decoded: a settled line is cut at its quotes, and the lines that it names are found by their
+  names;
+- a settled line that means a line which did not pass here settles nothing: from then on all is kept, and what
+  is in no record counts as lost (`in_doubt`);
 - memory is bounded: by the settled lines, and where they do not come by giving up (`KEEP_BYTES`).
 
 Refuses to know JSON, MCP and sockets. What is made of it after a death is `shim_return`'s.
 """
+
+from carpool_protocol.line_names import name_of, names_in
 
 OURS = b'{"jsonrpc":"2.0","method":"carpool/'
 """How every line starts that is from the broker itself and not for the agent."""
@@ -21,6 +26,10 @@ KEEP_BYTES = 32 * 1024 * 1024
 """More than this unsettled, and nothing is kept: the next death of the broker is the end of the session."""
 
 
+class _DoubtError(Exception):
+    """The broker means a line that did not pass here."""
+
+
 class Kept:
     """One session, over all brokers that serve it."""
 
@@ -31,15 +40,16 @@ class Kept:
         """The supervisor's, as said by the last settled line; None before the first one of this broker."""
         self.is_full = False
         """There was too much to keep."""
-        self.up = 0
-        """So many lines of the agent are settled: what `fresh` begins with is the next one."""
+        self.in_doubt = False
+        """This broker and we do not mean the same lines."""
         self.open: dict[int, bytes] = {}
-        """Settled lines that are not done with, without their line ends."""
+        """Settled lines that are not done with, without their line ends, under numbers of ours in their
+        order.
+        """
         self.made: dict[int, bytes] = {}
         """Settled lines that make the session what it is. One may be both."""
-        self.down = 0
-        self.held: dict[int, bytes] = {}
-        """Lines of the broker that count still."""
+        self.held: list[tuple[int, bytes]] = []
+        """Lines of the broker that count still, with their names."""
         self.fresh = bytearray()
         self.heard = bytearray()
         """What came after the last settled line: of the agent, and (whole lines only) of the broker. No list
@@ -53,6 +63,10 @@ class Kept:
         """Servers at which the session may have state, in blanks."""
         self.has_told = False
         """This broker has said more than its first line."""
+        self._names: dict[int, int] = {}
+        """Of the lines of `open` and `made`, under their numbers."""
+        self._last = 0
+        """The number of the last line before `fresh`."""
         self._size_bytes = 0
 
     def sent(self, data: bytes) -> None:
@@ -85,55 +99,98 @@ class Kept:
         self.has_told = True
         if self.is_full:
             return
-        # ,"params":["EPOCH",UP,"OPEN","KEPT",DOWN,"HELD","STATEFUL"]}
+        # ,"params":["EPOCH","READ TIMES","OPEN","KEPT","BOTH","HELD","STATEFUL"]}
         part = line[len(SETTLED) :].split(b'"')
         self.epoch = part[3]
-        up, down = int(part[4].strip(b",")), int(part[8].strip(b","))
-        self._settle_up(up, _numbers(part[5]), _numbers(part[7]))
-        self.held = self._listed(_numbers(part[9]), self.held, self.heard, self.down) if part[9] else {}
+        self.stateful = part[15]
+        if self.in_doubt:
+            return
+        read, open_, made, both, held = [names_in(part[place]) for place in (5, 7, 9, 11, 13)]
+        try:
+            self._settle(read, open_, made, both, held)
+        except _DoubtError:
+            self.in_doubt = True
+            return
         self.heard.clear()
-        self.stateful = part[11] if len(part) > 11 else b""
-        self.down = down
-        self._size_bytes = len(self.fresh)
-        for lines_of in (self.open, self.made, self.held):
+        self._size_bytes = len(self.fresh) + sum(len(line) for _, line in self.held)
+        for lines_of in (self.open, self.made):
             self._size_bytes += sum(map(len, lines_of.values()))
 
-    def _settle_up(self, up: int, open_: list[int], made: list[int]) -> None:
+    def _settle(
+        self, read: list[int], open_: list[int], made: list[int], both: list[int], held: list[int]
+    ) -> None:
+        """All of it, or nothing."""
         old = self.open | self.made
-        self.open = self._listed(open_, old, self.fresh, self.up)
-        self.made = self._listed(made, old, self.fresh, self.up)
-        at = 0
-        for _ in range(up - self.up):
-            at = self.fresh.find(b"\n", at) + 1
-        del self.fresh[:at]
-        self.up = up
+        places: dict[int, list[int]] = {}
+        """Numbers of the lines that are meant, by their names."""
+        for number in sorted(old):
+            places.setdefault(self._names[number], []).append(number)
+        count, end = self._find(read, {*open_, *made, *both}, old, places) if read else (0, 0)
+        names: dict[int, int] = {}
+        found: list[dict[int, bytes]] = []
+        for named in (open_, made, both):
+            found.append({})
+            for name in named:
+                if not places.get(name):
+                    raise _DoubtError
+                number = places[name].pop(0)
+                found[-1][number] = old[number]
+                names[number] = name
+        self.held = self._still_held(held)
+        self.open, self.made, self._names = found[0] | found[2], found[1] | found[2], names
+        del self.fresh[:end]
+        self._last += count
 
-    def _listed(
-        self, numbers: list[int], old: dict[int, bytes], text: bytearray, before: int
-    ) -> dict[int, bytes]:
-        """These lines: old ones, and of those in `text`, which begins behind line `before`."""
-        lines = text.split(b"\n") if numbers and max(numbers) > before else []
-        found = {n: old[n] for n in numbers if n in old}
-        return found | {n: bytes(lines[n - before - 1]) for n in numbers if before < n < before + len(lines)}
+    def _find(
+        self, read: list[int], meant: set[int], lines: dict[int, bytes], places: dict[int, list[int]]
+    ) -> tuple[int, int]:
+        """Find the line that was read last, and on the way those that are `meant`, which are entered in
+        `lines` and `places`. How many lines end there, and where that is.
+        """
+        last, times = read
+        at = count = 0
+        with memoryview(self.fresh) as text:
+            while (end := self.fresh.find(b"\n", at)) >= 0:
+                count += 1
+                with text[at:end] as line:
+                    name = name_of(line)
+                    if name in meant:
+                        lines[self._last + count] = bytes(line)
+                        places.setdefault(name, []).append(self._last + count)
+                at = end + 1
+                times -= name == last
+                if not times:
+                    return count, at
+        raise _DoubtError
+
+    def _still_held(self, names: list[int]) -> list[tuple[int, bytes]]:
+        if not names:
+            return []
+        lines = self.held + [(name_of(line), line) for line in bytes(self.heard).split(b"\n")]
+        found: list[tuple[int, bytes]] = []
+        for name in names:
+            each = next((each for each in lines if each[0] == name), None)
+            if each is None:
+                raise _DoubtError
+            lines.remove(each)
+            found.append(each)
+        return found
 
     def begin_again(self, made: list[bytes], open_: list[bytes], fresh: bytes, asks: list[str]) -> None:
         """All of it is said anew, to another broker. Numbers begin with that."""
         count = len(made)
         self.made = dict(enumerate(made, 1))
         self.open = dict(enumerate(open_, count + 1))
-        self.up = count + len(open_)
+        self._names = {number: name_of(line) for number, line in (self.made | self.open).items()}
+        self._last = count + len(open_)
         self.fresh = bytearray(fresh)
         self.heard.clear()
-        self.held = {}
-        self.down = 0
+        self.held = []
         self.asks = asks
+        self.in_doubt = False
         self.has_told = False
 
     def _give_up(self) -> None:
         self.is_full = True
         self.fresh, self.heard = bytearray(), bytearray()
-        self.open, self.made, self.held = {}, {}, {}
-
-
-def _numbers(text: bytes) -> list[int]:
-    return [int(number) for number in text.split()]
+        self.open, self.made, self.held, self._names = {}, {}, [], {}

@@ -18,7 +18,9 @@ from select import poll
 
 from carpool import lock
 from carpool.shim_kept import Kept
+from carpool.unanswered import Unanswered
 from carpool_protocol import credentials, paths
+from carpool_protocol.line_names import name_of
 
 try:
     from _socket import AF_UNIX, SOCK_STREAM, socket
@@ -65,64 +67,104 @@ def resume(kept: Kept, hello: bytes, *, again: bool, untaken_bytes: int = 0) -> 
         return hello + kept.fresh
     attached = json.loads(kept.attached)["params"]
     *fresh, half = bytes(kept.fresh).split(b"\n")
-    heard = [*kept.held.values(), *bytes(kept.heard).split(b"\n")]
-    answered, failed, asked = _heard(heard)
-    granted = _granted(heard, ended := answered.keys() - failed)
+    heard = [*(line for _, line in kept.held), *bytes(kept.heard).split(b"\n")]
+    answers, failed, asked = _heard(heard)
+    granted = _granted(heard, ended := {name for name, _ in answers} - failed)
+    unanswered = Unanswered()
     given: set[str] = set()
+    old = [
+        (number, line, ack, [] if ack or number not in kept.open else _enter(line, unanswered, given))
+        for number, line in sorted((kept.made | kept.open).items())
+        for ack in (_granted_to(line, granted),)
+    ]
+    more = [
+        (line, ack, [] if ack else _enter(line, unanswered, given))
+        for line in fresh
+        for ack in (_granted_to(line, granted),)
+    ]
+    for name, answer in answers:
+        unanswered.answered(name, answer)
+
+    def left(parts: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        return [(request, part) for request, part in parts if not request or request in unanswered]
+
     made: list[bytes] = []
-    unsettled: list[bytes] = []
-    for number, line in sorted((kept.made | kept.open).items()):
-        if (ack := _granted_to(line, granted)) is not None:
+    unsettled: list[tuple[int, bytes]] = []
+    for number, line, ack, parts in old:
+        unsettled += left(parts)
+        if ack:
             made += [ack, line]
-            continue
-        left = _left(line, answered, given) if number in kept.open else []
-        unsettled += left
-        if not left and number in kept.made and not _is_over(line, ended, failed):
+        elif not left(parts) and number in kept.made and not _is_over(line, ended, failed):
             made.append(line)
     taken = _taken(fresh, kept.fresh.count(b"\n", 0, max(len(kept.fresh) - untaken_bytes, 0)))
-    for line in fresh[:taken]:
-        if (ack := _granted_to(line, granted)) is not None:
+    for line, ack, parts in more[:taken]:
+        unsettled += left(parts)
+        if ack:
             made += [ack, line]
-        else:
-            unsettled += _left(line, answered, given)
-    new = [part for line in fresh[taken:] for part in _left(line, answered, given)]
+    new = [each for _, _, parts in more[taken:] for each in left(parts)]
     if again:
         unsettled, new = [], unsettled + new
+    used_again = unanswered.used_again()
     asks = [ask for ask in dict.fromkeys([*kept.asks, *asked]) if ask not in given][-_MOST_ASKS:]
     epoch = attached.get("supervisor", "") if kept.epoch is None else kept.epoch.decode()
+    said = [*made, *(line for _, line in unsettled)]
     told = {
         "session": attached["session"],
         "secret": attached["secret"],
-        "supervisor": epoch,
+        "supervisor": "" if kept.in_doubt else epoch,
         "kept": len(made),
         "open": len(unsettled),
+        "last": f"{name_of(said[-1]):x}" if said else "",
+        "again": [place for place, (request, _) in enumerate(unsettled) if request in used_again],
         "asks": asks,
         "stateful": kept.stateful.decode().split(),
     }
     if kept.moved:
         told["moved"] = json.loads(kept.moved)["params"]
-    kept.begin_again(made, unsettled, b"".join(line + b"\n" for line in new) + half, asks)
+    rest = [*(line for _, line in new), half]
+    kept.begin_again(made, said[len(made) :], b"\n".join(rest), asks)
     first = hello.removesuffix(b"}}\n") + b',"resume":' + json.dumps(told).encode() + b"}}\n"
-    return b"\n".join([first[:-1], *made, *unsettled, *new, half])
+    return b"\n".join([first[:-1], *said, *rest])
 
 
-def _heard(lines: "Iterable[bytes]") -> tuple[dict[object, int], set[object], list[str]]:
-    """Of the broker's lines: how many requests of which id are answered, ids of those that failed, and those
-    of questions. An id should come once (MCP, basic, "Requests"); some agents use one for everything.
+def _enter(line: bytes, unanswered: Unanswered, given: set[str]) -> list[tuple[int, bytes]]:
+    """What a line of the agent is to be said as: its parts, if it is a batch, each with its number if it is a
+    request, else with 0. Answers to questions are entered in `given`.
     """
-    answered: dict[object, int] = {}
+    if not line.strip():
+        return []
+    message = _message(line)
+    parts = _parts(line) if isinstance(message, list) else [line]
+    return [(_number(part, unanswered, given), part) for part in parts if part.strip()]
+
+
+def _number(part: bytes, unanswered: Unanswered, given: set[str]) -> int:
+    message = _message(part)  # an array within a batch is none of JSON-RPC's, however deep
+    if not isinstance(message, dict):
+        return 0
+    name = _id(message)
+    if message.get("method") is not None:
+        return 0 if name is None else unanswered.said(name, part)
+    if isinstance(name, str):
+        given.add(name)
+    return 0
+
+
+def _heard(lines: "Iterable[bytes]") -> tuple[list[tuple[object, bytes]], set[object], list[str]]:
+    """Of the broker's lines: the answers with their ids, ids of those that failed, and those of questions."""
+    answers: list[tuple[object, bytes]] = []
     failed: set[object] = set()
     asked: list[str] = []
     for line in lines:
         message = _message(line)
         if isinstance(message, dict) and (name := _id(message)) is not None:
             if "method" not in message:
-                answered[name] = answered.get(name, 0) + 1
+                answers.append((name, line))
                 if "error" in message:
                     failed.add(name)
             elif isinstance(name, str):
                 asked.append(name)
-    return answered, failed, asked
+    return answers, failed, asked
 
 
 def _granted(lines: "Iterable[bytes]", ended: set[object]) -> "dict[object, bytes]":
@@ -165,27 +207,6 @@ def _asks(line: bytes) -> bool:
     """Whether it is a request, or may hold one."""
     message = _message(line)
     return not isinstance(message, dict) or ("method" in message and "id" in message)
-
-
-def _left(line: bytes, answered: dict[object, int], given: set[str], *, within: bool = False) -> list[bytes]:
-    """What of a line of the agent is still to be said: the line, nothing, or parts of a batch. Each answer is
-    used up by the first request of its id. Answers to questions are entered in `given`. `within`: it is such
-    a part; an array there is none of JSON-RPC's, and stays as it is, however deep.
-    """
-    if not line.strip():
-        return []
-    message = _message(line)
-    if isinstance(message, list) and not within:
-        return [part for each in _parts(line) for part in _left(each, answered, given, within=True)]
-    if isinstance(message, dict):
-        name = _id(message)
-        if message.get("method") is None:
-            if isinstance(name, str):
-                given.add(name)
-        elif answered.get(name, 0):
-            answered[name] -= 1
-            return []
-    return [line]
 
 
 def _message(line: bytes) -> object:

@@ -75,6 +75,14 @@ class ResumeSession(Struct, frozen=True, kw_only=True):
     """
     open: int = 0
     """So many follow that are not done with."""
+    last: str = ""
+    """The name of the last of all these (`line_names`), in hexadecimal. Where another line turns out to be
+    the last, the two sides do not mean the same: what is in no record counts as lost. Empty: there are none.
+    """
+    again: list[int] = []
+    """Places, from 0 and among the `open` lines, of requests whose id had another use that was answered not
+    long ago: an answer in the record may be that one's.
+    """
     asks: list[str] = []
     """Ids of questions that the agent has been asked and has not answered, as far as the carrier knows."""
     moved: Moved | None = None
@@ -226,20 +234,26 @@ def attached_line(session: str, env: list[str], secret: str = "", supervisor: st
 
 
 class Settled(NamedTuple):
-    """How far things are (docs/decisions/0019). Lines are counted from 1 in each direction, without ours."""
+    """How far things are (docs/decisions/0019, 0030). Lines go by their names (`line_names`)."""
 
     epoch: str
     """The supervisor's."""
-    up: int
-    """So many lines of the agent are done with, but for those that follow."""
+    read: int
+    """The line of the agent that was read last: it and all before it are done with, but for those that
+    follow. 0: none was read since this was told last.
+    """
+    times: int
+    """So many lines of that name were read since then."""
     open: list[int]
     """Not answered yet."""
     kept: list[int]
     """What makes the session what it is."""
-    down: int
-    """So many lines of the broker are done with, but for those that follow."""
+    both: list[int]
+    """Both of that."""
     held: list[int]
-    """Questions that the agent has not answered, answers to a part of a batch, what acknowledged listens."""
+    """Of the broker's lines that went before this one, all of which are done with but for these: questions
+    that the agent has not answered, answers to a part of a batch, what acknowledged listens.
+    """
     stateful: Sequence[str] = ()
     """Servers in mode `session` that the session has called: the next broker, if it knows nothing of the
     session, is to know that it has lost something there.
@@ -248,9 +262,10 @@ class Settled(NamedTuple):
 
 def settled_line(settled: Settled) -> bytes:
     """The line that says it, with its line end."""
-    epoch, up, open_, kept, down, held, stateful = settled
-    # Numbers and names in blanks: whoever reads it cuts it apart without a JSON parser.
-    told = (epoch, up, _numbers(open_), _numbers(kept), down, _numbers(held), " ".join(stateful))
+    epoch, read, times, open_, kept, both, held, stateful = settled
+    # Names in blanks: whoever reads it cuts it apart without a JSON parser.
+    last = f"{read:x} {times:x}" if read else ""
+    told = (epoch, last, _named(open_), _named(kept), _named(both), _named(held), " ".join(stateful))
     return _line("carpool/settled", told)
 
 
@@ -324,8 +339,8 @@ def _params_of(line: bytes, method: str) -> msgspec.Raw | None:
     return probe.params if probe.method == method else None
 
 
-def _numbers(lines: Iterable[int]) -> str:
-    return " ".join(map(str, sorted(lines)))
+def _named(lines: Iterable[int]) -> str:
+    return " ".join([f"{name:x}" for name in lines])
 
 
 def _line(method: str, params: object) -> bytes:

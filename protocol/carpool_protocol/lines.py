@@ -7,9 +7,12 @@ scanner of `scan`, and what is left of it is whose call it was (rule 16).
 Knows nothing of: JSON beyond that, where the bytes come from.
 """
 
+from binascii import crc32
+
 from msgspec import Struct
 
 from carpool_protocol.ids import RawJson
+from carpool_protocol.line_names import name_of, name_of_parts
 from carpool_protocol.scan import TopLevelScanner
 
 
@@ -22,6 +25,13 @@ class OverlongLine(Struct, frozen=True):
     """True: it has a result or an error. False: it has a method. None: neither was found."""
     size_bytes: int
     """Without the line end."""
+    checksum: int = 0
+    """CRC-32 of its bytes."""
+
+
+def name_of_any(line: bytes | OverlongLine) -> int:
+    """The name of a line, be it kept or not (`line_names`)."""
+    return name_of(line) if isinstance(line, bytes) else name_of_parts(line.checksum, line.size_bytes)
 
 
 class LineBuffer:
@@ -31,7 +41,9 @@ class LineBuffer:
     `cap_bytes` is still a line.
     """
 
-    __slots__ = ("_cap_bytes", "_pending", "_scanned_bytes", "_scanner", "_size_bytes", "blanks")
+    __slots__ = (
+        "_cap_bytes", "_checksum", "_pending", "_scanned_bytes", "_scanner", "_size_bytes", "blanks",
+    )  # fmt: skip
 
     def __init__(self, cap_bytes: int) -> None:
         self._cap_bytes = cap_bytes
@@ -42,6 +54,8 @@ class LineBuffer:
         """Of the unfinished line, kept or not."""
         self._scanner: TopLevelScanner | None = None
         self._scanned_bytes = 0
+        self._checksum = 0
+        """Of a line that is over the cap, so far."""
 
     @property
     def pending_bytes(self) -> int:
@@ -85,7 +99,9 @@ class LineBuffer:
         scanner = self._scanner = self._scanner or TopLevelScanner()
         if self._pending:
             scanner.feed(bytes(self._pending[self._scanned_bytes :]))
+            self._checksum = crc32(self._pending)
             self._pending = bytearray()
+        self._checksum = crc32(data, self._checksum)
         scanner.feed(data)
 
     def _scan_ahead(self) -> None:
@@ -101,12 +117,13 @@ class LineBuffer:
 
     def _end(self, done: list[bytes | OverlongLine]) -> None:
         if self._size_bytes > self._cap_bytes and self._scanner is not None:
-            done.append(OverlongLine(self._scanner.id, self._scanner.is_answer, self._size_bytes))
+            scanner = self._scanner
+            done.append(OverlongLine(scanner.id, scanner.is_answer, self._size_bytes, self._checksum))
         else:
             if self._pending.endswith(b"\r"):
                 del self._pending[-1:]
             if self._pending or self.blanks:
                 done.append(bytes(self._pending))
         self._pending = bytearray()
-        self._size_bytes = self._scanned_bytes = 0
+        self._size_bytes = self._scanned_bytes = self._checksum = 0
         self._scanner = None

@@ -265,6 +265,9 @@ class Call(Message, frozen=True, tag=12):
     """It is about a task (`target`) that runs there: no other will do. 0: any instance."""
     request: RawJson = ABSENT
     """The agent's own id of it, as the broker knows it: under that a later broker finds it in the record."""
+    digest: str = ""
+    """Of method, name and params as the agent said them: what tells two uses of one id apart. Empty: nothing.
+    """
 
 
 class CancelCall(Message, frozen=True, tag=13):
@@ -688,6 +691,8 @@ class RecordedCall(Struct, frozen=True, array_like=True):
     """Its answer is there."""
     parked: bool = False
     """It is of the stateless era and its agent is asked: a retry may bring the answers."""
+    digest: str = ""
+    """See `Call.digest`."""
 
 
 class RecordedSession(Struct, frozen=True, array_like=True):

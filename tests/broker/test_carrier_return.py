@@ -25,6 +25,7 @@ from carpool_broker.stream import Stream
 from carpool_protocol.attach import Attach, ResumeSession
 from carpool_protocol.attach_version import ATTACH_VERSION
 from carpool_protocol.ids import CallId, Epoch, RawJson, SessionId
+from carpool_protocol.line_names import name_of
 from carpool_protocol.streams import (
     WORD,
     Close,
@@ -79,7 +80,7 @@ class Shell:
         granted = kept.granted(stream.id, message)
         said = placed(stream, granted or read(stream.id, message, shared=stream.exchanges.shared), exchange)
         assert isinstance(said, AgentCalled | AgentGranted | AgentGreeted | AgentListened)
-        if returning.replays():
+        if returning.replays(message):
             stream.replayed(said)
             self.replayed.append(said)
         else:
@@ -162,7 +163,10 @@ def test_a_stream_of_a_broker_that_died_goes_on_as_the_same_session() -> None:
     was = opened(before, before.door())
     after = Broker(life=1)
     door = after.door()
-    resume = ResumeSession(session=was.name, secret=was.secret, supervisor="e0", kept=1, open=1, asks=["q1"])
+    resume = ResumeSession(
+        session=was.name, secret=was.secret, supervisor="e0",
+        kept=1, open=1, last=f"{name_of(CALL):x}", asks=["q1"],
+    )  # fmt: skip
     taken(door, word_line(4, Open(resume=resume)), frame_line(4, GREET), frame_line(4, CALL, 12))
     ((_, word, _),) = after.said()
     assert isinstance(word, Opened)

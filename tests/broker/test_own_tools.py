@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from carpool_broker.core import events as ev
 from carpool_broker.core.bounds import Bounds
@@ -219,7 +220,11 @@ def test_calling_through_call_tool_is_calling(
     if "call_tool" not in own or name in own:
         return  # a server has the name; or one of ours is called, which has other arguments
     arguments = b'{"k":[1,1e999,"\\ud83d"],"k":2}'
-    assert through.through(name, arguments) == direct.call(name, arguments)
+    through_it, it = [
+        [replace(each, digest="") if isinstance(each, Call) else each for each in effects]
+        for effects in (through.through(name, arguments), direct.call(name, arguments))
+    ]
+    assert through_it == it, "but for what each has said"
 
 
 @behaviour("search:rights")

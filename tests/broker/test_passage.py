@@ -5,6 +5,7 @@ from carpool_broker.era import handshake, kept
 from carpool_protocol.faults import fault, for_method
 from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
 from carpool_protocol.jsonrpc import error_body_line, result_line
+from carpool_protocol.line_names import name_of
 
 CALL = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"t"}}'
 PING = b'{"jsonrpc":"2.0","id":%d,"method":"ping"}'
@@ -18,40 +19,54 @@ CANCEL = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"reques
 
 
 class Rig:
+    """Lines go by their numbers here, each direction's from 1. No two are alike: blanks see to that."""
+
     def __init__(self) -> None:
         self.passage = Passage(Epoch("e1"))
+        self.said: list[int] = []
+        self.heard: list[int] = []
 
     def came(self, *lines: bytes) -> None:
         for line in lines:
-            self.passage.came(handshake.read(SessionId("s1"), line.replace(b"\n", b"")), len(line))
+            self.takes(handshake.read(SessionId("s1"), line.replace(b"\n", b"")), line)
         self.passage.check()
 
-    def answered(self, number: int) -> bool:
+    def takes(self, meaning: object, line: bytes) -> None:
+        line = line.replace(b"\n", b"") + b" " * len(self.said)
+        self.said.append(name_of(line))
+        self.passage.came(meaning, line)
+
+    def goes(self, line: bytes, number: int, *, answers: bool = False, ask: str = "") -> bool:
         request = RawJson(b"%d" % number)
-        line = result_line(request, RawJson(b"{}"))
-        went = self.passage.goes(line, request, answers=True)
+        line = line.replace(b"\n", b"") + b" " * len(self.heard) + b"\n"
+        went = self.passage.goes(line, request, answers=answers)
+        if went:
+            self.heard.append(name_of(line[:-1]))
+        if ask:
+            self.passage.asked(AskId(ask), request, line)
         self.passage.check()
         return went
 
+    def answered(self, number: int) -> bool:
+        return self.goes(result_line(RawJson(b"%d" % number), RawJson(b"{}")), number, answers=True)
+
     def refused(self, number: int) -> None:
-        request = RawJson(b"%d" % number)
         _, body = for_method(fault("duplicate_request_id"), "")
-        self.passage.goes(error_body_line(request, body), request, answers=True)
-        self.passage.check()
+        self.goes(error_body_line(RawJson(b"%d" % number), body), number, answers=True)
 
     def asks(self, ask: str, number: int) -> None:
-        request = RawJson(b"%d" % number)
-        self.passage.goes(b"{}", request, answers=False)
-        self.passage.asked(AskId(ask), request)
+        self.goes(b"{}", number, ask=ask)
 
     def open(self) -> set[int]:
-        return set(self.passage.settle().open)
+        told = self.passage.settle()
+        return {self.said.index(name) + 1 for name in told.open + told.both}
 
     def kept(self) -> list[int]:
-        return sorted(self.passage.settle().kept)
+        told = self.passage.settle()
+        return sorted(self.said.index(name) + 1 for name in told.kept + told.both)
 
     def held(self) -> list[int]:
-        return self.passage.settle().held
+        return [self.heard.index(name) + 1 for name in self.passage.settle().held]
 
 
 def test_a_call_that_is_open_stays_so_when_another_of_its_id_is_refused() -> None:
@@ -116,15 +131,14 @@ def test_a_listen_is_kept_once_it_is_acknowledged_and_is_not_acknowledged_twice(
     rig = Rig()
     rig.came(LISTEN % 7)
     assert (rig.open(), rig.kept()) == ({1}, [])
-    request = RawJson(b"7")
-    assert rig.passage.goes(b"{}", request, answers=False)
+    assert rig.goes(b"{}", 7)
     assert rig.passage.due
     assert (rig.open(), rig.kept()) == (set(), [1])
     again = Rig()
     again.came(LISTEN % 7)
     again.passage.replayed(handshake.read(SessionId("s1"), (LISTEN % 7).replace(b"\n", b"")))
-    assert not again.passage.goes(b"{}", request, answers=False)
-    assert again.passage.goes(b"{}", request, answers=False), "what it brings then is for the agent"
+    assert not again.goes(b"{}", 7)
+    assert again.goes(b"{}", 7), "what it brings then is for the agent"
     assert (again.open(), again.kept()) == (set(), [1])
     again.came(CANCEL % 7)
     assert (again.open(), again.kept()) == (set(), [])
@@ -137,8 +151,8 @@ ACK = b"""{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","
 def test_what_acknowledged_a_listen_is_held_as_long_as_that_is_in_force() -> None:
     rig = Rig()
     rig.came(LISTEN % 7)
-    rig.passage.goes(ACK, RawJson(b"7"), answers=False)
-    rig.passage.goes(b"{}", RawJson(b"7"), answers=False)
+    rig.goes(ACK, 7)
+    rig.goes(b"{}", 7)
     assert rig.held() == [1]
     rig.came(LISTEN % 7)
     rig.refused(7)
@@ -150,12 +164,12 @@ def test_what_acknowledged_a_listen_is_held_as_long_as_that_is_in_force() -> Non
 def test_where_it_is_replayed_the_carriers_own_line_is_kept_instead() -> None:
     rig = Rig()
     granted = kept.granted(SessionId("s1"), ACK.replace(b"\n", b""))
-    rig.passage.came(granted, len(ACK))
+    rig.takes(granted, ACK)
     rig.passage.replayed(granted)
     rig.came(LISTEN % 7)
     rig.passage.replayed(handshake.read(SessionId("s1"), (LISTEN % 7).replace(b"\n", b"")))
     assert rig.kept() == [1, 2]
-    assert not rig.passage.goes(ACK, RawJson(b"7"), answers=False)
+    assert not rig.goes(ACK, 7)
     assert (rig.held(), rig.kept()) == ([], [1, 2])
     rig.came(CANCEL % 7)
     assert rig.kept() == []
@@ -173,7 +187,8 @@ def test_it_is_due_after_so_many_lines_or_bytes_and_with_another_supervisor() ->
     for number in range(DUE_LINES):
         assert not rig.passage.due
         rig.came(CALL % number)
-    assert rig.passage.settle().up == DUE_LINES
+    told = rig.passage.settle()
+    assert (told.read, told.times) == (rig.said[-1], 1)
     due = [rig.passage.due]
     rig.passage.goes(b"x" * DUE_BYTES, RawJson(b""), answers=False)
     due.append(rig.passage.due)
@@ -197,3 +212,13 @@ def test_of_two_requests_about_one_thing_the_later_counts_also_when_it_is_answer
     rig.answered(4)
     rig.answered(3)
     assert rig.kept() == [4]
+
+
+def test_of_equal_lines_it_is_told_how_many_were_read_and_how_many_are_open() -> None:
+    passage, line = Passage(Epoch("e1")), CALL % 1
+    for _ in range(3):
+        passage.came(handshake.read(SessionId("s1"), line), line)
+    told = passage.settle()
+    assert (told.read, told.times, told.open) == (name_of(line), 3, [name_of(line)] * 3)
+    told = passage.settle()
+    assert (told.read, told.times, told.open) == (0, 0, [name_of(line)] * 3), "none was read since"

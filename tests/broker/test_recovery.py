@@ -10,6 +10,7 @@ from carpool_broker.core.effects import LetGo, Reply, SayListChanged, TellServed
 from carpool_broker.core.events import SourceId
 from carpool_broker.core.recovery import GRACE_S, UNREAD
 from carpool_broker.returning import Returning
+from carpool_protocol.attach import ResumeSession
 from carpool_protocol.ids import (
     EMPTY_OBJECT,
     CallId,
@@ -115,6 +116,49 @@ def test_a_request_that_the_same_supervisor_does_not_know_is_a_new_call() -> Non
     (call,) = only(rig.resume(called()), Call)
     assert call.call == call_of(1, 2), "of this broker"
     assert call.request == b"1"
+
+
+@behaviour("reattach:used-again", "calls:one-answer")
+@pytest.mark.parametrize(
+    ("calls", "again", "becomes"),
+    [
+        ([], True, "new"),
+        ([("other", True)], True, "new"),
+        ([("other", True)], False, "new"),
+        ([("other", False)], True, "new"),
+        ([("same", True)], False, 7),
+        ([("same", False)], True, 7),
+        ([("same", True)], True, "lost"),
+        ([("other", True), ("same", True)], False, 8),
+        ([("same", True), ("other", True)], False, 7),
+        ([("same", True), ("same", True)], True, 8),
+        ([("same", True), ("same", False)], True, 8),
+        ([("", True)], False, 7),
+        ([("", True)], True, "lost"),
+    ],
+)
+@pytest.mark.parametrize("first", ["session", "record"])
+def test_each_use_of_an_id_is_the_call_that_was_asked_for(
+    calls: list[tuple[str, bool]], again: bool, becomes: int | str, first: str
+) -> None:
+    rig = Rig()
+    told = [recorded(number, digest=digest, ended=ended) for number, (digest, ended) in enumerate(calls, 7)]
+    asked = msgspec.structs.replace(called(), digest="same")
+    used = frozenset([asked.id] if again else [])
+    effects = rig.link(*told) if first == "record" else []
+    rig.come(keeps=True)
+    effects += rig.feed(ev.AgentResumed(ONE, EPOCH, (asked,), (), (), used))
+    effects += rig.link(*told) if first == "session" else []
+    rig.core.check()
+    resumed = [call_of(0, becomes)] if isinstance(becomes, int) else []
+    assert [each.call for each in only(effects, Resume)] == resumed
+    sent = [call for call, owed in rig.core.ledger.calls.items() if owed.stage == "sent"]
+    assert [call for call in sent if call not in resumed] == [call_of(1, 2)] * (becomes == "new")
+    assert [code(each) for each in only(effects, Reply) if each.id == asked.id] == ["link_broken"] * (
+        becomes == "lost"
+    )
+    let_go = {each.call for each in only(effects, LetGo)}
+    assert let_go == {each.call for each in told} - set(resumed), "nobody waits for the others"
 
 
 @behaviour("calls:honest-delivery")
@@ -649,10 +693,10 @@ def test_a_new_call_of_a_stateless_agent_that_can_be_asked_goes_where_it_can_be(
 
 
 def test_a_greeting_that_was_not_answered_is_heard_before_the_requests_that_came_after_it() -> None:
-    back = Returning(ONE, EPOCH, (), kept=0, unsettled=3)
+    back = Returning(ONE, EPOCH, ResumeSession(session=ONE, secret="", open=3))
     greeting = ev.AgentGreeted(ONE, RawJson(b"0"), "2025-11-25", "x", ALL)
     for meaning in (greeting, ev.AgentReady(ONE), called()):
-        back.replays()
+        back.replays(b"")
         back.take(meaning)
     resumed, rest = back.end()
     assert back.greetings == [greeting, ev.AgentReady(ONE)]
@@ -661,9 +705,9 @@ def test_a_greeting_that_was_not_answered_is_heard_before_the_requests_that_came
 
 
 def test_a_request_whose_id_was_open_already_is_refused_by_the_next_broker_as_well() -> None:
-    back = Returning(ONE, EPOCH, (), kept=0, unsettled=2)
+    back = Returning(ONE, EPOCH, ResumeSession(session=ONE, secret="", open=2))
     for name in ("a__x", "b__y"):
-        back.replays()
+        back.replays(b"")
         back.take(called(name=name))
     resumed, rest = back.end()
     assert [call.name for call in resumed.calls] == ["a__x"]

@@ -18,6 +18,7 @@ from carpool_protocol.attach import (
     wanted_line,
 )
 from carpool_protocol.ids import Epoch
+from carpool_protocol.line_names import name_of
 
 HELLO = b'{"jsonrpc":"2.0","method":"carpool/attach","params":{"version":1}}\n'
 CALL = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{}}\n'
@@ -29,8 +30,11 @@ def variables(names: list[str]) -> dict[str, str]:
     return dict.fromkeys(names, "x")
 
 
-def settled(up: int, open_: list[int], down: int) -> bytes:
-    return settled_line(Settled(Epoch("e"), up, open_, [], down, []))
+def settled(last: int, open_: list[int]) -> bytes:
+    def name(number: int) -> int:
+        return name_of(CALL[:-1] % number)
+
+    return settled_line(Settled(Epoch("e"), name(last), 1, list(map(name, open_)), [], [], []))
 
 
 STREAM = b"".join(
@@ -39,7 +43,7 @@ STREAM = b"".join(
         ANSWER % 1,
         wanted_line(["TWO"]),
         b"\n",
-        settled(2, [2], 2),
+        settled(2, [2]),
         ANSWER % 2,
         moved_line(Moved("shop")),
         ANSWER % 3,
@@ -58,8 +62,8 @@ def test_however_the_bytes_are_cut_the_lines_and_what_is_kept_are_the_same(cuts:
     places = sorted({0, len(STREAM), *cuts})
     lines = [line for a, b in pairwise(places) for line in one.received(STREAM[a:b])]
     assert lines == [(ANSWER % 1)[:-1], b"", (ANSWER % 2)[:-1], (ANSWER % 3)[:-1]]
-    assert (kept.up, kept.down, kept.epoch) == (2, 2, b"e")
-    assert list(kept.open) == [2]
+    assert (kept.epoch, kept.in_doubt) == (b"e", False)
+    assert list(kept.open.values()) == [CALL[:-1] % 2]
     assert bytes(kept.fresh) == (CALL % 3) + (CALL % 4)
     assert bytes(kept.heard) == (ANSWER % 2) + (ANSWER % 3)
     assert json.loads(kept.moved)["params"]["workspace"] == "shop"

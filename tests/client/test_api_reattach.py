@@ -32,7 +32,7 @@ def test_a_broker_that_dies_is_a_pause_and_only_what_has_no_answer_is_said_again
     def script(desk: Desk) -> None:
         desk.greeted()
         calls = [desk.expect("tools/call") for _ in range(4)]
-        desk.settle(4, open=[3, 4], kept=[1, 2], down=1)
+        desk.settle(4, open=[3, 4], kept=[1, 2])
         desk.text(calls[0], "first")
         desk.text(calls[3], "first")
         desk.write(b'{"jsonrpc":"2.0","id":4,"result":{"content":[{"type":"text","te')
@@ -62,7 +62,7 @@ def test_what_is_said_while_no_broker_is_there_reaches_the_next_one_as_new(backe
     def script(desk: Desk) -> None:
         desk.greeted()
         held = desk.expect("tools/call")
-        desk.settle(3, open=[3], kept=[1, 2], down=1)
+        desk.settle(3, open=[3], kept=[1, 2])
         desk.die()
         desk.accept()
         resume = desk.hello["resume"]
@@ -87,7 +87,7 @@ def test_what_a_broker_that_restarts_has_not_answered_is_new_at_the_next_one(bac
     def script(desk: Desk) -> None:
         desk.greeted()
         calls = [desk.expect("tools/call") for _ in range(2)]
-        desk.settle(4, open=[3, 4], kept=[1, 2], down=1)
+        desk.settle(4, open=[3, 4], kept=[1, 2])
         desk.text(calls[0], "before")
         desk.tell("carpool/ended", {"text": "carpool restarts", "again": True})
         desk.die()
@@ -134,7 +134,7 @@ def test_brokers_that_die_again_and_again_of_what_they_are_told_are_given_up(bac
     def script(desk: Desk) -> None:
         desk.greeted()
         desk.expect("tools/call")
-        desk.settle(3, open=[3], kept=[1, 2], down=1)
+        desk.settle(3, open=[3], kept=[1, 2])
         desk.die()
         for _ in range(DEATHS + 1):
             desk.accept()
@@ -176,7 +176,7 @@ def test_variables_are_told_whenever_they_are_wanted_and_are_no_lines_of_the_age
         desk.tell("carpool/wanted", {"env": ["TWO"]})
         assert desk.expect("carpool/environment")["params"] == {"TWO": "zwei"}
         desk.tell("carpool/moved", {"workspace": "shop", "by_roots": False})
-        desk.settle(3, open=[3], kept=[1, 2], down=1)
+        desk.settle(3, open=[3], kept=[1, 2])
         desk.die()
         desk.accept()
         assert desk.hello["resume"]["moved"] == {"workspace": "shop", "by_roots": False}

@@ -1,6 +1,7 @@
 """The door's core when its broker dies, and when a door before it has died (docs/decisions/0019)."""
 
 import pytest
+from msgspec.structs import replace
 
 from carpool.http.core import Core
 from carpool.http.effects import Request, Rules
@@ -63,7 +64,9 @@ def test_what_is_open_is_asked_of_the_next_broker_on_its_own_exchange(desk: Desk
     desk.answer(s, done, 4)
     died(desk)
     first, *said = reborn(desk)
-    assert first["resume"] == ResumeSession(session="s5", secret="0.mac", supervisor="e1", kept=2, open=2)
+    assert replace(first["resume"], last="") == ResumeSession(
+        session="s5", secret="0.mac", supervisor="e1", kept=2, open=2
+    )
     assert [each["method"] for each in said] == [
         "initialize",
         "notifications/initialized",
@@ -171,7 +174,9 @@ def test_stateless_requests_keep_their_exchange_and_so_their_name_in_the_record(
     desk.say(s, Served("e2"))
     died(desk)
     first, *_ = reborn(desk)
-    assert first["resume"] == ResumeSession(session="s6", secret="0.mac", supervisor="e2", open=1)
+    assert replace(first["resume"], last="") == ResumeSession(
+        session="s6", secret="0.mac", supervisor="e2", open=1
+    )
     assert desk.told[0][::2] == (s, x)
 
 

@@ -35,9 +35,10 @@ from carpool_protocol.attach import (
     settled_line,
     wanted_line,
 )
-from carpool_protocol.attach_version import NAMING_VERSION
+from carpool_protocol.attach_version import ATTACH_VERSION, NAMING_VERSION
 from carpool_protocol.ids import RawJson
 from carpool_protocol.jsonrpc import result_line
+from carpool_protocol.line_names import name_of
 from tests.behaviours import behaviour
 from tests.kit.house import House, until
 
@@ -115,7 +116,7 @@ def test_the_attach_line_comes_first_and_says_who_and_where(desk: Desk) -> None:
     attach = parse_attach(lines.readline())
     assert isinstance(attach, Attach)
     assert attach == Attach(
-        version=1,
+        version=ATTACH_VERSION,
         carrier="shim",
         pid=shim.pid,
         cwd=os.getcwd(),
@@ -449,7 +450,8 @@ def test_a_dead_broker_is_a_pause_and_what_is_open_is_said_to_the_next(desk: Des
     assert heard(shim) == result_line(RawJson(b"1"), RawJson(b"{}"))
     sock.shutdown(socket.SHUT_RDWR)
     attach, sock, lines = comes_back(desk)
-    resume = ResumeSession(session="s1", secret="0.secret", supervisor="e1", open=1)
+    last = f"{name_of(call(2)[:-1]):x}"
+    resume = ResumeSession(session="s1", secret="0.secret", supervisor="e1", open=1, last=last)
     assert attach == msgspec.structs.replace(first, resume=resume)
     sock.sendall(attached_line("s1", [], "1.secret", "e1"))
     say(shim, b"lf\n")
@@ -505,13 +507,16 @@ def test_settled_lines_are_taken_out_wherever_they_come_and_what_is_settled_is_n
     say(shim, call(1) + b"\n" + call(2) + call(3))
     for _ in range(4):  # nothing is settled before it has come
         lines.readline()
-    settled = settled_line(Settled("e2", 4, [4], [1], 1, []))
+    first, last = name_of(call(1)[:-1]), name_of(call(3)[:-1])
+    settled = settled_line(Settled("e2", last, 1, [last], [first], [], []))
     sock.sendall(b"one\n" + settled + b'{"text":' + settled[:-1] + b"}\n" + settled[:9])
     assert heard(shim) == b"one\n"
     assert heard(shim) == b'{"text":' + settled[:-1] + b"}\n"
     sock.shutdown(socket.SHUT_RDWR)
     attach, sock, lines = comes_back(desk)
-    assert attach.resume == ResumeSession(session="s1", secret="0.secret", supervisor="e2", kept=1, open=1)
+    assert attach.resume == ResumeSession(
+        session="s1", secret="0.secret", supervisor="e2", kept=1, open=1, last=f"{last:x}"
+    )
     assert [lines.readline(), lines.readline()] == [call(1), call(3)]
 
 

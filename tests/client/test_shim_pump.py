@@ -45,7 +45,7 @@ def test_what_an_agent_says_follows_a_line_of_ours_that_did_not_pass_at_once(
         assert lines.readline() == hello
         broker.sendall(attached_line("s1", []) + b"greeted\n")
         assert os.read(heard, 100) == b"greeted\n"
-        broker.sendall(settled_line(Settled(Epoch("e"), 0, [], [], 0, [])))
+        broker.sendall(settled_line(Settled(Epoch("e"), 0, 0, [], [], [], [])))
         until(lambda: len(pump._up), "the line of ours waits for room")
         assert len(lines.readline()) > len(BIG)
         assert lines.readline() == b"the agent's\n"

@@ -28,12 +28,14 @@ from carpool_protocol.attach import (
     Settled,
     attach_line,
     attached_line,
+    environment_line,
     parse_attach,
     settled_line,
 )
 from carpool_protocol.attach_version import ATTACH_VERSION
 from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
 from carpool_protocol.jsonrpc import error_body_line, request_line, result_line
+from carpool_protocol.line_names import name_of
 from tests.behaviours import behaviour
 
 Json = dict[str, Any]
@@ -177,7 +179,7 @@ class Wire:
             return
         line = self.unread.pop(0)
         meaning = handshake.read(S, line) if line else None
-        self.passage.came(meaning, len(line))
+        self.passage.came(meaning, line)
         parts = [meaning]
         if isinstance(meaning, handshake.Batch):
             parts = [handshake.read(S, part) for part in meaning.lines]
@@ -209,7 +211,7 @@ class Wire:
             request, ask = self.open[at % len(self.open)], f"ask{self.fresh().decode()}"
             line = request_line(RawJson(b'"%b"' % ask.encode()), "sampling/createMessage", BODY)
             self.goes(line, request, answers=False)
-            self.passage.asked(AskId(ask), RawJson(request))
+            self.passage.asked(AskId(ask), RawJson(request), line)
         elif self.open:
             request = self.open.pop(at % len(self.open))
             line_of = error_body_line if what == "errors" else result_line
@@ -296,10 +298,10 @@ class Wire:
         for line in made:
             meaning: Any = kept.granted(S, line)
             if meaning is not None:
-                self.passage.came(meaning, len(line))
+                self.passage.came(meaning, line)
                 continue
             meaning = handshake.read(S, line)
-            self.passage.came(meaning, len(line))
+            self.passage.came(meaning, line)
             self.passage.replayed(meaning)
             if (request := getattr(meaning, "id", None)) is not None:
                 self.silent.add(bytes(request))
@@ -360,6 +362,88 @@ def test_after_a_death_at_any_moment_what_is_open_is_said_again_and_what_is_answ
     assert wire.half == half
 
 
+STRAY: Final = environment_line({"A": "late"}, "mark")
+
+
+class Astray(Wire):
+    """The broker takes lines for the agent's that the carrier has said itself."""
+
+    def strays(self) -> None:
+        self.passage.came(None, STRAY[:-1])
+
+    def dies(self, untaken: int = 0) -> ResumeSession:
+        in_doubt = self.kept.in_doubt
+        never = self.unread[max(len(self.unread) - untaken, 0) :]
+        untaken_bytes = sum(len(line) + 1 for line in never)
+        said = shim_return.resume(self.kept, HELLO, again=False, untaken_bytes=untaken_bytes)
+        first, *lines, _ = said.split(b"\n")
+        attach = parse_attach(first)
+        assert isinstance(attach, Attach)
+        assert attach.resume is not None
+        resume = attach.resume
+        assert resume.supervisor == ("" if in_doubt else "e1")
+        over = resume.kept + resume.open
+        self.next = lines[: resume.kept], lines[resume.kept : over], lines[over:]
+        again = [each["id"] for line in lines[resume.kept :] for each in requests_in(line)]
+        assert len(again) == len(set(again)), "said twice"
+        assert not set(again) & set(self.answered()), "a request is said again that is answered"
+        assert set(again) >= set(self.unanswered()), "a request is forgotten"
+        return resume
+
+
+@behaviour("reattach:one-line-more")
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 3),
+            st.integers(0, 3),
+            st.integers(0, 5),
+            st.integers(0, 7),
+            st.booleans(),
+            st.booleans(),
+        ),
+        max_size=30,
+    )
+)
+@settings(max_examples=300, deadline=None)
+def test_a_line_that_only_the_broker_takes_for_the_agents_makes_nothing_run_again(steps: list[Any]) -> None:
+    wire = Astray()
+    for reads, answers, arrive, lives, strays, settles in steps:
+        wire.says("call")
+        for _ in range(reads):
+            wire.reads()
+        if strays:
+            wire.strays()
+        for at in range(answers):
+            wire.does("answers", at)
+        if settles:
+            wire.settles()
+        for _ in range(arrive):
+            wire.arrives()
+        if not lives:
+            wire.dies()
+            wire.begins_again()
+    wire.dies()
+
+
+def test_a_carrier_that_was_not_meant_goes_by_what_it_has_itself_and_is_sure_of_nothing() -> None:
+    wire = Astray()
+    for number, strays in ((1, False), (2, True), (3, False)):
+        wire.says("call")
+        wire.reads()
+        wire.does("answers", 0)
+        if strays:
+            wire.strays()  # the last line that it has read, as far as it knows
+        wire.settles()
+        for _ in range(3):
+            wire.arrives()
+        assert wire.kept.in_doubt == (number > 1)
+    wire.says("call")
+    resume = wire.dies()
+    assert (resume.supervisor, resume.open) == ("", 1)
+    assert [message_of(line)["id"] for line in wire.next[1]] == [4]
+
+
 def left_of(*said: bytes, has: bytes = b"") -> list[bytes]:
     """What is not done with of these lines, when the agent `has` these."""
     wire = Wire()
@@ -387,7 +471,8 @@ def listening(*heard: bytes) -> list[bytes]:
     wire.reads()
     for line in (acknowledgement(b"1"), *heard):
         wire.kept.passed(line)
-    wire.kept.settled(settled_line(Settled("e1", 1, [], [1], 1 + len(heard), [1])))
+    said, ack = name_of(REQUESTS["listen"] % b"1"), name_of(acknowledgement(b"1")[:-1])
+    wire.kept.settled(settled_line(Settled("e1", said, 1, [], [said], [], [ack])))
     for line in heard:
         wire.kept.passed(line)
     return shim_return.resume(wire.kept, HELLO, again=False).split(b"\n")[1:-1]
@@ -469,14 +554,14 @@ def test_a_broker_that_died_before_it_said_anything_took_nothing() -> None:
 @behaviour("lease:everything-died")
 def test_servers_at_which_the_session_may_have_state_are_told_to_every_broker_that_comes() -> None:
     kept = Wire().kept
-    kept.settled(settled_line(Settled("e1", 0, [], [], 0, [], ("browser", "think"))))
+    kept.settled(settled_line(Settled("e1", 0, 0, [], [], [], [], ("browser", "think"))))
     for life in ("1.secret", "2.secret"):
         attach = parse_attach(shim_return.resume(kept, HELLO, again=False).partition(b"\n")[0])
         assert isinstance(attach, Attach)
         assert attach.resume is not None
         assert attach.resume.stateful == ["browser", "think"]
         kept.greeted(attached_line("s1", [], life, "e1"))
-    kept.settled(settled_line(Settled("e1", 0, [], [], 0, [])))
+    kept.settled(settled_line(Settled("e1", 0, 0, [], [], [], [])))
     assert kept.stateful == b""
 
 

@@ -14,6 +14,7 @@ from carpool.shim_kept import OURS, Kept
 from carpool.shim_pump import BROKER_GONE, Pump
 from carpool_protocol.attach import Attach, Settled, attach_line, attached_line, parse_attach, settled_line
 from carpool_protocol.attach_version import ATTACH_VERSION
+from carpool_protocol.line_names import name_of
 from tests.behaviours import behaviour
 from tests.kit import hostile_agents
 from tests.kit.fuzzing import fuzz
@@ -62,7 +63,9 @@ def passed(rng: Random) -> None:
     """Both directions at once, and the death of the broker within a line."""
     kept = Kept()
     up, down = ended(said(rng)) + rng.choice((b"", b'{"half":')), ended(told(rng))
-    ours = b"".join(rng.choice((b"", settled_line(Settled("e1", 0, [], [], 0, [], ["s"])))) for _ in range(2))
+    ours = b"".join(
+        rng.choice((b"", settled_line(Settled("e1", 0, 0, [], [], [], [], ["s"])))) for _ in range(2)
+    )
     stdin, agent_out = os.pipe()
     agent_in, stdout = os.pipe()
     near, far = socket.socketpair()
@@ -101,16 +104,31 @@ def settled(rng: Random) -> None:
     kept.greeted(ATTACHED)
     lines, answers = said(rng), told(rng)
     kept.sent(b"".join(line + b"\n" for line in lines))
-    for at, line in enumerate(answers, 1):
+    up = 0
+    for line in answers:
         kept.passed(line + b"\n")
         if rng.random() < 0.4:
-            up = rng.randint(kept.up, len(lines))
-            known = [*kept.open, *kept.made, *range(kept.up + 1, up + 1)]
-            some = [each for each in known if rng.random() < 0.5]
-            others = [each for each in known if rng.random() < 0.2]
-            kept.settled(settled_line(Settled("e2", up, some, others, at, [at] * (rng.random() < 0.3))))
-            assert kept.open.keys() == set(some)
-            assert all(lines[number - 1] == line for number, line in (kept.open | kept.made).items())
+            new = [name_of(each) for each in lines[up:]][: rng.randint(0, len(lines) - up)]
+            up += len(new)
+            known = [*map(name_of, {**kept.made, **kept.open}.values()), *new]
+            parts: list[list[int]] = [[], [], [], []]
+            for each in known:
+                parts[min(rng.randrange(8), 3)].append(each)
+            held = [name_of(line)] * (rng.random() < 0.3)
+            last = new[-1] if new else 0
+            wrong = rng.random() < 0.05
+            if wrong:
+                rng.choice((parts[0], parts[1], parts[2], held)).append(name_of(b"never said"))
+            before = bytes(kept.fresh)
+            how_far = Settled("e2", last, new.count(last), parts[0], parts[1], parts[2], held)
+            kept.settled(settled_line(how_far))
+            assert kept.in_doubt == wrong
+            if wrong:
+                assert kept.fresh == before
+                break
+            assert sorted(map(name_of, kept.open.values())) == sorted(parts[0] + parts[2])
+            assert sorted(map(name_of, kept.made.values())) == sorted(parts[1] + parts[2])
+            assert kept.fresh == b"".join(each + b"\n" for each in lines[up:])
     comes_back(kept, b"\n".join(lines), rng.randrange(len(kept.fresh) + 2))
 
 

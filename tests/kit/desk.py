@@ -17,6 +17,7 @@ import anyio
 from carpool.api import Carpool
 from carpool_protocol import paths
 from carpool_protocol.attach import Settled, settled_line
+from carpool_protocol.line_names import name_of
 
 Json = dict[str, Any]
 LIMIT_S = 20.0
@@ -30,6 +31,8 @@ class Desk:
         self._listener: socket.socket | None = None
         self.heard: list[Json] = []
         """Every message of the connection that is open, without the attach line."""
+        self.names: list[int] = []
+        """Of the agent's lines on the connection that is open (`line_names`), in their order."""
         self.hello: Json = {}
         """Params of the last attach line."""
         self.open()
@@ -56,7 +59,7 @@ class Desk:
         self._lines: BinaryIO = self._socket.makefile("rb")
         self.heard = []
         self.hello = self.hear()["params"]
-        self.heard = []
+        self.heard, self.names = [], []
         if greet:
             params = {"version": 1, "session": session, "env": env, "secret": "0.x", "supervisor": "e1"}
             self.tell("carpool/attached", params)
@@ -73,6 +76,8 @@ class Desk:
         assert line.endswith(b"\n"), f"the agent has gone; heard: {self.heard}"
         message: Json = json.loads(line)
         self.heard.append(message)
+        if not str(message.get("method")).startswith("carpool/"):
+            self.names.append(name_of(line[:-1]))
         return message
 
     def expect(self, method: str) -> Json:
@@ -97,9 +102,10 @@ class Desk:
         """Answer a call with a text."""
         self.answer(request, {"content": [{"type": "text", "text": text}]})
 
-    def settle(self, up: int, *, open: list[int], kept: list[int], down: int) -> None:  # noqa: A002 - its name
-        """Say how far things are."""
-        self.write(settled_line(Settled("e1", up, open, kept, down, [])))
+    def settle(self, up: int, *, open: list[int], kept: list[int]) -> None:  # noqa: A002 - its name
+        """Say how far things are: lines by their numbers, from 1."""
+        is_open, is_kept = [[self.names[number - 1] for number in lines] for lines in (open, kept)]
+        self.write(settled_line(Settled("e1", self.names[up - 1], 1, is_open, is_kept, [], [])))
 
     def take_off(self) -> tuple[socket.socket, BinaryIO]:
         """The connection, for later: another one comes meanwhile."""

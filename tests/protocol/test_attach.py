@@ -18,7 +18,7 @@ def line(**params: object) -> bytes:
 
 def test_an_attach_line_is_read_back_as_it_was_written() -> None:
     wanted = Attach(
-        version=1,
+        version=ATTACH_VERSION,
         carrier="run",
         pid=7,
         cwd="/x",
@@ -31,7 +31,9 @@ def test_an_attach_line_is_read_back_as_it_was_written() -> None:
 
 
 def test_unknown_members_are_ignored_and_missing_ones_have_defaults() -> None:
-    assert parse_attach(line(version=1, carrier="shim", later=1)) == Attach(version=1, carrier="shim")
+    assert parse_attach(line(version=ATTACH_VERSION, carrier="shim", later=1)) == Attach(
+        version=ATTACH_VERSION, carrier="shim"
+    )
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,11 @@ def test_a_workspace_is_named_in_a_version_of_its_own_that_an_earlier_broker_ref
 
 def test_a_malformed_line_is_refused_without_repeating_what_it_held() -> None:
     problem = parse_attach(
-        line(version=1, carrier="run", run={"argv": ["x"], "cwd": "/", "env": {"TOKEN": ["hunter2"]}})
+        line(
+            version=ATTACH_VERSION,
+            carrier="run",
+            run={"argv": ["x"], "cwd": "/", "env": {"TOKEN": ["hunter2"]}},
+        )
     )
     assert isinstance(problem, AttachProblem)
     assert "hunter2" not in problem.text
@@ -76,12 +82,12 @@ def test_a_malformed_line_is_refused_without_repeating_what_it_held() -> None:
     "params", [{"carrier": "run"}, {"carrier": "shim", "run": {"argv": ["x"], "env": {}, "cwd": "/"}}]
 )
 def test_a_run_carrier_and_only_it_brings_a_command(params: dict[str, object]) -> None:
-    assert isinstance(parse_attach(line(version=1, **params)), AttachProblem)
+    assert isinstance(parse_attach(line(version=ATTACH_VERSION, **params)), AttachProblem)
 
 
 def test_an_empty_command_is_refused() -> None:
     run = {"argv": [], "env": {}, "cwd": "/"}
-    assert isinstance(parse_attach(line(version=1, carrier="run", run=run)), AttachProblem)
+    assert isinstance(parse_attach(line(version=ATTACH_VERSION, carrier="run", run=run)), AttachProblem)
 
 
 def test_the_brokers_lines_begin_as_the_shim_expects() -> None:
@@ -95,7 +101,7 @@ def test_the_brokers_lines_begin_as_the_shim_expects() -> None:
 
 def test_the_brokers_yes_and_no_are_read_back() -> None:
     yes = attach.parse_attached(attach.attached_line("s1", ["A"]))
-    assert yes == attach.Attached(version=1, session="s1", env=["A"])
+    assert yes == attach.Attached(version=ATTACH_VERSION, session="s1", env=["A"])
     assert attach.parse_attached(attach.refused_line("no, because")) == AttachProblem("no, because")
     assert isinstance(attach.parse_attached(b"HTTP/1.1 400 Bad Request"), AttachProblem)
 

@@ -1,6 +1,7 @@
 """Where lines end, whatever the chunks."""
 
 import itertools
+from binascii import crc32
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,7 +45,7 @@ def test_a_line_of_exactly_the_cap_is_a_line() -> None:
 @behaviour("lines:over-the-cap")
 def test_a_line_over_the_cap_says_whose_it_was_and_its_neighbours_are_unharmed() -> None:
     long = b'{"result":"' + b"x" * 100 + b'","jsonrpc":"2.0","id":"z"}'
-    expected = [b"before", OverlongLine(id=RawJson(b'"z"'), is_answer=True, size_bytes=len(long)), b"after"]
+    expected = [b"before", OverlongLine(RawJson(b'"z"'), True, len(long), crc32(long)), b"after"]
     whole = b"before\n" + long + b"\nafter\n"
     for size in (1, 2, 7, 50, 1000):
         assert fed([whole[at : at + size] for at in range(0, len(whole), size)], cap_bytes=64) == expected
@@ -53,8 +54,8 @@ def test_a_line_over_the_cap_says_whose_it_was_and_its_neighbours_are_unharmed()
 def test_a_long_call_and_long_junk_are_told_apart() -> None:
     call = b'{"method":"m","id":4,"params":{"a":"' + b"x" * 100 + b'"}}'
     assert fed([call + b"\n", b"y" * 100 + b"\n"], cap_bytes=64) == [
-        OverlongLine(id=RawJson(b"4"), is_answer=False, size_bytes=len(call)),
-        OverlongLine(id=None, is_answer=None, size_bytes=100),
+        OverlongLine(RawJson(b"4"), False, len(call), crc32(call)),
+        OverlongLine(None, None, 100, crc32(b"y" * 100)),
     ]
 
 
@@ -65,7 +66,7 @@ def test_nothing_of_a_line_over_the_cap_is_kept() -> None:
     for _ in range(10):
         assert buffer.feed(b"x" * 64) == []
         assert buffer.pending_bytes == 0
-    assert buffer.feed(b"\nok\n") == [OverlongLine(id=None, is_answer=None, size_bytes=64 * 11), b"ok"]
+    assert buffer.feed(b"\nok\n") == [OverlongLine(None, None, 64 * 11, crc32(b"x" * 64 * 11)), b"ok"]
 
 
 def test_a_long_line_in_many_chunks_comes_out_whole() -> None:

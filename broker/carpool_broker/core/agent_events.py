@@ -190,7 +190,9 @@ class AgentCalled(Event, frozen=True):
     """The agent's own trace context: see `messages.Call.trace`."""
     by: Asker | None = None
     digest: str = ""
-    """Of method, name and params, where a retry of this request may come: what such a retry must repeat."""
+    """Of method, name and params: what a retry of this request must repeat, and what the record tells uses of
+    one id apart by. Empty for requests about tasks.
+    """
     state: str = ""
     """The `requestState` of a retry: a token of ours, unless somebody made it up."""
     given: tuple[Given, ...] = ()
@@ -291,6 +293,8 @@ class AgentResumed(Event, frozen=True):
     """What it has been asked already: it is not asked again."""
     stateful: tuple[str, ...] = ()
     """Servers at which it may have state, as its carrier was told (`TellStateful`)."""
+    again: frozenset[RawJson] = frozenset()
+    """Ids of `calls` that had another use, which was answered not long ago."""
 
 
 AgentEvent = (

@@ -37,6 +37,7 @@ def stateless_call(owed: Owed, state: PoolChanged | None) -> Call:
         tasks=owed.tasks,
         instance=owed.instance,
         request=asked.id,
+        digest=asked.digest,
     )
 
 

@@ -118,7 +118,7 @@ class Ledger:
         if asked.by is None:
             call = Call(
                 owed.call, owed.key, session.id, asked.method, owed.target, asked.rest, asked.meta,
-                bool(asked.token), asked.trace, request=asked.id,
+                bool(asked.token), asked.trace, request=asked.id, digest=asked.digest,
             )  # fmt: skip
         else:
             assert self.aftermath is not None

@@ -1,8 +1,9 @@
-"""What has passed on one connection that keeps, and what of it is settled (docs/decisions/0019).
+"""What has passed on one connection that keeps, and what of it is settled (docs/decisions/0019, 0030).
 
-Owns the numbers: which line of the agent is which request, which lines make the session what it is, which
-questions are open, and when the carrier is to be told. Lines are counted from 1 in each direction, without
-the `carpool/…` ones. Pure; what a line means is told (`era.handshake.read`).
+Owns which line of the agent is which request, which lines make the session what it is, which questions are
+open, and when the carrier is to be told. The carrier is told names of lines (`line_names`), which both sides
+compute of what passed; the numbers by which lines go in here nobody else has. Pure; what a line means is told
+(`era.handshake.read`).
 
 Invariants: a request is open from its line to its answer, and its line is told as open all that time; what a
 session is made of is told as kept before the carrier has the answer that makes it so; an answer to a question
@@ -30,6 +31,8 @@ from carpool_broker.core.events import (
 from carpool_protocol.attach import Settled
 from carpool_protocol.ids import ABSENT, AskId, Epoch, RawJson
 from carpool_protocol.jsonrpc import is_error_line
+from carpool_protocol.line_names import name_of
+from carpool_protocol.lines import OverlongLine, name_of_any
 
 DUE_BYTES: Final = 16 * 1024
 DUE_LINES: Final = 64
@@ -74,8 +77,8 @@ class Passage:
     """One connection."""
 
     __slots__ = (
-        "_acks", "_asked_earlier", "_asks", "_batches", "_bytes", "_down", "_kept", "_lines",
-        "_listens", "_open", "_pending", "_ready", "_riders", "_silent", "_special", "_stateful", "_twice",
+        "_acks", "_asked_earlier", "_asks", "_batches", "_bytes", "_kept", "_lines", "_listens", "_names",
+        "_new", "_open", "_pending", "_ready", "_riders", "_silent", "_special", "_stateful", "_twice",
         "_up", "due", "epoch",
     )  # fmt: skip
 
@@ -83,7 +86,11 @@ class Passage:
         self.epoch = epoch
         """The supervisor's, under which all was sent that is open; empty for none."""
         self._up = 0
-        self._down = 0
+        """So many lines of the agent have come."""
+        self._new: list[int] = []
+        """Names of the last of them: of those that have come since the carrier was told."""
+        self._names: dict[int, int] = {}
+        """Names of earlier ones that count still."""
         self._bytes = 0
         self._lines = 0
         self.due = False
@@ -103,11 +110,11 @@ class Passage:
         self._listens: set[RawJson] = set()
         """`subscriptions/listen` that are not acknowledged."""
         self._acks: dict[RawJson, int] = {}
-        """Acknowledgements of those that are in force: the lines that tell the carrier what was granted. (Of
-        one that was replayed its carrier has told us that, and our own is for nobody.)
+        """Acknowledgements of those that are in force: names of the lines that tell the carrier what was
+        granted. (Of one that was replayed its carrier has told us that, and our own is for nobody.)
         """
         self._asks: dict[AskId, tuple[int, RawJson]] = {}
-        """Open questions: the line, and the request that it is asked for."""
+        """Open questions: the name of the line, and the request that it is asked for."""
         self._batches: dict[int, _Batch] = {}
         self._silent: set[RawJson] = set()
         """Requests that are replayed: the first line about one is not for the agent."""
@@ -118,11 +125,13 @@ class Passage:
 
     # --- the agent's lines ---
 
-    def came(self, meaning: object, size_bytes: int) -> None:
+    def came(self, meaning: object, line: bytes | OverlongLine) -> None:
         """A line of the agent, before anything is done about it."""
         self._up += 1
         self._lines += 1
-        self._bytes += size_bytes
+        self._new.append(name_of_any(line))
+        if isinstance(line, bytes):
+            self._bytes += len(line)
         if self._lines >= DUE_LINES or self._bytes >= DUE_BYTES:
             self.due = True
         if type(meaning) is AgentCalled:
@@ -151,8 +160,11 @@ class Passage:
             self._silent.add(request)
 
     def came_back(self, asks: Iterable[AskId]) -> None:
-        """All that was kept of an earlier passage has passed. `asks`: what the agent was asked there."""
+        """All that was kept of an earlier passage has passed, and its carrier does not count it among what
+        has passed here. `asks`: what the agent was asked there.
+        """
         self._asked_earlier.update(asks)
+        self._forget_others()
         self.due = True
 
     def _note(self, meaning: object) -> None:  # noqa: C901 - an arm per event
@@ -161,7 +173,7 @@ class Passage:
             case AgentCancelled() if meaning.id in self._silent and meaning.id not in self._listens:
                 pass  # the agent has its answer
             case AgentCancelled():
-                self._closed(meaning.id, is_error=True, answered=False)
+                self._closed(meaning.id, is_error=True)
             case AgentAnswered():
                 asked = self._asks.pop(meaning.ask, None)
                 request: RawJson | None = ABSENT if asked is None else asked[1]
@@ -215,7 +227,6 @@ class Passage:
             elif about in self._listens:
                 self._acknowledged(about)
             return False
-        self._down += 1
         self._lines += 1
         self._bytes += len(line)
         if self._lines >= DUE_LINES or self._bytes >= DUE_BYTES:
@@ -224,11 +235,11 @@ class Passage:
             if self._twice and about in self._twice:
                 self._answered_one_of(about, line)
             elif about in self._special:
-                self._closed(about, is_error=is_error_line(line, about))
+                self._closed(about, is_error=is_error_line(line, about), answer=line)
             else:
                 self._open.pop(about, None)
         elif self._listens and about in self._listens:
-            self._acks[about] = self._down
+            self._acks[about] = _name_of_ours(line)
             self._acknowledged(about)
         return True
 
@@ -237,7 +248,7 @@ class Passage:
         if _REFUSED_TWICE in line and is_error_line(line, about):
             self._drop_twice(about)
         else:
-            self._closed(about, is_error=is_error_line(line, about))
+            self._closed(about, is_error=is_error_line(line, about), answer=line)
 
     def _drop_twice(self, request: RawJson) -> int:
         later = self._twice[request]
@@ -246,10 +257,10 @@ class Passage:
             del self._twice[request]
         return line
 
-    def asked(self, ask: AskId, request: RawJson) -> None:
+    def asked(self, ask: AskId, request: RawJson, line: bytes) -> None:
         """The line that went last is a question, for this request."""
         if request in self._open:
-            self._asks[ask] = (self._down, request)
+            self._asks[ask] = (_name_of_ours(line), request)
             self._special.add(request)
 
     def _acknowledged(self, request: RawJson) -> None:
@@ -259,8 +270,8 @@ class Passage:
             self._kept["listen", str(request)] = line
             self.due = True
 
-    def _closed(self, request: RawJson, *, is_error: bool, answered: bool = True) -> None:
-        """A request is answered, or needs no answer any more."""
+    def _closed(self, request: RawJson, *, is_error: bool, answer: bytes = b"") -> None:
+        """A request is answered with this line, or needs no answer any more."""
         line = self._open.pop(request, None)
         self._special.discard(request)
         self._silent.discard(request)
@@ -287,8 +298,8 @@ class Passage:
         batch = self._batches.get(line or 0)
         if batch is not None:
             batch.left -= 1
-            if answered:
-                batch.held.append(self._down)
+            if answer:
+                batch.held.append(_name_of_ours(answer))
             if not batch.left:
                 del self._batches[line or 0]
         if request in self._twice:
@@ -317,16 +328,38 @@ class Passage:
         silent = {line for request in self._silent if (line := self._open.get(request)) is not None}
         listens = {self._open[request] for request in self._silent & self._listens}
         riding = (line for lines in (*self._riders.values(), *self._twice.values()) for line in lines)
+        open_ = {*self._open.values(), *riding} - silent
+        kept = {*self._kept.values(), *(each.line for each in self._pending.values()), *listens}
         held = [*self._acks.values(), *(line for line, _ in self._asks.values())]
+        last = self._new[-1] if self._new else 0
+        times = self._new.count(last)
+        self._forget_others()
         return Settled(
             self.epoch,
-            self._up,
-            list({*self._open.values(), *riding} - silent),
-            list({*self._kept.values(), *(each.line for each in self._pending.values()), *listens}),
-            self._down,
+            last,
+            times,
+            self._named(open_ - kept),
+            self._named(kept - open_),
+            self._named(open_ & kept),
             held + [line for batch in self._batches.values() for line in batch.held],
             self._stateful,
         )
+
+    def _named(self, lines: Iterable[int]) -> list[int]:
+        return [self._names[line] for line in sorted(lines)]
+
+    def _forget_others(self) -> None:
+        """Names are needed of lines that count still, and of no others."""
+        first = self._up - len(self._new) + 1
+        counting = {
+            *self._open.values(),
+            *self._kept.values(),
+            *(each.line for each in self._pending.values()),
+            *(line for lines in (*self._riders.values(), *self._twice.values()) for line in lines),
+            *([self._ready] if self._ready else []),
+        }
+        self._names = {n: self._new[n - first] if n >= first else self._names[n] for n in counting}
+        self._new.clear()
 
     def check(self) -> None:
         """Assert every invariant."""
@@ -339,3 +372,7 @@ class Passage:
         assert self._listens.issubset(self._open)
         assert all(("listen", str(request)) in self._kept for request in self._acks)
         assert all(request in self._open or not request for request in self._riders)
+
+
+def _name_of_ours(line: bytes) -> int:
+    return name_of(line.removesuffix(b"\n"))

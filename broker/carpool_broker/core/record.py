@@ -10,9 +10,10 @@ deadline.
 Knows nothing of: who is here, what becomes of a request.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from carpool_broker.core.effects import AnyEffect, LetGo
+from carpool_broker.core.events import AgentCalled
 from carpool_broker.core.trail import Trail
 from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.ids import CallId, RawJson, ServerName, SessionId
@@ -46,12 +47,15 @@ class Record:
             self.awaited.setdefault(call.session, [])
             self._calls.setdefault(call.session, {})[call.call] = call
 
-    def requests(self, session: SessionId) -> dict[RawJson, RecordedCall]:
-        """The calls of this session by the agent's own ids. Of two with one id the later is the one that may
-        be open still: an id is not used again before it is answered.
+    def requests(self, session: SessionId) -> dict[RawJson, list[RecordedCall]]:
+        """The calls of this session by the agent's own ids, those with one id in the order in which they were
+        made.
         """
         calls = self._calls.get(session, {})
-        return {calls[number].request: calls[number] for number in sorted(calls)}
+        found: dict[RawJson, list[RecordedCall]] = {}
+        for number in sorted(calls):
+            found.setdefault(calls[number].request, []).append(calls[number])
+        return found
 
     def get(self, session: SessionId, call: CallId) -> RecordedCall | None:
         """This call, if it is this session's."""
@@ -140,3 +144,19 @@ class Record:
         for session, calls in self._calls.items():
             assert calls, "an empty index"
             assert all(each.call == call and each.session == session for call, each in calls.items())
+
+
+def use_of(
+    asked: AgentCalled, calls: Sequence[RecordedCall], *, is_again: bool
+) -> tuple[RecordedCall | None, bool]:
+    """The call of the record that was this request, and whether that is certain. `calls`: those with its id;
+    `is_again`: one of these may be an earlier request, which its agent has an answer to.
+
+    An id is to be used once. Where it is not, what was asked tells the uses apart. Of equal ones the last is
+    meant: an id is taken only where no other use is open. Only whether it is that one, or the one before it
+    whose answer was not reported as written, nobody can tell once it has ended.
+    """
+    alike = [each for each in calls if not (asked.digest and each.digest) or each.digest == asked.digest]
+    if not alike:
+        return None, True
+    return alike[-1], not (is_again and len(alike) == 1 and alike[-1].ended)

@@ -2,8 +2,9 @@
 
 Owns who has come back, and until when others may; requests that wait for the supervisor's record (`record`);
 and what becomes of each: it is found there and resumed under its old number; or that very supervisor does not
-know it, so no server has seen it and it is a new call; or else it may have been run, and is `Lost`. A call of
-the record that nobody claims has been cancelled by its agent, or answered: it is let go.
+know it, so no server has seen it and it is a new call; or else it may have been run, and is `Lost`. Of one id
+that was used again each use has its own call (`record.use_of`). A call of the record that nobody claims has
+been cancelled by its agent, or answered: it is let go.
 
 Until everybody who may is back, what the supervisor has for others stays: their pools, levels, subscriptions.
 
@@ -23,12 +24,12 @@ from carpool_broker.core.effects import AnyEffect, TellServed
 from carpool_broker.core.events import AgentCalled, AgentResumed
 from carpool_broker.core.ledger import Ledger
 from carpool_broker.core.parked import Parked
-from carpool_broker.core.record import Record
+from carpool_broker.core.record import Record, use_of
 from carpool_broker.core.requests import Requests
 from carpool_broker.core.session import Owed, Session
 from carpool_broker.core.tokens import ENDED, Token
 from carpool_protocol.deadlines import Deadlines
-from carpool_protocol.ids import CallId, Epoch, PoolKey, ServerName, SessionId, life_of
+from carpool_protocol.ids import CallId, Epoch, PoolKey, RawJson, ServerName, SessionId, life_of
 from carpool_protocol.messages import Catalog, PoolChanged, Recorded, RecordedCall, SessionGone, SessionNote
 from carpool_protocol.subjects import TASKS
 
@@ -78,6 +79,8 @@ class Recovery:
         after all who are awaited.) Of a first broker it never is, and there is nobody."""
         self._back: dict[SessionId, Epoch] = {}
         """Who has come back, and under which supervisor its requests were sent."""
+        self._again: dict[SessionId, frozenset[RawJson]] = {}
+        """Ids of what waits here for the record that had another use (`AgentResumed.again`)."""
         self._left: set[SessionId] = set()
         """Who left before the record was told."""
         self._bereft: dict[SessionId, set[ServerName]] = {}
@@ -200,6 +203,7 @@ class Recovery:
     def resumed(self, session: Session, event: AgentResumed, now: float) -> None:
         """A session has come back. Its requests are in its books from now on."""
         self._back[session.id] = event.supervisor
+        self._again[session.id] = event.again
         self._before.resumed(session.id, event.asks, now)
         self._requests.listens.resumed(session)
         self._requests.lists.resumed(session)
@@ -265,16 +269,17 @@ class Recovery:
         self.waits.disarm(session.id)
         self._before.wait_again(session.id, now)
         by_request = self.record.requests(session.id)
+        again = self._again.pop(session.id, frozenset())
         for owed in self._returning(session):
             asked = owed.asked
             token = self._parked.tokens.read(asked) if asked.state else None
             if token is not None and token.marks == ENDED:
                 token = None  # it is said again, as a new call
-            call = by_request.get(asked.id)
+            call, is_certain = use_of(asked, by_request.get(asked.id, []), is_again=asked.id in again)
             rounds = None if token is None else self.record.get(session.id, token.call)
             if rounds is not None and (call is None or call.call <= rounds.call):
                 self._adopt(owed, rounds, token, now)
-            elif call is not None and self.record.get(session.id, call.call) is not None:
+            elif call is not None and is_certain and self.record.get(session.id, call.call) is not None:
                 self._adopt(owed, call, None, now)
             elif call is None and known:
                 self._ledger.close(owed)
@@ -327,6 +332,7 @@ class Recovery:
         else:
             self._left.add(session.id)
         self._back.pop(session.id, None)
+        self._again.pop(session.id, None)
         self.waits.disarm(session.id)
         self._before.forget(session.id)
 
@@ -394,6 +400,7 @@ class Recovery:
             waits = any(owed.stage == "returning" for owed in session.owed.values())
             assert not waits or (session.id in self._back and not self.heard), "a request waits for nothing"
             assert not waits or session.id in self.waits
+        assert self._again.keys() <= self._back.keys()
         if self.heard:
             assert not self.record.awaited.keys() & self._back.keys(), "back, and awaited"
             assert not (self.everybody and self.record.awaited), "awaited, and known to be gone"

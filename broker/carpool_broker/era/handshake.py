@@ -141,7 +141,7 @@ def read(session: SessionId, line: bytes, *, shared: bool = False, key: bytes = 
             if isinstance(call, ParamsError):
                 return AgentErred(session, message.id, "bad_params", call.text)
             return _called(session, message.id, call, shared, key)
-        return _read_request(session, message)
+        return _read_request(session, message, key)
     if isinstance(message, Garbage):
         if message.why == "batch":
             refused = error_line(RawJson(b"null"), INVALID_REQUEST, message.text)
@@ -180,12 +180,14 @@ def _called(session: SessionId, request: RawJson, call: CallParams, shared: bool
                 event = stateless.called(session, request, call, envelope, key)
                 return _unservable(request, event) if isinstance(event, Refused) else event
         trace = said_in(meta)
-    if call.name in own.NAMES:
-        about = own.read_own(call.name, call.rest)
+    name, rest = call.name, call.rest
+    digest = stateless.digest_of(TOOLS_CALL, name, rest, key)
+    if name in own.NAMES:
+        about = own.read_own(name, rest)
         return AgentCalled(
-            session, request, call.name, call.rest, meta, call.token, TOOLS_CALL, trace, own=about
+            session, request, name, rest, meta, call.token, TOOLS_CALL, trace, digest=digest, own=about
         )
-    return AgentCalled(session, request, call.name, call.rest, meta, call.token, TOOLS_CALL, trace)
+    return AgentCalled(session, request, name, rest, meta, call.token, TOOLS_CALL, trace, digest=digest)
 
 
 def bounded(meaning: Meaning) -> Meaning:
@@ -209,7 +211,7 @@ def _unservable(request: RawJson, refused: Refused) -> Unservable:
     return Unservable(error_body_line(request, refused.error), request)
 
 
-def _read_request(session: SessionId, message: Request) -> Meaning:
+def _read_request(session: SessionId, message: Request, key: bytes) -> Meaning:
     match message.method:
         case method if method in LISTS:
             cursor = list_params(message.params)
@@ -221,7 +223,10 @@ def _read_request(session: SessionId, message: Request) -> Meaning:
             if isinstance(subject, ParamsError):
                 return AgentErred(session, message.id, "bad_params", subject.text)
             name, rest, meta, token = subject.text, subject.rest, subject.meta, subject.token
-            return AgentCalled(session, message.id, name, rest, meta, token, method, said_in(meta))
+            digest = stateless.digest_of(method, name, rest, key)
+            return AgentCalled(
+                session, message.id, name, rest, meta, token, method, said_in(meta), digest=digest
+            )
         case "logging/setLevel":
             level = text_of(message.params or EMPTY_OBJECT, "level")
             return AgentSetLevel(session, message.id, level or "")

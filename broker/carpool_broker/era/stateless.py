@@ -130,7 +130,7 @@ def called(
         TOOLS_CALL,
         envelope.trace,
         envelope.by,
-        _digest(TOOLS_CALL, call.name, rest, key),
+        digest_of(TOOLS_CALL, call.name, rest, key),
         state,
         given,
         own.read_own(call.name, rest) if call.name in own.NAMES else (),
@@ -168,7 +168,7 @@ def _about(session: SessionId, message: Request, key: bytes) -> AgentCalled | Re
         method,
         envelope.trace,
         envelope.by,
-        _digest(method, subject.text, rest, key) if is_resumable else "",
+        digest_of(method, subject.text, rest, key),
         state if is_resumable else "",
         given if is_resumable else (),
     )
@@ -243,8 +243,8 @@ def _is_ours(key: str) -> bool:
     return True
 
 
-def _digest(method: str, name: str, rest: RawJson, key: bytes) -> str:
-    """What a retry must repeat: the bytes, since an agent says its own params as it has said them."""
+def digest_of(method: str, name: str, rest: RawJson, key: bytes) -> str:
+    """What a retry must repeat, and what a carrier repeats: the bytes, since both say the same once more."""
     about = name.encode()
     seen = blake2b(b"%b %d " % (method.encode(), len(about)), digest_size=_DIGEST_BYTES, key=key)
     seen.update(about)

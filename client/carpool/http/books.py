@@ -15,6 +15,7 @@ from carpool.http.kept import Kept, Room
 from carpool.http.message import INTERNAL_ERROR, PRIMING_VERSION, Message, Said, error_line
 from carpool.http.open_streams import Dialogue, Endpoint, Exchange, Stream, StreamSort
 from carpool.http.replay import Replay
+from carpool.unanswered import Unanswered
 from carpool_protocol.attach import ResumeSession
 from carpool_protocol.streams import Close, Open, frame_line, word_line
 
@@ -110,15 +111,16 @@ class Books:
                 stream.kept.asked(x, each)
             self.out.append(Tell(frame_line(stream.s, each.line, x)))
 
-    def _remember(self, lines: dict[bytes, bytes], ident: bytes, line: bytes) -> None:
-        if ident in lines:
-            self._room.give(lines.pop(ident))  # to the end: they are said again in order
-        lines[ident] = self._room.take(line)
+    def _remember(self, lines: Unanswered, ident: bytes, line: bytes) -> None:
+        lines.said(ident, self._room.take(line))
 
-    def done(self, lines: dict[bytes, bytes], ident: bytes) -> None:
-        """A later broker need not hear of this request."""
-        line = lines.pop(ident, b"")
-        if line:
+    def answered(self, lines: Unanswered, ident: bytes, answer: bytes) -> None:
+        """A later broker need not hear of the request that has this answer."""
+        self._room.give(lines.answered(ident, answer))
+
+    def done(self, lines: Unanswered, ident: bytes) -> None:
+        """A later broker need not hear of what has this id."""
+        for line in lines.ended(ident):
             self._room.give(line)
 
     def send(self, stream: Stream, message: Message) -> None:
@@ -144,11 +146,10 @@ class Books:
         """Its client has gone; what is still answered is so on no exchange."""
         stream = exchange.stream
         stream.kept.loosened(exchange.x)
-        for ident, line in exchange.lines.items():
-            self._remember(stream.loose, ident, b"")
-            stream.loose[ident] = line
+        for _, ident, line in exchange.lines.entries():
+            stream.loose.said(ident, line)
         stream.given += exchange.given
-        exchange.lines, exchange.given = {}, ()
+        exchange.lines, exchange.given = Unanswered(), ()
         stream.asks = {ask: 0 if x == exchange.x else x for ask, x in stream.asks.items()}
 
     def asked(self, stream: Stream, ident: bytes, x: int) -> None:
@@ -157,10 +158,10 @@ class Books:
             del stream.asks[next(iter(stream.asks))]
         stream.asks[ident] = x
 
-    def settled(self, stream: Stream, ident: bytes, *, is_error: bool) -> None:
+    def settled(self, stream: Stream, ident: bytes, answer: bytes, *, is_error: bool) -> None:
         """The answer to a request that is of no exchange."""
         stream.kept.answered(0, ident, is_error=is_error)
-        self.done(stream.loose, ident)
+        self.answered(stream.loose, ident, answer)
         if not stream.loose:
             for line in stream.given:
                 self._room.give(line)
@@ -285,9 +286,9 @@ class Books:
             stream.get = 0
         self._replay.forget(stream.s)
         stream.kept.clear()
-        for line in (*stream.loose.values(), *stream.given):
+        for line in (*stream.loose.lines(), *stream.given):
             self._room.give(line)
-        stream.loose, stream.given = {}, ()
+        stream.loose, stream.given = Unanswered(), ()
         if tell:
             self.out.append(Tell(word_line(stream.s, Close())))
 
@@ -314,11 +315,11 @@ class Books:
         stream = exchange.stream
         stream.exchanges.pop(exchange.x, None)
         self._clients.pop(exchange.sink, None)
-        for line in exchange.lines.values():
+        for line in exchange.lines.lines():
             self._room.give(line)
         for line in (*exchange.given, exchange.granted or b""):
             self._room.give(line)
-        exchange.lines, exchange.given, exchange.granted = {}, (), None
+        exchange.lines, exchange.given, exchange.granted = Unanswered(), (), None
         if stream.asks:
             stream.asks = {ask: x for ask, x in stream.asks.items() if x != exchange.x}
         if stream.kept.pending:
@@ -343,9 +344,9 @@ class Books:
         self._replay.check()
         kept = 0
         for stream in self._streams.values():
-            lines = [*stream.loose.values(), *stream.given]
+            lines = [*stream.loose.lines(), *stream.given]
             for exchange in stream.exchanges.values():
-                lines += [*exchange.lines.values(), *exchange.given, exchange.granted or b""]
+                lines += [*exchange.lines.lines(), *exchange.given, exchange.granted or b""]
             kept += stream.kept.size_bytes + sum(map(len, lines))
             assert all(x in stream.exchanges or x == 0 for x in stream.asks.values())
             assert stream.loose or not stream.given

@@ -6,28 +6,34 @@ behind what acknowledged it), then what has no answer. Pure.
 Knows nothing of: when a broker dies, what becomes of a stream that cannot go on (`table`).
 """
 
+from typing import Final
+
 from msgspec.structs import replace
 
 from carpool.http.message import text_of
 from carpool.http.open_streams import Stream
+from carpool.unanswered import Unanswered
 from carpool_protocol.attach import ResumeSession
+from carpool_protocol.line_names import name_of
 from carpool_protocol.streams import Open, frame_line, word_line
+
+_END: Final = b"\n"
 
 
 def comeback(stream: Stream, word: Open) -> list[bytes]:
     """The frames. `word`: how the stream is opened when nothing is resumed."""
     s = stream.s
-    kept = [frame_line(s, line) for line in stream.kept.lines()]
-    left = [frame_line(s, line) for line in stream.loose.values()]
-    given = [frame_line(s, line) for line in stream.given if line]
+    kept = [(line, 0) for line in stream.kept.lines()]
+    left, again = _left(stream.loose, 0, [], 0)
+    given = [(line, 0) for line in stream.given if line]
     for exchange in stream.exchanges.values():
-        frames = [frame_line(s, line, exchange.x) for line in exchange.lines.values()]
         if exchange.granted:
-            kept += [frame_line(s, exchange.granted, exchange.x), *frames]
+            kept += [(exchange.granted, exchange.x), *((line, exchange.x) for line in exchange.lines.lines())]
         else:
-            left += frames
-        given += [frame_line(s, line) for line in exchange.given if line]
-    left += given
+            more, again = _left(exchange.lines, exchange.x, again, len(left))
+            left += more
+        given += [(line, 0) for line in exchange.given if line]
+    said = [*kept, *left, *given]
     if stream.name and stream.sort != "control":
         asks = [ask for ask in map(text_of, stream.asks) if ask is not None]
         resume = ResumeSession(
@@ -35,10 +41,25 @@ def comeback(stream: Stream, word: Open) -> list[bytes]:
             secret=stream.secret,
             supervisor=stream.epoch,
             kept=len(kept),
-            open=len(left),
+            open=len(left) + len(given),
+            last=f"{name_of(said[-1][0].removesuffix(_END)):x}" if said else "",
+            # On a stream of many agents the exchange is a part of the name: no id is used again.
+            again=[] if stream.kind == "shared" else again,
             asks=asks,
             moved=stream.moved,
             stateful=stream.stateful,
         )
         word = replace(word, resume=resume)
-    return [word_line(s, word), *kept, *left]
+    return [word_line(s, word), *(frame_line(s, line, x) for line, x in said)]
+
+
+def _left(
+    requests: Unanswered, x: int, again: list[int], before: int
+) -> tuple[list[tuple[bytes, int]], list[int]]:
+    """Requests without an answer, of exchange `x`, and the places of all that use an id again. `again`: of
+    those before them, which are so many.
+    """
+    used_again = requests.used_again()
+    entries = requests.entries()
+    places = [before + place for place, (number, _, _) in enumerate(entries) if number in used_again]
+    return [(line, x) for _, _, line in entries], again + places

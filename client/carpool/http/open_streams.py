@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from carpool.http.header_rules import Annotated
 from carpool.http.kept import Kept
+from carpool.unanswered import Unanswered
 from carpool_protocol.attach import Moved
 from carpool_protocol.streams import Kind
 
@@ -54,7 +55,7 @@ class Exchange:
         self.counted = False
         """It counts against `Rules.max_open`."""
         self.dialogue: Dialogue | None = None
-        self.lines: dict[bytes, bytes] = {}
+        self.lines = Unanswered(stream.answered)
         """Its requests that are neither answered nor cancelled, for a later broker; empty where there was no
         room for one.
         """
@@ -87,8 +88,10 @@ class Stream:
         """Servers where it may have state."""
         self.epoch = ""
         """Of the supervisor that serves it."""
-        self.loose: dict[bytes, bytes] = {}
-        """Requests that are not answered and are of no exchange (any more), by id."""
+        self.answered: dict[object, None] = {}
+        """Ids of its requests that had an answer not long ago (`unanswered`)."""
+        self.loose = Unanswered(self.answered)
+        """Requests that are not answered and are of no exchange (any more)."""
         self.asks: dict[bytes, int] = {}
         """Questions that its client has not answered, by id as written: the exchange, or 0."""
         self.given: tuple[bytes, ...] = ()

@@ -102,7 +102,7 @@ class Table(Listening):
                 self._on_exchange(exchange, message, now)
             elif stream.loose and (said := read_said(message)).answer:
                 # It was on its way when its client went. Unsettled, a later broker would run its call again.
-                self.settled(stream, said.id, is_error=said.code is not None)
+                self.settled(stream, said.id, message, is_error=said.code is not None)
         else:
             self._on_stream(stream, message)
         return True
@@ -184,8 +184,7 @@ class Table(Listening):
         stream = exchange.stream
         if stream.kept.pending:
             stream.kept.answered(exchange.x, said.id, is_error=said.code is not None)
-        if exchange.array:
-            self.done(exchange.lines, said.id)
+        self.answered(exchange.lines, said.id, message)
         headers: tuple[tuple[str, str], ...] = ()
         if exchange.method == "initialize" and stream.sort == "session":
             stream.version = version_of(message)
@@ -225,13 +224,14 @@ class Table(Listening):
             self._settle(exchange, found.value, now)
         else:
             exchange.at = now
+            self.done(exchange.lines, b"")
             self._remember(exchange.lines, b"", line)
             self.tell(exchange.stream, line, exchange.x)
 
     def _on_stream(self, stream: Stream, message: bytes) -> None:
         said = read_said(message)
         if said.answer:
-            self.settled(stream, said.id, is_error=said.code is not None)
+            self.settled(stream, said.id, message, is_error=said.code is not None)
         if stream.sort == "sse":
             if said.asks:
                 self.asked(stream, said.id, 0)
@@ -338,9 +338,9 @@ class Table(Listening):
             for exchange in list(stream.exchanges.values()):
                 if not exchange.lines:
                     self._over(exchange, now)  # its client has cancelled it
-                elif not all(exchange.lines.values()) or not _is_safe(stream, exchange):
+                elif not all(exchange.lines.lines()) or not _is_safe(stream, exchange):
                     self._break(exchange, 502, INTERNAL_ERROR, BROKER_LOST, now)
-            stream.loose = {ident: line for ident, line in stream.loose.items() if line}
+            stream.loose.forget_unkept()
             if stream.schemas is not None and not stream.schemas.fetching:
                 stream.schemas.tools = None  # whether the list has changed meanwhile, nobody says
 

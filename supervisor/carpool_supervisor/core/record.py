@@ -37,15 +37,23 @@ End = Answered | Failed
 class Entry:
     """One call."""
 
-    __slots__ = ("end", "key", "request", "session", "target")
+    __slots__ = ("digest", "end", "key", "request", "session", "target")
 
     def __init__(self, call: Call) -> None:
         self.session = call.session
         self.request: RawJson = call.request
+        self.digest = call.digest
         self.key: PoolKey = call.key
         self.target = call.target
         self.end: End | None = None
         """How it ended; None while it is open."""
+
+    def recorded(self, call: CallId, *, parked: bool = False) -> RecordedCall:
+        """What a broker that begins is told of it."""
+        session, is_over = whole_of(self.session), self.end is not None
+        return RecordedCall(
+            call, session, self.request, self.key, self.target, is_over, parked, digest=self.digest
+        )
 
 
 class Record:
@@ -145,13 +153,8 @@ class Record:
             if isinstance(entry.end, Answered) and entry.end.task:  # it was cancelled with its broker
                 self._strip(call, _NO_TASK)
         calls = [
-            RecordedCall(call, whole_of(e.session), e.request, e.key, e.target, parked=asked(call))
-            for call, e in self._open.items()
-        ]
-        calls += [
-            RecordedCall(call, whole_of(e.session), e.request, e.key, e.target, ended=True)
-            for each in (self._bare, self._ended)
-            for call, e in each.items()
+            *(e.recorded(call, parked=asked(call)) for call, e in self._open.items()),
+            *(e.recorded(call) for each in (self._bare, self._ended) for call, e in each.items()),
         ]
         held: dict[SessionId, set[ServerName]] = {each.session: set() for each in calls}
         for session, server in sorted(holders):

@@ -1,0 +1,81 @@
+"""Requests that have passed to a broker and have no answer yet, by the ids of their messages.
+
+Owns what a carrier of any kind goes by when it says again what its broker had not answered
+(docs/decisions/0030): an answer belongs to one use of its id, the first that has none, or, where it refuses
+an id that is in use, the one after that; and which ids had an answer not long ago and are in use again. An id
+is to be used once (MCP, basic, "Requests"); some agents use one for everything.
+
+Refuses to know how messages are read, and what makes a request end but its answer. The shim has it too, after
+a death: the standard library only.
+"""
+
+REFUSED = b'"code":"duplicate_request_id"'
+"""In an answer of ours: it is about a request that came while another of its id had no answer."""
+RECENT = 256
+"""So many ids that had an answer are remembered. A broker reports answers as written within a second: until
+then one may be in the record.
+"""
+
+
+class Unanswered:
+    """The requests of one session, or of a part of it. Ids are whatever the caller tells them apart by."""
+
+    def __init__(self, answered: "dict[object, None] | None" = None) -> None:
+        """`answered`: what the parts of one session share."""
+        self._said: dict[int, tuple[object, bytes]] = {}
+        """Ids and lines by numbers of ours, in the order in which they were said."""
+        self._uses: dict[object, list[int]] = {}
+        """The numbers of those that have one id."""
+        self._answered: dict[object, None] = {} if answered is None else answered
+        """Ids that had an answer, the latest last."""
+        self._last = 0
+
+    def __len__(self) -> int:
+        return len(self._said)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._said
+
+    def said(self, ident: object, line: bytes) -> int:
+        """A request passes. Its number."""
+        self._last += 1
+        self._said[self._last] = (ident, line)
+        self._uses.setdefault(ident, []).append(self._last)
+        return self._last
+
+    def answered(self, ident: object, answer: bytes) -> bytes:
+        """An answer passes. The request that has it; nothing: no answer to that id was awaited."""
+        self._answered.pop(ident, None)
+        self._answered[ident] = None
+        if len(self._answered) > RECENT:
+            del self._answered[next(iter(self._answered))]
+        uses = self._uses.get(ident)
+        if not uses:
+            return b""
+        number = uses.pop(1 if len(uses) > 1 and REFUSED in answer else 0)
+        if not uses:
+            del self._uses[ident]
+        return self._said.pop(number)[1]
+
+    def ended(self, ident: object) -> "list[bytes]":
+        """No answer to this id is awaited any more, however often it is in use. The requests."""
+        return [self._said.pop(number)[1] for number in self._uses.pop(ident, ())]
+
+    def forget_unkept(self) -> None:
+        """Forget requests that there was no room to keep the lines of."""
+        for number, ident, line in self.entries():
+            if not line:
+                self._uses[ident].remove(number)
+                del self._said[number]
+
+    def entries(self) -> "list[tuple[int, object, bytes]]":
+        """Number, id and line of each request, in the order in which they were said."""
+        return [(number, ident, line) for number, (ident, line) in self._said.items()]
+
+    def lines(self) -> "list[bytes]":
+        """The same, without number and id."""
+        return [line for _, line in self._said.values()]
+
+    def used_again(self) -> "set[int]":
+        """Numbers of requests whose id had an answer not long ago."""
+        return {number for number, (ident, _) in self._said.items() if ident in self._answered}

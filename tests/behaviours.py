@@ -236,6 +236,11 @@ _SETUP: Final = {
         "issue 13",
         "After `carpool setup` each program sees the servers it had, unless all of them are to be shared.",
     ),
+    "setup:rules": Behaviour(
+        "issue 13",
+        "`carpool setup` shows rules of the programs that name tools of servers which move before it asks, "
+        "those that keep something back first.",
+    ),
     "setup:killed": Behaviour(
         "issue 7", "A setup that is killed at any moment can be undone, and can be said again."
     ),

@@ -7,9 +7,7 @@ carpool.json by itself.
 Knows nothing of: which server goes where (`setup.plan`), what undoing does to a file (`setup.undo`).
 """
 
-import importlib.util
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -19,14 +17,14 @@ from msgspec import Struct, structs
 
 from carpool import display
 from carpool.cli import EXIT_FAILED, EXIT_USAGE, fail, json_option, print_json, the_place
-from carpool.setup import disk, git, ours, record, show
+from carpool.setup import disk, ours, record, show
 from carpool.setup.back import undo_all
-from carpool.setup.clients import CLIENTS, candidates
-from carpool.setup.model import Change, Known, Left, Plan, Source
-from carpool.setup.plan import make_plan
+from carpool.setup.clients import CLIENTS
+from carpool.setup.inventory import Inventory, inventory
+from carpool.setup.model import Change, Left, Plan
+from carpool.setup.permissions import Rule
 from carpool.trust_question import page
 from carpool_protocol import paths
-from carpool_protocol.config.edit import CannotEditError
 from carpool_protocol.config.load import home_of
 
 
@@ -118,82 +116,28 @@ class Asks(Struct, frozen=True, kw_only=True):
         return click.confirm(question, default=default, err=True)
 
 
-class _Found(Struct, frozen=True):
-    """What setup begins with."""
-
-    project: str
-    sources: list[Source]
-    untouched: list[Left]
-    known: Known
-    """What git knows of the project's files."""
-    named: tuple[str, ...]
-    home: str
-
-    def plan(self, *, project: bool, separate: bool) -> Plan:
-        """`project`: with the files of the project."""
-        own, secrets = ours.own_files(self.home)
-        try:
-            return make_plan(
-                [each for each in self.sources if project or each.candidate.scope == "user"],
-                own,
-                ours.project_file(self.project) if self.project and project else None,
-                secrets,
-                ours.command,
-                home=self.home,
-                alive=os.path.isdir,
-                starts=lambda program: shutil.which(program) is not None,
-                named=self.named,
-                remote=importlib.util.find_spec("mcp") is not None,
-                separate=separate,
-                shared=self.known.tracked,
-            )
-        except CannotEditError as error:
-            fail(f"nothing is changed: {error}", EXIT_USAGE)
-
-
-def _found(named: tuple[str, ...], project: str, home: str) -> _Found:
-    chosen = [
-        each
-        for each in candidates(os.environ, home, sys.platform, project)
-        if not named or each.client.id in named
-    ]
-    sources, untouched = disk.found(chosen, named)
-    its = [each.path for each in sources if each.candidate.scope == "project"]
-    known = git.known(project, [*its, os.path.join(project, ours.PROJECT_FILE)] if its else [])
-    return _Found(project, sources, untouched, known, named, home)
-
-
 def _setup(
     store: str, named: tuple[str, ...], asks: Asks, *, wants_project: bool | None, separate: bool | None
 ) -> None:
     home = home_of(os.environ)
-    found = _found(named, "" if wants_project is False else ours.project_of(home), home)
+    found = inventory(named, "" if wants_project is False else ours.project_of(home), home)
     if separate is None:
         separate = _separate(found, asks)
     alone, whole = (found.plan(project=each, separate=separate) for each in (False, True))
     stays = (*found.untouched, *whole.left)
     if not whole.changes:
-        _nothing(whole, stays, bool(found.sources or found.untouched), as_json=asks.as_json)
+        _nothing(found, whole, stays, as_json=asks.as_json)
         return
-    project = show.beyond(whole, alone)
-    if alone.changes:
-        asks.show(show.page(alone))
-        asks.show(show.left(tuple(found.untouched)))
-        if asks.is_person() and not asks.answer("Change these files?"):
-            _unchanged()
-    plan = alone
-    if project.changes:
-        asks.show(show.page(project))
-        if not alone.changes:
-            asks.show(show.left(tuple(found.untouched)))
-        asks.show("\n".join(show.of_git(found.project, whole, found.known)))
-        if _takes_project(found, whole, asks, wants_project):
-            plan = whole
+    plan, lost = _chosen(found, alone, whole, asks, wants_project)
     if not plan.changes and asks.is_person():
         _unchanged()
     before = _trusted(found.project, plan, asks)
     after = {each.role: each.after for each in plan.changes}
-    told = {"project": show.project_facts(found.project, whole, found.known, changed="project" in after)}
+    told = {
+        "project": show.project_facts(found.project, whole, found.known, changed="project" in after),
+        "rules": show.rule_facts(lost),
+        "not_looked_into": show.other_facts(found.others),
+    }
     if asks.dry_run:
         _tell(plan, stays, [], told, as_json=asks.as_json, done=False)
         return
@@ -207,7 +151,32 @@ def _setup(
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
-def _separate(found: _Found, asks: Asks) -> bool:
+def _chosen(
+    found: Inventory, alone: Plan, whole: Plan, asks: Asks, wants_project: bool | None
+) -> tuple[Plan, list[Rule]]:
+    """Show and ask: the plan with or without the files of the project, and the rules that it concerns."""
+    lost = found.rules_of(alone)
+    if alone.changes:
+        asks.show(show.page(alone))
+    asks.show(show.left(tuple(found.untouched)))
+    asks.show("\n".join(show.of_others(found.others)))
+    if alone.changes:
+        asks.show("\n".join(show.of_rules(lost)))
+        if asks.is_person() and not asks.answer(_question("Change these files?", lost)):
+            _unchanged()
+    project = show.beyond(whole, alone)
+    if not project.changes:
+        return alone, lost
+    more = [each for each in found.rules_of(whole) if each not in lost]
+    asks.show(show.page(project))
+    asks.show("\n".join(show.of_rules(more)))
+    asks.show("\n".join(show.of_git(found.project, whole, found.known)))
+    if _takes_project(found, whole, asks, wants_project, more):
+        return whole, [*lost, *more]
+    return alone, lost
+
+
+def _separate(found: Inventory, asks: Asks) -> bool:
     """Whether programs keep the servers they had. Asked only where that makes a difference."""
     if not asks.is_person():
         return True
@@ -218,12 +187,23 @@ def _separate(found: _Found, asks: Asks) -> bool:
     return asks.answer("Shall each program keep the servers it had? Else all of them see all", default=True)
 
 
-def _takes_project(found: _Found, whole: Plan, asks: Asks, wanted: bool | None) -> bool:
+def _question(text: str, lost: Sequence[Rule]) -> str:
+    count = sum(each.protects for each in lost)
+    if not count:
+        return text
+    some = "rule that keeps a tool back does" if count == 1 else "rules that keep tools back do"
+    return f"{text} {count} {some} not hold until you change it"
+
+
+def _takes_project(
+    found: Inventory, whole: Plan, asks: Asks, wanted: bool | None, lost: Sequence[Rule]
+) -> bool:
     """Whether the project's files are changed: not by default where others get the change."""
     default = not found.known.tracked & {each.path for each in whole.changes} if wanted is None else wanted
     if not asks.is_person():
         return default
-    return asks.answer(f"Change these files of the project {found.project}, too?", default=default)
+    text = f"Change these files of the project {found.project}, too?"
+    return asks.answer(_question(text, lost), default=default)
 
 
 def _trusted(project: str, plan: Plan, asks: Asks) -> ours.Before | None:
@@ -275,19 +255,23 @@ def _new_mode(change: Change, mode: int) -> int:
     return 0o644 if change.role == "project" and change.before is None else mode
 
 
-def _nothing(plan: Plan, stays: Sequence[Left], found: bool, *, as_json: bool) -> None:
+def _nothing(found: Inventory, plan: Plan, stays: Sequence[Left], *, as_json: bool) -> None:
     if as_json:
-        print_json({**show.facts(plan, stays, done=False), "project": None, "failures": [], "next": []})
+        told = {"project": None, "rules": [], "not_looked_into": show.other_facts(found.others)}
+        print_json({**show.facts(plan, stays, done=False), **told, "failures": [], "next": []})
         return
     if stays:
         click.echo(show.left(tuple(stays)))
+    for line in show.of_others(found.others):
+        click.echo(line)
+    programs = found.sources or found.untouched
     what = (
         "no program has a server that could go to carpool"
-        if found
+        if programs
         else "no program with MCP servers was found"
     )
     click.echo(f"{what}; nothing is changed")
-    if not found:
+    if not programs:
         click.echo("`carpool add` adds a server, and `carpool setup --client NAME` gives a program the entry")
 
 
@@ -305,8 +289,10 @@ def _tell(
     said = next_steps(plan, untrusted) if done else ["carpool setup"]
     project = told["project"]
     more = []
+    if count := sum(each["protects"] for each in told["rules"]):
+        more.append(f"{count} of your programs' rules keep nothing back until you change them: see above")
     if project is not None and not project["changed"]:
-        more = ["carpool setup --project  changes the files of the project, too"]
+        more.append("carpool setup --project  changes the files of the project, too")
     if as_json:
         found = show.facts(plan, stays, done=done)
         print_json({**found, **told, "failures": failures, "next": [*said, *more]})

@@ -515,6 +515,55 @@ def test_every_program_keeps_the_servers_it_had(house: House) -> None:
     assert "profiles" not in config(house)
 
 
+@behaviour("setup:rules")
+def test_rules_that_name_tools_are_shown_before_somebody_is_asked(house: House) -> None:
+    project = moved_in(house)
+    mine, its = house.base / ".claude" / "settings.json", project / ".claude" / "settings.local.json"
+    for file, held in (
+        (mine, {"allow": ["mcp__github__get"], "deny": ["mcp__github__delete_repo"]}),
+        (its, {"deny": ["mcp__lint__fix"]}),
+    ):
+        file.parent.mkdir()
+        file.write_text(json.dumps({"permissions": held}))
+    code, said = house.answered("y\nn", "setup", where=project)
+    deny, allow = (said.index(f"{each}  {mine}: mcp__github__") for each in ("deny", "allow"))
+    asked = said.index(
+        "Change these files? 1 rule that keeps a tool back does not hold until you change it [y/n]"
+    )
+    assert (code, deny < allow < asked) == (1, True)
+    assert "mcp__github__delete_repo -> mcp__carpool__github__delete_repo" in said
+    assert str(its) not in said, "its server goes only with the project's files"
+    found = json.loads(run(house, project, "--yes", "--json").stdout)
+    assert [(each["file"], each["kind"], each["protects"]) for each in found["rules"]] == [
+        (str(mine), "deny", True),
+        (str(its), "deny", True),
+        (str(mine), "allow", False),
+    ]
+    assert "2 of your programs' rules keep nothing back until you change them: see above" in found["next"]
+    assert json.loads(mine.read_text())["permissions"]["deny"] == ["mcp__github__delete_repo"]
+
+
+def test_programs_that_are_not_looked_into_are_named_with_their_files(house: House) -> None:
+    kiro = house.base / ".kiro" / "settings" / "mcp.json"
+    kiro.parent.mkdir(parents=True)
+    kiro.write_text('{"mcpServers": {"a": {"command": "x"}}}')
+    goose = house.base / ".config" / "goose" / "config.yaml"
+    goose.parent.mkdir(parents=True)
+    goose.write_text("extensions: {}\n")
+    done = run(house, house.base, "--yes")
+    assert done.stdout.splitlines()[:2] == [
+        f"{kiro} (Kiro) is not looked into: carpool can read a copy in servers.d beside carpool.json, by "
+        '"include": ["servers.d/*.json"]',
+        f"{goose} (Goose) is not looked into: carpool cannot read it; `carpool add` adds a server of it",
+    ]
+    project = moved_in(house)
+    found = json.loads(run(house, project, "--yes", "--json").stdout)
+    assert found["not_looked_into"] == [
+        {"program": "Kiro", "file": str(kiro), "readable": True},
+        {"program": "Goose", "file": str(goose), "readable": False},
+    ]
+
+
 @behaviour("trust:asked")
 def test_what_somebody_else_put_into_the_project_s_file_is_not_trusted_along(house: House) -> None:
     project = moved_in(house)

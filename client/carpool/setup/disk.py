@@ -85,6 +85,19 @@ def _read(path: str) -> bytes | str:
             return file.read(MAX_BYTES + 1)
 
 
+def texts_of(pattern: str) -> Iterator[tuple[str, str]]:
+    """Files that are only looked into, and their texts. The pattern may hold `*`. What cannot be read is not
+    there.
+    """
+    for path in sorted(glob.glob(pattern)) if "*" in pattern else [pattern]:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb") as file:
+                held = os.fstat(descriptor)
+                if stat.S_ISREG(held.st_mode) and held.st_size <= MAX_BYTES:
+                    yield path, file.read(MAX_BYTES).decode("utf-8", "replace")
+
+
 def bytes_of(path: str) -> bytes | None:
     """What is in a file of ours or one that setup has rewritten; None: there is none. Raises `OSError`."""
     try:

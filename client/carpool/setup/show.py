@@ -9,13 +9,15 @@ Pure. Knows nothing of: terminals but that texts are made printable.
 import difflib
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec import structs
 
 from carpool import display
 from carpool.setup.model import Change, Given, Known, Left, Moved, Plan
+from carpool.setup.others import Unlooked
+from carpool.setup.permissions import ORDER, Rule
 from carpool.setup.secrets import is_secret_name, looks_secret
 
 _LITERAL = re.compile(
@@ -145,6 +147,52 @@ def beyond(whole: Plan, part: Plan) -> Plan:
         given=tuple(each for each in whole.given if each not in part.given),
         notes=tuple(each for each in whole.notes if each not in part.notes),
     )
+
+
+def of_rules(rules: Sequence[Rule]) -> list[str]:
+    """Rules of the programs that name tools which get other names, those that keep something back first."""
+    if not rules:
+        return []
+    said = ["These rules name tools that are called otherwise from then on. Setup changes none of them:"]
+    ordered = sorted(rules, key=lambda each: ORDER.index(each.kind))
+    said += [f"{each.kind}  {each.path}: {each.text} -> {each.needs}" for each in ordered]
+    if any(each.protects for each in rules):
+        said.append(
+            "Until you change those of deny, ask and hook, nothing keeps their tools back. What no program "
+            "may call goes into `tools.deny` of the server in carpool.json."
+        )
+    return [display.printable(each) for each in said]
+
+
+def of_others(found: Sequence[Unlooked]) -> list[str]:
+    """Programs that are not looked into, a line for each file."""
+    read = 'carpool can read a copy in servers.d beside carpool.json, by "include": ["servers.d/*.json"]'
+    cannot = "carpool cannot read it; `carpool add` adds a server of it"
+    return [
+        display.printable(
+            f"{each.path} ({each.title}) is not looked into: {read if each.readable else cannot}"
+        )
+        for each in found
+    ]
+
+
+def rule_facts(rules: Sequence[Rule]) -> list[dict[str, Any]]:
+    """The same for programs."""
+    return [
+        {
+            "file": each.path,
+            "kind": each.kind,
+            "rule": each.text,
+            "needs": each.needs,
+            "protects": each.protects,
+        }
+        for each in sorted(rules, key=lambda each: ORDER.index(each.kind))
+    ]
+
+
+def other_facts(found: Sequence[Unlooked]) -> list[dict[str, Any]]:
+    """The same for programs."""
+    return [{"program": each.title, "file": each.path, "readable": each.readable} for each in found]
 
 
 def of_git(project: str, plan: Plan, known: Known) -> list[str]:

@@ -1,0 +1,93 @@
+"""The files on this machine that `carpool setup` looks at, and the plans that they lead to.
+
+Owns that they are read once: programs' files, files with rules about tools, files of programs that are not
+looked into, and what git knows of the project's.
+
+Knows nothing of: who is asked, what is told.
+"""
+
+import importlib.util
+import os
+import shutil
+import sys
+
+from msgspec import Struct
+
+from carpool.cli import EXIT_USAGE, fail
+from carpool.setup import disk, git, ours
+from carpool.setup.clients import candidates
+from carpool.setup.model import Known, Left, Plan, Source
+from carpool.setup.others import Unlooked, others, unlooked
+from carpool.setup.permissions import Rule, RuleFile, rule_files, rules
+from carpool.setup.plan import make_plan
+from carpool_protocol.config.edit import CannotEditError
+
+
+class Inventory(Struct, frozen=True):
+    """All files that setup looks at, read once."""
+
+    project: str
+    sources: list[Source]
+    untouched: list[Left]
+    known: Known
+    """What git knows of the project's files."""
+    named: tuple[str, ...]
+    home: str
+    rules: list[tuple[RuleFile, str]]
+    """Files that may hold rules about tools, with their texts."""
+    others: list[Unlooked]
+    """Files of programs that are not looked into."""
+
+    def rules_of(self, plan: Plan) -> list[Rule]:
+        """Those that name tools which get another name by a plan."""
+        return [each for file, text in self.rules for each in rules(file, text, plan.moved)]
+
+    def plan(self, *, project: bool, separate: bool) -> Plan:
+        """`project`: with the files of the project."""
+        own, secrets = ours.own_files(self.home)
+        try:
+            return make_plan(
+                [each for each in self.sources if project or each.candidate.scope == "user"],
+                own,
+                ours.project_file(self.project) if self.project and project else None,
+                secrets,
+                ours.command,
+                home=self.home,
+                alive=os.path.isdir,
+                starts=lambda program: shutil.which(program) is not None,
+                named=self.named,
+                remote=importlib.util.find_spec("mcp") is not None,
+                separate=separate,
+                shared=self.known.tracked,
+            )
+        except CannotEditError as error:
+            fail(f"nothing is changed: {error}", EXIT_USAGE)
+
+
+def inventory(named: tuple[str, ...], project: str, home: str) -> Inventory:
+    """Look for them. `named`: programs that alone are meant; `project`: a directory, or empty."""
+    chosen = [
+        each
+        for each in candidates(os.environ, home, sys.platform, project)
+        if not named or each.client.id in named
+    ]
+    sources, untouched = disk.found(chosen, named)
+    its = [each.path for each in sources if each.candidate.scope == "project"]
+    known = git.known(project, [*its, os.path.join(project, ours.PROJECT_FILE)] if its else [])
+    files = rule_files(os.environ, home, sys.platform, project)
+    beside = others(os.environ, home, sys.platform, project)
+    return Inventory(
+        project,
+        sources,
+        untouched,
+        known,
+        named,
+        home,
+        [(file, text) for file in files for _, text in disk.texts_of(file.path)],
+        [
+            said
+            for each in beside
+            for path, text in disk.texts_of(each.path)
+            if not named and (said := unlooked(each, path, text)) is not None
+        ],
+    )

@@ -671,6 +671,10 @@ _ASKS: Final = {
         "issue 4",
         'A server with `"era": "match"` is spoken to in the era of each agent, if it speaks that.',
     ),
+    "asks:named": Behaviour(
+        "2025-11-25 client/elicitation",
+        "An elicitation names the server that asks, wherever its agent sees more than one.",
+    ),
     "asks:own-agent": Behaviour(
         "issue 3", "A question reaches exactly the agent behind the call, under a new id."
     ),

@@ -19,7 +19,7 @@ from carpool_broker.core.events import (
     AgentRooted,
 )
 from carpool_broker.era import asking, handshake
-from carpool_protocol.ids import ABSENT, AskId, RawJson, SessionId
+from carpool_protocol.ids import ABSENT, AskId, RawJson, ServerName, SessionId
 from carpool_protocol.lines import OverlongLine
 from carpool_protocol.messages import Root
 from tests.behaviours import behaviour
@@ -188,6 +188,18 @@ def asked(params: bytes, *, wants_progress: bool = False, version: str = "2025-1
     assert line.count(b"\n") == 1
     message: dict[str, Any] = json.loads(line)
     return message
+
+
+@behaviour("asks:named")
+def test_an_agent_that_sees_several_servers_reads_which_of_them_asks() -> None:
+    effect = SendAsk(
+        ME, ASK, "elicitation/create", RawJson(b'{"message":"Token?"}'), False, "2025-11-25",
+        server=ServerName("weather"),
+    )  # fmt: skip
+    line = asking.ask(effect)
+    assert isinstance(line, bytes)
+    said = json.loads(line)["params"]
+    assert said == {"message": "[weather] Token?", "_meta": {"carpool/server": "weather"}}
 
 
 @behaviour("asks:own-agent")

@@ -13,7 +13,7 @@ from carpool_broker.core import parked
 from carpool_broker.core.declared import Asker, Capabilities
 from carpool_broker.core.effects import Input, LetGo, ReplyStateless, ReportProgress, RequireInput
 from carpool_broker.core.tokens import Tokens
-from carpool_protocol.ids import EMPTY_OBJECT, AskId, CallId, RawJson, SessionId
+from carpool_protocol.ids import EMPTY_OBJECT, AskId, CallId, RawJson, ServerName, SessionId
 from carpool_protocol.messages import (
     AnswerAsk,
     Answered,
@@ -69,7 +69,10 @@ def test_questions_of_one_burst_are_one_round_and_each_answer_goes_where_it_was_
     rig.ask(call, "q2", ELICITATION, name="who", needs=["elicitation.form"])
     (said,) = rig.wait(0.005)
     assert (said.session, said.id) == (ONE, R1)
-    assert said.inputs == (Input("ask-q1", SAMPLING, PARAMS), Input("who", ELICITATION, PARAMS))
+    assert said.inputs == (
+        Input("ask-q1", SAMPLING, PARAMS, ServerName("a")),
+        Input("who", ELICITATION, PARAMS, ServerName("a")),
+    )
     effects = rig.request("2", state=said.state, given={"who": MORE, "ask-q1": SAID})
     assert effects == [answer_to("q2", MORE), answer_to("q1", SAID)]
     answer = rig.feed(Answered(call, is_error=False, body=RESULT))

@@ -125,8 +125,9 @@ async def test_input_that_is_left_out_is_wanted_again_under_another_token(
             second = await round_of(one, {**params, **one.retry(again)})
             assert second["inputRequests"] != first["inputRequests"]
             done = await one.result("tools/call", {**params, **one.retry(second)})
-            text = "bert on Step 1: What is your name? likes bert on Step 2: What is your favorite color?."
-            assert done["content"][0]["text"] == text
+            steps = ("Step 1: What is your name?", "Step 2: What is your favorite color?")
+            named, liked = (f"bert on [{server}] {step}" for step in steps)  # the agent sees two servers
+            assert done["content"][0]["text"] == f"{named} likes {liked}."
 
 
 async def test_a_token_of_one_server_is_none_of_the_other(shared: Daemon) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from carpool_broker.core.events import Notice
-from carpool_protocol.ids import ABSENT, AskId, CallId, PoolKey, RawJson, SessionId
+from carpool_protocol.ids import ABSENT, AskId, CallId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.messages import Feature, Payload, Text
 
 NO_CALL: Final = CallId(0)
@@ -110,6 +110,8 @@ class Input(Struct, frozen=True):
     method: str
     params: Payload
     """As the server wrote them."""
+    server: ServerName = ServerName("")
+    """See `SendAsk`."""
 
 
 class RequireInput(Effect, frozen=True):
@@ -218,6 +220,8 @@ class SendAsk(Effect, frozen=True):
     """
     request: RawJson = ABSENT
     """The request of the agent that this is asked for: see `ReportProgress`."""
+    server: ServerName = ServerName("")
+    """The server that asks, to be named to the user; empty: the agent sees this one only."""
 
 
 class WithdrawAsk(Effect, frozen=True):

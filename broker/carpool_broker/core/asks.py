@@ -24,7 +24,7 @@ from carpool_broker.core.effects import AnyEffect, SayElicited, SendAsk, Withdra
 from carpool_broker.core.events import AgentAnswered, AgentProgressed
 from carpool_broker.core.ledger import Ledger
 from carpool_broker.core.parked import ASKS, Parked
-from carpool_broker.core.session import Owed, Session
+from carpool_broker.core.session import Owed, Session, asking_server
 from carpool_protocol.answers import repair_error
 from carpool_protocol.downgrade import INVALID_PARAMS, METHOD_NOT_FOUND, NEWEST, Unknowable
 from carpool_protocol.ids import AskId, CallId, RawJson, SessionId
@@ -96,7 +96,16 @@ class Asks:
         elif not was_asked:
             wants_progress, version = asked.wants_progress, session.version
             self._out(
-                SendAsk(session.id, asked.ask, asked.method, asked.params, wants_progress, version, request)
+                SendAsk(
+                    session.id,
+                    asked.ask,
+                    asked.method,
+                    asked.params,
+                    wants_progress,
+                    version,
+                    request,
+                    server=asking_server(owed),
+                )
             )
 
     def _asked_in_rounds(self, owed: Owed, asked: Asked, now: float) -> None:

@@ -27,7 +27,7 @@ from carpool_broker.core.effects import AnyEffect, Input, LetGo, RequireInput
 from carpool_broker.core.events import AgentCalled
 from carpool_broker.core.ledger import Ledger
 from carpool_broker.core.replies import refusal
-from carpool_broker.core.session import Owed, Session
+from carpool_broker.core.session import Owed, Session, asking_server
 from carpool_broker.core.tokens import Spent, Token, Tokens
 from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.faults import fault, for_method
@@ -145,7 +145,7 @@ class Parked:
             key = _key_of(asked.ask)
         while key in found.inputs or key in found.told:  # somebody has named a question like that
             key += "-"
-        found.inputs[key] = Wanted(Input(key, asked.method, asked.params), asked.ask)
+        found.inputs[key] = Wanted(Input(key, asked.method, asked.params, asking_server(owed)), asked.ask)
         self._asks[asked.ask] = (owed.call, key)
         if not owed.parked and owed.call not in self.gathering:
             self.gathering.arm(owed.call, now, GATHER_S)
@@ -174,7 +174,7 @@ class Parked:
         for url in urls[:MAX_INPUTS]:
             found.number += 1
             key = f"url-{owed.rounds + 1}-{found.number}"
-            found.inputs[key] = Wanted(Input(key, "elicitation/create", url), None)
+            found.inputs[key] = Wanted(Input(key, "elicitation/create", url, asking_server(owed)), None)
         if waits:
             self._require(found, now)
         # Once its agent knows nothing of the call need be remembered: the retry says all that is needed.

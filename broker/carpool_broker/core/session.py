@@ -221,3 +221,8 @@ class Session:
         rights that others do not have.
         """
         return bool(self.profile) or (self.shared and not self.anonymous)
+
+
+def asking_server(owed: Owed) -> ServerName:
+    """The server to name where it asks its agent's user something; empty: the agent sees no other one."""
+    return owed.server if len(owed.session.scope.servers) > 1 else _NO_SERVER

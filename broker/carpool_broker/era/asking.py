@@ -20,6 +20,7 @@ from carpool_broker.core.events import AgentAnswered, AgentProgressed, AgentRoot
 from carpool_broker.core.greetings import VERSIONS
 from carpool_broker.core.roots import PREFIX
 from carpool_broker.era.roots import read_roots
+from carpool_protocol.asking_server import meta_server, name_server
 from carpool_protocol.content import value_of
 from carpool_protocol.downgrade import ELICITATION_SINCE, NEWEST, Unknowable, downgrade_ask
 from carpool_protocol.ids import AskId, RawJson, SessionId
@@ -100,7 +101,8 @@ def ask(effect: SendAsk) -> bytes | AgentAnswered:
     """The request to the agent, in words that its version knows. Where there are none, the error it would
     have to answer with, to be fed as if it had: so the journal shows it, and whoever asked does not wait.
     """
-    name, params = quote(effect.ask), downgrade_ask(effect.version, effect.method, effect.params)
+    asked = name_server(effect.method, meta_server(effect.params, effect.server), effect.server)
+    name, params = quote(effect.ask), downgrade_ask(effect.version, effect.method, asked)
     if isinstance(params, Unknowable):
         error = error_object(params.code, params.text)
         return AgentAnswered(effect.session, effect.ask, is_error=True, body=error)

@@ -28,6 +28,7 @@ from carpool_broker.core.effects import (
 from carpool_broker.era.exchange import exchange_of, raw_of
 from carpool_broker.era.stateless import DISCOVER, LISTS
 from carpool_protocol import stateless
+from carpool_protocol.asking_server import name_server
 from carpool_protocol.content import at, mentions, value_of
 from carpool_protocol.fault_kinds import INVALID_PARAMS, RESOURCE_NOT_FOUND
 from carpool_protocol.faults import fault, for_method
@@ -121,6 +122,7 @@ class Words:
         inputs: list[bytes] = []
         for wanted in effect.inputs:
             params = at(wanted.params, {"_meta": None, "elicitationId": None}) if wanted.params else b""
+            params = name_server(wanted.method, RawJson(params), wanted.server)
             said = b',"params":' + params if params not in {b"", b"{}", b"null"} else b""
             inputs.append(b'%b:{"method":%b%b}' % (quote(wanted.key), quote(wanted.method), said))
         return result_line(

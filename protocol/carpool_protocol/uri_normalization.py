@@ -20,6 +20,11 @@ MAX_LAYERS: Final = 8
 """Escapes are taken out so many times. A URI with more counts as climbing: no server does it more than
 twice."""
 
+MAX_CHARS: Final = 4096
+"""A longer URI is its own normal form and counts as climbing: to read it would hold up everybody."""
+MAX_HOST_CHARS: Final = 255
+"""A longer host is no name of DNS, and stays as written but for its case."""
+
 _DEFAULT_PORTS: Final = {"ftp:": 21, "http:": 80, "https:": 443, "ws:": 80, "wss:": 443}
 """Also the schemes in which parsers of browsers take the first segment for the host after any slashes."""
 
@@ -44,7 +49,7 @@ _wild = re.compile(r"[*?\[]")
 def normalize(uri: str) -> str:
     """The normal form of `uri`, or of a URI template. A normal form is its own normal form."""
     for _ in range(MAX_LAYERS):
-        if _ordinary(uri):
+        if len(uri) > MAX_CHARS or _ordinary(uri):
             break
         before, uri = uri, _normalize_once(uri)
         if uri == before:
@@ -92,6 +97,8 @@ def without_query(uri: str) -> tuple[str, ...]:
 
 def climbs(uri: str) -> bool:
     """Whether `uri` may lead out of what its text begins with."""
+    if len(uri) > MAX_CHARS:
+        return True
     if _ordinary(uri):
         return False
     text = _unescaped(uri)
@@ -188,7 +195,7 @@ def _normal_authority(scheme: str, authority: str) -> str:
 
 def _normal_host(host: str) -> str:
     host = host.lower()
-    if not host.isascii():
+    if not host.isascii() and len(host) <= MAX_HOST_CHARS:
         try:
             host = host.encode("idna").decode()
         except UnicodeError:

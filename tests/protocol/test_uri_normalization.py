@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carpool_protocol.uri_normalization import (
+    MAX_CHARS,
     authority,
     climbs,
     normalize,
@@ -161,6 +162,7 @@ def test_a_pattern_is_brought_into_the_same_form_and_keeps_its_wildcards(pattern
         "note:../secret",
         "../secret",
         "file:///public/%" + "25" * 20 + "2e./secret",
+        "file:///" + "a" * MAX_CHARS,
     ],
 )
 def test_a_uri_that_climbs_is_known_in_every_spelling(uri: str) -> None:

@@ -16,7 +16,7 @@ Knows nothing of: catalogs, who is away, JSON, rights (docs/decisions/0028).
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -26,8 +26,6 @@ from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.uri_normalization import normalize, scheme
 
 MAX_ANCESTORS: Final = 64
-MAX_URI_CHARS: Final = 4096
-"""A longer URI is routed as it is written: it has no normal form here."""
 
 _has_scheme = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:").match
 _rewritten = re.compile(r"carpool\+([a-z0-9.-]+)([+:])", re.IGNORECASE).match
@@ -69,7 +67,9 @@ class Unroutable(Struct, frozen=True):
 
 
 class UriTable:
-    """The URIs of one scope. Immutable to its users; costs two dictionary entries for each listed URI."""
+    """The URIs of one scope. Immutable to its users. A listed URI costs one dictionary entry, two more where
+    several servers have its scheme.
+    """
 
     __slots__ = (
         "_by_scheme",
@@ -93,17 +93,20 @@ class UriTable:
         self._indexes: dict[ServerName, ListedUris] = {}
         self._serving = tuple(it for it in listed if it.serves)
         self._denied = {normalize(uri): it.server for it in reversed(listed) for uri in it.denied}
-        self._listing: dict[str, list[Listed]] = {}
-        """By the normal form of a URI: servers that list it."""
         self._by_scheme: dict[str, list[Listed]] = {}
         """Servers that list a URI of this scheme, or a template that begins with it."""
         for it in listed:
-            for normal in dict.fromkeys(map(normalize, it.uris)):
-                self._listing.setdefault(normal, []).append(it)
             schemes = dict.fromkeys(map(scheme, it.uris))
             schemes.update((found, None) for each in it.templates if (found := scheme(each)))
             for each in schemes:
                 self._by_scheme.setdefault(each, []).append(it)
+        self._listing: dict[str, list[Listed]] = {}
+        """By the normal form of a URI whose scheme several servers have: servers that list it."""
+        shared = {name for name, several in self._by_scheme.items() if len(several) > 1}
+        normals = {uri: normalize(uri) for it in listed for uri in it.uris if scheme(uri) in shared}
+        for it in listed:
+            for normal in dict.fromkeys(normals[uri] for uri in it.uris if uri in normals):
+                self._listing.setdefault(normal, []).append(it)
         self._uris: dict[str, Route] = {}
         self._templates: dict[str, Route] = {}
         """Both by the outward spelling."""
@@ -111,15 +114,16 @@ class UriTable:
         self.outward_templates: dict[tuple[ServerName, str], str] = {}
         """The rewritten ones: (server, its own spelling) to the spelling agents see."""
         for it in listed:
-            self._place(it)
-        sharing = {it.server for several in self._by_scheme.values() if len(several) > 1 for it in several}
+            self._place(it, normals)
+        sharing = {it.server for name in shared for it in self._by_scheme[name]}
         sharing.update(server for server, _ in (*self.outward_uris, *self.outward_templates))
         self._rewriting = {it.key: it.server for it in reversed(listed) if it.server in sharing}
 
-    def _place(self, it: Listed) -> None:
+    def _place(self, it: Listed, normals: Mapping[str, str]) -> None:
         for uri in it.uris:
             shown = uri
-            if len(self._listing[normalize(uri)]) > 1 or self._reads_rewritten(uri):
+            collides = uri in normals and len(self._listing[normals[uri]]) > 1
+            if collides or self._reads_rewritten(uri):
                 shown = self.outward_uris[it.server, uri] = spell(it.server, uri)
             self._uris[shown] = Route(it.key, it.server, uri, "listed")
         for template in it.templates:
@@ -143,8 +147,8 @@ class UriTable:
 
     def kept_back(self, uri: str) -> ServerName | None:
         """Whose this URI or template is, where it is listed and kept back and nobody else lists it."""
-        normal = normalize(uri)
-        return None if normal in self._listing or uri in self._templates else self._denied.get(normal)
+        is_listed = uri in self._uris or uri in self._templates
+        return None if is_listed or not self._denied else self._denied.get(normalize(uri))
 
     def listed_of(self, server: ServerName) -> ListedUris:
         """What this server lists; nothing where it is not seen or has told nothing yet."""
@@ -164,7 +168,7 @@ class UriTable:
         named = _rewritten(uri)
         if named is not None and (it := self._named.get(named[1].lower())) is not None:
             return Route(it.key, it.server, uri[named.end() :], "named")
-        normal = normalize(uri) if len(uri) <= MAX_URI_CHARS else uri
+        normal = normalize(uri)
         having = self._by_scheme.get(scheme(normal), [])
         if len(having) == 1:
             return Route(having[0].key, having[0].server, uri, "scheme")

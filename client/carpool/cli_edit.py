@@ -25,6 +25,7 @@ from carpool.door import DoorError
 from carpool.extras import Extra, install_command, is_installed
 from carpool.setup.secrets import is_secret_name
 from carpool_protocol import private_files
+from carpool_protocol.capability import capability
 from carpool_protocol.config.edit import CannotEditError, drop, put, value_at
 from carpool_protocol.config.jsonc import parse
 from carpool_protocol.config.load import find_config_file, load_config
@@ -110,8 +111,23 @@ def add(
 
     change(config.file, with_it)
     _tell(name, config.file, "added to", as_json)
-    for text in _doubts(name, command[0] if command else "", env, url, module):
+    doubts = _doubts(name, command[0] if command else "", env, url, module)
+    for text in (*doubts, *_unseen(name, config)):
         click.echo(f"carpool: {display.printable(text)}", err=True)
+
+
+def _unseen(name: str, config: Config) -> Iterator[str]:
+    """A sentence about profiles that do not let a server through which was added, as those of setup."""
+    profiles = [
+        each.name
+        for each in config.profiles.values()
+        if not any(capability(text).is_of(ServerName(name), ()) for text in each.allow)
+    ]
+    if profiles:
+        yield (
+            f"programs with the profile {', '.join(profiles)} do not see it before its `allow` in "
+            f'{config.file} says "mcp:{name}"'
+        )
 
 
 def _doubts(

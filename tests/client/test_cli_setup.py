@@ -446,7 +446,10 @@ def test_files_that_git_tracks_are_left_alone_unless_they_are_asked_for(house: H
     entry = json.loads((project / ".mcp.json").read_text())["mcpServers"]["carpool"]
     assert "--profile" not in entry["args"], "others have no profile of ours"
     assert any(f"{project}/.mcp.json names no profile" in each for each in found["notes"])
-    assert any(f"{project}/.mcp.json names carpool by its path" in each for each in found["notes"])
+    assert any(
+        f"a path of this machine, which others do not have, is in {project}/.mcp.json, " in each
+        for each in found["notes"]
+    )
     own = json.loads((project / ".cursor/mcp.json").read_text())["mcpServers"]["carpool"]
     assert own["args"][-2:] == ["--profile", "cursor"]
     assert run(house, project, "--undo").returncode == 0
@@ -505,6 +508,9 @@ def test_every_program_keeps_the_servers_it_had(house: House) -> None:
     for where in (project, house.base):
         checked = json.loads(invoke(house, where, "check", "--json").stdout)
         assert (checked["problems"], [each for each in checked["warnings"] if "profiles" in each]) == ([], [])
+    added = invoke(house, house.base, "add", "later", "--", "sh")
+    assert "do not see it before its `allow` in " in added.stderr
+    assert invoke(house, house.base, "remove", "later").returncode == 0
     assert run(house, project, "--undo", "--client", "cursor").returncode == 0
     again = run(house, project, "--yes")
     assert again.returncode == 0

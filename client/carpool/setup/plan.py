@@ -10,7 +10,7 @@ Pure. Knows nothing of: which files exist, who is asked, how they are written.
 
 import json
 import posixpath
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -105,7 +105,8 @@ class _Planning:
         """Programs that get one which can name a profile."""
         self.entering_for_all: dict[str, str] = {}
         """Files with one that others get as well, and whose they are."""
-        self.notes: list[str] = []
+        self.placed: list[str] = []
+        """Files of the project with an entry that names carpool by its path."""
         self.variables: dict[str, str] = {}
         """New ones of the `env_file`."""
         self.hidden: set[str] = set()
@@ -139,8 +140,16 @@ class _Planning:
             secrets=tuple(self.variables),
             hidden=frozenset(self.hidden | set(self.variables.values())),
             values=frozenset(self.values),
-            notes=tuple(self.notes),
+            notes=tuple(self.notes()),
         )
+
+    def notes(self) -> Iterator[str]:
+        """What else is to be said."""
+        if self.placed:
+            yield (
+                "the bare name of carpool is not in the PATH of your next shell: a path of this machine, "
+                f"which others do not have, is in {', '.join(self.placed)}"
+            )
 
     def names(self) -> set[str]:
         """Servers that carpool.json and what it includes name, for everybody or for a directory."""
@@ -314,10 +323,7 @@ class _Planning:
             self.entering.add(client.id)
         program = self.command(source.candidate)[0]
         if source.candidate.scope == "project" and posixpath.isabs(program):
-            self.notes.append(
-                f"{source.path} names carpool by its path on this machine, which others do not have: "
-                "the bare name is not in the PATH of your next shell"
-            )
+            self.placed.append(source.path)
 
     def rewritten(
         self, source: Source, first: Table, outs: dict[KeyPath, list[str]], *, has: bool

@@ -18,6 +18,7 @@ from carpool.door_watch import told_url
 from carpool.launcher import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Launcher, accepts
 from carpool.place_watch import PlaceWatch
 from carpool_protocol import paths, private_files, trusted_places
+from carpool_protocol.project_marks import project_around
 
 START_S = 60.0
 """The longest wait for a start: by us, or by somebody else whose socket we wait for."""
@@ -130,6 +131,12 @@ def daemon_environment(directory: str) -> dict[str, str]:
     from carpool_protocol.config.environment import scrub  # here: the launcher stays without it
 
     environ = dict(scrub(os.environ))
+    # Neither we nor servers are to find their files in a project that has set the variable.
+    for name in [
+        each for each in environ if each.startswith("XDG_") and each.endswith(("_HOME", "_RUNTIME_DIR"))
+    ]:
+        if not os.path.isabs(environ[name]) or project_around(environ[name], paths.home_dir(environ)):
+            del environ[name]
     # For whoever looks into carpool itself: invariants checked after every event, profiles at the end.
     for_us = ("CARPOOL_CHECK", "CARPOOL_JOURNAL", "CARPOOL_PROFILE")
     environ |= {name: os.environ[name] for name in for_us if name in os.environ}

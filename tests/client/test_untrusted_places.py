@@ -100,6 +100,21 @@ def test_what_is_typed_counts_and_a_place_counts_once_it_is_trusted(house: House
 
 
 @behaviour("places:project")
+def test_general_variables_of_a_repository_reach_neither_carpool_nor_its_servers(house: House) -> None:
+    root = repository(house)
+    (root / "carpool").mkdir()
+    (root / "carpool" / "carpool.json").write_text((root / ".x" / "c.json").read_text())
+    names = ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME")
+    house.environ |= {**dict.fromkeys(names, str(root)), "XDG_CONFIG_DIRS": "/etc/xdg"}
+    found = json.loads(said(house, ["check", "--json"], root).stdout)
+    assert (found["file"], found["exists"]) == (str(house.base / ".config/carpool/carpool.json"), False)
+    assert said(house, ["up", "--detach"], root).returncode == 0
+    given = (Path("/proc") / str(house.launcher) / "environ").read_text()
+    assert "XDG_CONFIG_DIRS=/etc/xdg" in given
+    assert str(root) not in given
+
+
+@behaviour("places:project")
 def test_a_shim_opens_no_http_door_that_only_its_environment_names(house: House) -> None:
     house.environ["CARPOOL_HTTP"] = "127.0.0.1:0"
     done = subprocess.run(

@@ -1,8 +1,11 @@
 """What carpool promises: one sentence each, where it comes from, and the mark for tests that hold it.
 
-Owns the list that an owner can read. `tests/test_behaviours.py` holds both directions: no promise without a
-test, no test for a promise that is not here. Sources: `rule N` and `design N` are the project's own decided
-rules and design sections, `issue N` its issues; a date is a version of the MCP specification with the page.
+Owns the list that an owner can read. `tests/test_behaviours.py` holds both directions: no promise without
+a test, no test for a promise that is not here. Sources: `rule N` is in docs/rules.md. `design N` and
+`digest N` are sections of earlier pages; `EARLIER_PAGES` says where each is told now. `issue N` is the
+piece of work that first asked for the promise, by its number in the project's list of work: the sentence
+is whole without it. A date is a version of the MCP specification with the page; an owner with a name and
+`#N` is an issue of another project.
 
 Knows nothing of: how a promise is kept or tested.
 """
@@ -18,6 +21,20 @@ class Behaviour(NamedTuple):
 
     source: str
     sentence: str
+
+
+EARLIER_PAGES: Final = {
+    "design 1": "the values, ranked: docs/architecture.md",
+    "design 3": "sharing and attribution: docs/sharing.md, docs/decisions/0008-whose-question-it-is.md",
+    "design 4": "the life of a call: docs/architecture.md",
+    "design 9": "names that agents see: docs/names.md",
+    "design 10": "configuration: docs/settings.md, docs/workspaces.md",
+    "digest 1": "how the versions of MCP differ: its specification, the changelog of each version",
+    "digest 2.3": "resources: MCP 2025-11-25 server/resources",
+    "digest 4.6": "tasks: docs/decisions/0011-tasks-are-driven-inside.md",
+    "digest 4.8": "failures: docs/architecture.md, the life of a call",
+}
+"""Sections that sources cite, and the place that tells of them now."""
 
 
 def behaviour(*ids: str) -> Callable[[T], T]:
@@ -1165,7 +1182,7 @@ _CONFIG: Final = {
         "issue 6", "Files that are included come, change and go, and their servers with them."
     ),
     "config:told-once": Behaviour(
-        "demands 42, 43",
+        "IBM/mcp-context-forge #5346, Kuadrant/mcp-gateway #555",
         "A change of the file is told once to agents whose lists it changes, and otherwise to nobody.",
     ),
     "config:bounded": Behaviour(

@@ -13,7 +13,7 @@ ServerName = NewType("ServerName", str)
 """A server as configured."""
 
 PoolKey = NewType("PoolKey", str)
-"""What makes the instances of a pool interchangeable (design section 3): server name and a keyed hash."""
+"""What makes the instances of a pool interchangeable: server name and a keyed hash."""
 
 InstanceId = NewType("InstanceId", int)
 """One running process of a server. Unique within one supervisor's life, never reused."""

@@ -69,7 +69,7 @@ Breaker = Literal["closed", "open", "half_open"]
 
 
 Sharing = Literal["auto", "concurrent", "serial", "session"]
-"""How agents share the instances of a server (design section 3), as configured."""
+"""How agents share the instances of a server (docs/sharing.md), as configured."""
 
 Mode = Literal["concurrent", "serial", "session"]
 """How they share them now: what the supervisor made of `auto`, of its list and of evidence."""

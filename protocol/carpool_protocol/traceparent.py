@@ -1,7 +1,7 @@
 """The W3C trace context in a `_meta`: what a legal `traceparent` is, and the one that somebody says.
 
-Owns the format. Source: W3C Trace Context level 1 (version 00). Its key in `_meta` has no prefix (spec digest
-3.2); SDKs use it in both eras.
+Owns the format. Source: W3C Trace Context level 1 (version 00). Its key in `_meta` has no prefix; SDKs
+use it in both eras.
 
 Invariant: what `said_in` gives has 55 characters of hexadecimal digits and hyphens, whatever was said: it
 may be kept in a journal.

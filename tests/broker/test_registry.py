@@ -1,4 +1,4 @@
-"""What every scope sees of all catalogs: lists, pages, names, changes (design section 9, rule 18)."""
+"""What every scope sees of all catalogs: lists, pages, names, changes (docs/names.md, rule 18)."""
 
 import json
 from typing import Any

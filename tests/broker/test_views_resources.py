@@ -1,4 +1,4 @@
-"""URIs of one scope: who gets which, what a collision does to them (design section 9, digest 2.3)."""
+"""URIs of one scope: who gets which, what a collision does to them."""
 
 import json
 import re

@@ -1,9 +1,10 @@
 """How instances of the simulated world may be shared: the oracle about modes and leases.
 
-Owns what each instance has run for whom, during one life of a supervisor, and the rules of design section
-3 and rule 15: a `serial` instance is given nothing that can ask before it has answered everything, unless one
-session holds it from when it was leased; an instance of a `session` pool serves one session; a lease that
-ends underneath its holder is told to it once, whatever pool of the server the next call goes to.
+Owns what each instance has run for whom, during one life of a supervisor, and the rules of sharing modes
+(docs/sharing.md) and rule 15: a `serial` instance is given nothing that can ask before it has answered
+everything, unless one session holds it from when it was leased; an instance of a `session` pool serves
+one session; a lease that ends underneath its holder is told to it once, whatever pool of the server the
+next call goes to.
 
 Knows nothing of: cores' insides but the mode of a pool, agents, the link.
 """

@@ -1,4 +1,4 @@
-"""The configuration changes under agents that stay (design section 10); whose environment (rule 13)."""
+"""The configuration changes under agents that stay; whose environment (rule 13)."""
 
 import json
 import sys

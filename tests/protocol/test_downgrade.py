@@ -1,4 +1,4 @@
-"""What agents of older versions are given instead of what they cannot know (digest section 1, 4.2b)."""
+"""What agents of older versions are given instead of what they cannot know."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The table of faults, and the one door from a fault to the wire (design section 4, style section 4)."""
+"""The table of faults, and the one door from a fault to the wire."""
 
 import json
 import re
@@ -75,7 +75,7 @@ def test_codes_of_the_specifications_are_used_only_where_they_name_the_case() ->
         "bad_params": INVALID_PARAMS,
         "bad_request_state": INVALID_PARAMS,  # MCP 2026-07-28, basic/utilities/mrtr
         "unknown_task": INVALID_PARAMS,  # SEP-2663, "Protocol Errors"
-        "not_permitted": INVALID_PARAMS,  # design section 4: a forbidden tool looks like an unknown one
+        "not_permitted": INVALID_PARAMS,  # a forbidden tool looks like an unknown one
         "bad_cursor": INVALID_PARAMS,  # MCP 2025-06-18, server/utilities/pagination
         "unknown_method": METHOD_NOT_FOUND,
         "bad_line": PARSE_ERROR,  # JSON-RPC 2.0, section 5.1

@@ -1,4 +1,4 @@
-"""Names agents see: formation, collisions, and every spelling of other systems (design section 9)."""
+"""Names agents see: formation, collisions, and every spelling of other systems (docs/names.md)."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The test of the simulated world itself: bugs planted into carpool, each found by a storm (issue 5).
+"""The test of the simulated world itself: bugs planted into carpool, each found by a storm.
 
 `tests/world/planted` holds the bugs, `tests/kit/planted.py` plants them; nothing of the source is changed.
 """

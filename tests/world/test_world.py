@@ -1,4 +1,4 @@
-"""The simulated world (design section 6): both cores through storms, and special weather by hand.
+"""The simulated world (docs/architecture.md): both cores through storms, and special weather by hand.
 
 `CARPOOL_WORLD_SEEDS=N` runs N storms instead of the fixed few; `CARPOOL_WORLD_THOROUGH=1` checks every
 invariant after every event. A failure names its seed, and the command that runs it again.

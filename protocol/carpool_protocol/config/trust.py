@@ -2,7 +2,7 @@
 
 Owns the file of trust in the state directory: `{path of a project file: digest of the bytes}`, and which
 servers of each the user was told to take the place of his own (rule 19). Project files
-are code (design section 10): they name commands to run. Trust is for the very bytes that were looked at, with
+are code: they name commands to run. Trust is for the very bytes that were looked at, with
 those of every file they bring in (`load.Layer.digest`); another byte, and it is asked again. Written by
 `carpool trust`, read by the broker. A file that cannot be read trusts nothing, and is never written over: who
 changes it sets it aside, under the lock, and who only reads it says so (`complaint`).

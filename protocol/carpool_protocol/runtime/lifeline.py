@@ -5,7 +5,7 @@ Text lines. To the launcher: `ready` once, before it perhaps `note TEXT`, which 
 one may come back any more, `alone` in its place. From it: `stop`, or
 `stop again` where carpool is started again at once; `gone NAME` (a supervisor has died); to a broker
 `heir …` before anything else (docs/decisions/0019). End of file means that the launcher is dead,
-and then this process ends as well: nothing is left running (design section 1).
+and then this process ends as well: nothing is left running.
 
 `alive` is sent by the event loop itself, so a loop that hangs falls silent.
 A launcher that does not read (it may be stopped) never blocks us: what does not

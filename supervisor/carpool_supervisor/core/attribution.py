@@ -1,11 +1,11 @@
 """Whose question is it? What a server says without naming the call it is about is given to one agent or to
 none.
 
-Owns the ladder of design section 3, as one pure function. In this order, and never a guess: the call that it
-came as an answer to (stateless era); the task it names; the trace context we made for a call, coming back;
-the only call that can ask; all such calls belong to one session; else refused. "In flight" is rule 5's:
-written and not answered, also after a cancel, a timeout or the loss of its agent (`over`). While such a call
-may still run the instance is tainted: only the first three attribute.
+Owns the ladder of attribution (docs/decisions/0008), as one pure function. In this order, and never a
+guess: the call that it came as an answer to (stateless era); the task it names; the trace context we made
+for a call, coming back; the only call that can ask; all such calls belong to one session; else refused.
+"In flight" is rule 5's: written and not answered, also after a cancel, a timeout or the loss of its agent
+(`over`). While such a call may still run the instance is tainted: only the first three attribute.
 
 Invariants: what is attributed belongs to a session with a live call among the candidates; taking other
 sessions' calls away can turn a refusal into an attribution, never one session into another.
@@ -22,7 +22,7 @@ from carpool_protocol.scan import fields, key_text
 from carpool_supervisor.core.trace import TraceKey, issued, issued_span, key_of
 
 CAN_ASK: Final = frozenset({"tools/call", "prompts/get", "resources/read", "completion/complete"})
-"""The methods during which a server may ask (spec digest 4.3)."""
+"""The methods during which a server may ask."""
 
 ON_LADDER: Final = frozenset({"sampling/createMessage", "elicitation/create"})
 """What a server may ask an agent. `roots/list` is answered by us or refused (rule 6), unless it came as the

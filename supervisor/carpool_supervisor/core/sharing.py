@@ -1,4 +1,4 @@
-"""Which sharing mode a server has, and why: `concurrent`, `serial` or `session` (design section 3).
+"""Which sharing mode a server has, and why: `concurrent`, `serial` or `session` (docs/sharing.md).
 
 Owns the judgement as one pure function, the tool names that speak of state, and the words `carpool why`
 prints. In this order: what the config says stands. Else the shipped list, else tool names, else

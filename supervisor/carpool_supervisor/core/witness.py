@@ -2,7 +2,7 @@
 
 Owns which questions count: each that was asked for a call shows that the server asks (agents that cannot be
 asked then get instances of their own, rule 12); one whose agent could not be told shows that its calls must
-not overlap (design section 3).
+not overlap (docs/sharing.md).
 
 Invariants: at most one `Observe` per pool and kind: evidence is for a file, and a server may ask a thousand
 times a second. Once a server is known to ask, its catalog says so.

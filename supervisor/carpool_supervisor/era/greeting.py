@@ -68,7 +68,7 @@ def read_error(error: RawJson) -> RpcError:
 
 
 def common_version(error: RpcError, tried: str) -> str | None:
-    """Some servers refuse a version with -32602 and say which they know (digest 2.1)."""
+    """Some servers refuse a version with -32602 and say which they know."""
     if error.code != INVALID_PARAMS:
         return None
     try:

@@ -9,8 +9,11 @@ Knows nothing of: what is done with it.
 import os
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
+
+from carpool.login_path import login_path
 
 _ACTIVE: Final = ("VIRTUAL_ENV", "CONDA_PREFIX")
 """Variables that name the environment which is active in this shell."""
@@ -29,10 +32,18 @@ def executable() -> list[str]:
 
 def is_in_path() -> bool:
     """Whether the bare name starts this carpool in the user's next shell as well. A directory that only this
-    shell has in its PATH does not count: that of an environment which was activated here.
+    shell has in its PATH does not count: that of an environment which was activated here, or one that the
+    login shell has not.
     """
     lasting = [each for each in os.environ.get("PATH", "").split(os.pathsep) if _lasts(each)]
-    there = shutil.which("carpool", path=os.pathsep.join(lasting))
+    if not _finds_us(lasting):
+        return False
+    said = login_path(os.environ)
+    return said is None or _finds_us(filter(os.path.isabs, said.split(os.pathsep)))
+
+
+def _finds_us(directories: Iterable[str]) -> bool:
+    there = shutil.which("carpool", path=os.pathsep.join(directories))
     return there is not None and os.path.samefile(there, executable()[0])
 
 

@@ -387,6 +387,13 @@ _RUNS: Final = {
         "rule 8",
         "A silent instance is probed, then given nothing, then ended; one that answers is not silent.",
     ),
+    "silence:only-while-read": Behaviour(
+        "rule 8",
+        "While carpool does not read from a server, neither its silence nor that of its calls counts.",
+    ),
+    "silence:not-while-asked": Behaviour(
+        "rule 8", "A server that waits for an agent's answer lives until `ask_timeout_s`, however silent."
+    ),
     "silence:timeouts-kill-nobody": Behaviour(
         "rule 8", "A call that times out is cancelled; its process lives on."
     ),

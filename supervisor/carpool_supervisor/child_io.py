@@ -56,7 +56,8 @@ class ChildIo:
     `on_lines` gets complete lines without their newline, at least one. `on_stdout_closed` is called once,
     never from `close`. `on_stdin_blocked` says that the pipe is full (True; may come from within `flush`)
     and that everything has been written since (False). `on_long_line` is called whenever the unfinished line
-    on stdout has grown beyond `LONG_LINE_BYTES`, and when such a line has come to its end.
+    on stdout has grown beyond `LONG_LINE_BYTES`, and when such a line has come to its end. `on_paused` says
+    that reading has stopped (True) or goes on (False), each time that changes.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class ChildIo:
         on_stdout_closed: Callable[[], None],
         on_stdin_blocked: Callable[[bool], None],
         on_long_line: "Callable[[ChildIo], None]",
+        on_paused: Callable[[bool], None],
         cap_bytes: int = LINE_CAP_BYTES,
     ) -> None:
         self._ready = ready
@@ -80,6 +82,8 @@ class ChildIo:
         self._on_stdout_closed = on_stdout_closed
         self._on_stdin_blocked = on_stdin_blocked
         self._on_long_line = on_long_line
+        self._on_paused = on_paused
+        self._is_paused = False
         self._buffer = LineBuffer(cap_bytes=cap_bytes)
         self._ahead: list[bytes | OverlongLine] = []
         """Lines that were read and wait for their turn."""
@@ -203,14 +207,24 @@ class ChildIo:
 
     def pause(self) -> None:
         """Take no more lines: the pipe fills and the server waits."""
-        if self._stdout_fd >= 0:
+        if self._stdout_fd >= 0 and not self._is_paused:
+            self._is_paused = True
             self._ready.pause_read(self._stdout_fd)
+            self._on_paused(True)
 
     def resume(self) -> None:
-        if self._stdout_fd >= 0:
+        """Take lines again."""
+        if self._stdout_fd >= 0 and self._is_paused:
+            self._is_paused = False
             self._ready.resume_read(self._stdout_fd)
             if self._ahead:
                 self._ready.again(self._stdout_fd)
+            self._on_paused(False)
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether the process has written something that is not handed over yet, an unfinished line aside."""
+        return bool(self._ahead) or (self._stdout_fd >= 0 and self._waiting_bytes() > 0)
 
     def drain(self) -> None:
         """Once the process has ended: take in all that it had written, also while paused.
@@ -219,14 +233,18 @@ class ChildIo:
         """
         if self._stdout_fd < 0:
             return
-        answer = fcntl.ioctl(self._stdout_fd, termios.FIONREAD, bytes(4))
-        until = self.received_bytes + int(struct.unpack("i", answer)[0])
+        until = self.received_bytes + self._waiting_bytes()
         before = -1
         self._hand_over(len(self._ahead))
         while before < self.received_bytes < until and self._stdout_fd >= 0:
             before = self.received_bytes
             self._readable()
             self._hand_over(len(self._ahead))
+
+    def _waiting_bytes(self) -> int:
+        """What is in the pipe now."""
+        answer = fcntl.ioctl(self._stdout_fd, termios.FIONREAD, bytes(4))
+        return int(struct.unpack("i", answer)[0])
 
     def _readable(self) -> None:
         if self._ahead:
@@ -300,6 +318,7 @@ class ChildIo:
         # They lead back here by way of the conversation: what stands in no circle is freed now, not by the
         # collector.
         self._on_lines = self._on_stdout_closed = self._on_stdin_blocked = self._on_long_line = _nothing
+        self._on_paused = _nothing
 
 
 def _nothing(*_: object) -> None:

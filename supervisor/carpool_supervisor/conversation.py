@@ -27,6 +27,7 @@ from carpool_supervisor.core.events import (
     ServerMisspoke,
     StdinBlocked,
     StdoutClosed,
+    StdoutPaused,
 )
 from carpool_supervisor.era.adapter import Adapter
 from carpool_supervisor.era.detection import Detection
@@ -75,6 +76,7 @@ class Conversation:
         """The wire id of each line handed to the pipe, 0 for lines that are no calls."""
         self._dirty = False
         self._unflushed = 0
+        self._intake = intake
         self.io = ChildIo(
             ready,
             pipes.stdin_fd,
@@ -83,9 +85,9 @@ class Conversation:
             on_lines=self._take,
             on_stdout_closed=lambda: feed((StdoutClosed(instance),)),
             on_stdin_blocked=lambda blocked: feed((StdinBlocked(instance, blocked),)),
-            on_long_line=intake.line_grew,
+            on_long_line=self._long_line,
+            on_paused=self._paused,
         )
-        self._intake = intake
         intake.attach(self.io)
         log.attach(instance, pipes.stderr_fd, mask_of(variables))
 
@@ -191,6 +193,16 @@ class Conversation:
         if not self._dirty:
             self._dirty = True
             self._on_dirty(self)
+
+    def _long_line(self, io: ChildIo) -> None:
+        """Bytes of a line that is not at its end are a sign of life too (rule 8)."""
+        self._intake.line_grew(io)
+        self._feed((InstanceHeard(self.instance),))
+
+    def _paused(self, paused: bool) -> None:
+        self._feed((StdoutPaused(self.instance, paused),))
+        if not paused and self.io.has_unread:  # it spoke while nobody read
+            self._feed((InstanceHeard(self.instance),))
 
     def _take(self, lines: list[bytes | OverlongLine]) -> None:
         if self._detection is None:

@@ -3,7 +3,8 @@
 Owns who is paused and why. While much waits for the broker nobody is read from, so servers wait in turn
 (rule 10). While the unfinished long lines of all together exceed their budget only the oldest of them goes
 on, as at the agents' door (rule 3): 64 servers that each write a line of 64 MiB cost 256 MiB and not 4 GiB.
-A server that stops in the middle of the oldest is ended by its silence (rule 8).
+A server that stops in the middle of the oldest is ended by its silence (rule 8); those that are not read
+meanwhile are not silent (`core.silence`).
 
 Knows nothing of: instances, calls, what a line says.
 """
@@ -54,17 +55,22 @@ class Intake:
             return
         self._ration()
 
-    def settle(self, held_bytes: int) -> None:
-        """The burst is over, and so much waits for the broker."""
+    def settle(self, held_bytes: int) -> bool:
+        """The burst is over, and so much waits for the broker. Whether anything is read now that was not, or
+        the other way round.
+        """
         if held_bytes > HELD_HIGH_BYTES and not self._broker_is_slow:
             self._broker_is_slow = True
-            for io in self._all:
+            for io in list(self._all):
                 io.pause()
-        elif self._broker_is_slow and held_bytes < HELD_LOW_BYTES:
+            return True
+        if self._broker_is_slow and held_bytes < HELD_LOW_BYTES:
             self._broker_is_slow = False
-            for io in self._all:
+            for io in list(self._all):
                 if io not in self._rationed:
                     io.resume()
+            return True
+        return False
 
     def _ration(self) -> None:
         spent = sum(io.pending_bytes for io in self._long) > self._budget_bytes

@@ -177,7 +177,10 @@ class SupervisorShell:
         held = self._link.held_bytes(BROKER)
         if self._broker_away:  # what it will ask for is not to grow past what the record can keep
             held += self.core.record.kept_bytes
-        self._conversations.intake.settle(held)
+        if self._conversations.intake.settle(held):  # what follows from that leaves too
+            self._conversations.flush()
+            self._link.flush()
+            self._pump.settle()
         if self._stopping and self.core.quiet:
             self._stopped.set()
 

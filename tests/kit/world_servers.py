@@ -38,6 +38,8 @@ class SimInstance:
         self.alive = True
         self.frozen = False
         self.mute = False
+        self._unread: list[ev.OwnEvent] | None = None
+        """What it said while its stdout is not read; None: it is read."""
         self.greeted = False
         self._blocked = False
         self._closed = False
@@ -144,7 +146,36 @@ class SimInstance:
     def _say(self, *said: ev.OwnEvent) -> None:
         if self.alive and not self.mute:
             for event in said:
-                self.ground.feed(event)
+                if self._unread is None:
+                    self.ground.feed(event)
+                else:
+                    self._unread.append(event)
+
+    def pause_reading(self, for_s: float) -> None:
+        """Its stdout is not read for so long: what it says lies in its pipe."""
+        if self.alive and self._unread is None:
+            self._unread = []
+            self.ground.feed(ev.StdoutPaused(self.id, True))
+            self.ground.later(for_s, self._read_on)
+
+    def _read_on(self) -> None:
+        if self._unread is not None and self.alive:
+            self.ground.feed(ev.StdoutPaused(self.id, False))
+            if self._unread:
+                self.ground.feed(ev.InstanceHeard(self.id))
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        said, self._unread = self._unread or [], None
+        for event in said:
+            self.ground.feed(event)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether it answers each ping at once."""
+        traits = self._traits
+        deaf = traits.ignores_ping or traits.never_reads or traits.one_at_a_time
+        return self.alive and self.greeted and not (deaf or self.frozen or self.mute)
 
     def _spawned(self) -> None:
         traits, roll = self._traits, self.ground.rng.random
@@ -203,6 +234,7 @@ class SimInstance:
         """The process ends; what the pipe did not take was never delivered."""
         if not self.alive:
             return
+        self._hand_over()  # all that it wrote is read before anybody hears of its end
         unwritten = (*self._lost, *(wire for wire, _ in list(self._lines)[PIPE_LINES:]))
         if not (self.mute or self._traits.breeds) and self.ground.rng.random() < 0.7:
             self._say(ev.StdoutClosed(self.id))

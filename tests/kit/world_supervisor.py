@@ -29,6 +29,7 @@ from carpool_protocol.messages import (
 from carpool_protocol.peer import BROKER, LinkEvent, Peer, PeerDown, PeerRefused, PeerUp
 from carpool_supervisor.core import effects as sf
 from carpool_supervisor.core import events as sv
+from carpool_supervisor.core.lifecycle import State
 from carpool_supervisor.core.sharing import Evidence
 from carpool_supervisor.core.supervisor import SupervisorCore
 from carpool_supervisor.core.trace import LIFE_BYTES
@@ -128,6 +129,7 @@ class SupervisorSide(Side):
             case sf.CloseStdin():
                 instance.close_stdin()
             case sf.SignalGroup():
+                self._judge_silence(instance)
                 instance.signal(effect.signal)
             case sf.Forget():
                 if instance.alive:
@@ -150,6 +152,15 @@ class SupervisorSide(Side):
                 pass
             case _:
                 raise Violation(f"{type(effect).__name__} is not for an instance that runs in here")
+
+    def _judge_silence(self, instance: SimInstance) -> None:
+        """Nothing that lies unread and nobody's long thinking is held against an instance."""
+        known = self.core.roster.instances[instance.id]
+        if known.state is State.TERMINATING and (known.failure or "").startswith("was silent"):
+            if instance.is_well:
+                raise Violation(f"instance {instance.id} is well and is ended for its silence")
+            if known.asks:
+                raise Violation(f"instance {instance.id} waits for an agent and is ended for its silence")
 
     def _all_alike(self, key: PoolKey) -> bool:
         pool = self.core.pools.get(key)

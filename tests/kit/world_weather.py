@@ -124,6 +124,7 @@ class Storm:
         self._repeat(3.0, self._operate)
         self._repeat(2.0, self._kill_instance)
         self._repeat(0.5, self._measure)
+        self._repeat(4.0, self._pause_reading)
         self._repeat(6.0, lambda: world.wire.slow_down(self.rng.choice((LAG_S, LAG_S, SLOW_LAG_S))))
         if disasters:
             self._repeat(9.0, lambda: world.wire.cut(told=self.rng.random() < 0.5))
@@ -256,6 +257,23 @@ class Storm:
         living = self.world.living()
         if living:
             self.rng.choice(living).die("was killed by SIGKILL")
+
+    def _pause_reading(self) -> None:
+        """The broker is slow, or others write long lines. What is said about a call by its moment (an ask, a
+        log) stays out of this: the books judge by when it was said.
+        """
+        timeless = [
+            each
+            for each in self.world.living()
+            if not (
+                self.world.traits(each.key).asks
+                or self.world.traits(each.key).logs
+                or self.world.traits(each.key).updates
+                or self.world.traits(each.key).sends_to_urls
+            )
+        ]
+        if timeless:
+            self.rng.choice(timeless).pause_reading(self.rng.choice((0.2, 2.0, 8.0)))
 
     def _measure(self) -> None:
         sizes = tuple((each.id, self.rng.choice((50, 50, 150)) << 20) for each in self.world.living())

@@ -46,6 +46,7 @@ class Far:
             on_stdout_closed=self._closed,
             on_stdin_blocked=self.blocked.append,
             on_long_line=lambda io: self.long.append(io.pending_bytes),
+            on_paused=lambda _: None,
             cap_bytes=cap_bytes,
         )
 

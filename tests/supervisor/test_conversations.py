@@ -15,10 +15,13 @@ from msgspec import structs
 from carpool_protocol.ids import InstanceId, PoolKey, ServerName
 from carpool_protocol.messages import Era, EraWish, Policy, PoolSpec
 from carpool_protocol.runtime.ready import ReadySet
+from carpool_supervisor.child_io import LONG_LINE_BYTES
 from carpool_supervisor.conversations import Conversations
 from carpool_supervisor.core import effects, events
+from carpool_supervisor.intake import HELD_HIGH_BYTES
 from carpool_supervisor.spawn_request import Pipes
 from carpool_supervisor.stderr_log import TAIL_LINE_CHARS
+from tests.behaviours import behaviour
 from tests.supervisor.test_detection import both, old_server
 
 ME = InstanceId(1)
@@ -124,4 +127,34 @@ def test_the_last_words_hold_no_value_of_the_environment_whole_or_cut(tmp_path: 
     os.write(house.stderr, f"{key}\n{key!r}\n{long}\n".encode())
     _, words = house.conversations.exited(ME)
     assert words.split("\n") == ["***", "'***\\n***'", long[:-16] + "***"]
+    house.close()
+
+
+@behaviour("silence:only-while-read")
+def test_what_was_written_while_nobody_read_is_a_sign_of_life_as_soon_as_it_is_read_again(
+    tmp_path: Path,
+) -> None:
+    house = House(tmp_path)
+    house.talk(old_server, "handshake", "handshake")
+    intake = house.conversations.intake
+    for is_written in (False, True):
+        house.fed.clear()
+        assert intake.settle(HELD_HIGH_BYTES + 1)
+        if is_written:
+            os.write(house.stdout, b"{")
+        assert intake.settle(0)
+        told = [events.StdoutPaused(ME, True), events.StdoutPaused(ME, False)]
+        assert house.fed == told + [events.InstanceHeard(ME)] * is_written
+    house.close()
+
+
+@behaviour("silence:probed-then-replaced")
+def test_each_part_of_a_long_line_is_a_sign_of_life(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.talk(old_server, "handshake", "handshake")
+    house.fed.clear()
+    for _ in range(2 * LONG_LINE_BYTES // 32768):
+        os.write(house.stdout, b"x" * 32768)
+        house.ready._round()
+    assert events.InstanceHeard(ME) in house.fed
     house.close()

@@ -22,9 +22,11 @@ class House:
         self.intake = Intake(BUDGET)
         self.lines: list[int] = []
         """The lengths of whole lines that came."""
-        self.servers = [self.server() for _ in range(3)]
+        self.paused: list[tuple[int, bool]] = []
+        """Which server was paused or read again."""
+        self.servers = [self.server(place) for place in range(3)]
 
-    def server(self) -> tuple[int, ChildIo]:
+    def server(self, place: int) -> tuple[int, ChildIo]:
         stdin_read, stdin_write = os.pipe()
         stdout_read, stdout_write = os.pipe()
         os.close(stdin_read)
@@ -39,6 +41,7 @@ class House:
             on_stdout_closed=lambda: None,
             on_stdin_blocked=lambda _: None,
             on_long_line=self.intake.line_grew,
+            on_paused=lambda paused: self.paused.append((place, paused)),
         )
         self.intake.attach(io)
         return stdout_write, io
@@ -100,7 +103,7 @@ def test_the_turn_goes_on_when_the_server_with_the_oldest_line_is_gone(house: Ho
 
 def test_while_much_waits_for_the_broker_nobody_is_read_not_even_who_comes_then(house: House) -> None:
     house.intake.settle(HELD_HIGH_BYTES + 1)
-    house.servers.append(house.server())
+    house.servers.append(house.server(3))
     for place in range(4):
         house.write(place, 10, b"\n")
     assert house.lines == []
@@ -112,3 +115,25 @@ def test_while_much_waits_for_the_broker_nobody_is_read_not_even_who_comes_then(
     for _ in range(2):
         house.ready._round()
     assert house.lines == [10] * 4
+
+
+@behaviour("silence:only-while-read")
+def test_each_pause_is_told_once_and_what_was_written_meanwhile_is_there_at_its_end(house: House) -> None:
+    house.intake.settle(HELD_HIGH_BYTES + 1)
+    house.intake.settle(HELD_HIGH_BYTES + 2)
+    assert house.paused == [(place, True) for place in range(3)]
+    house.write(1, 10, b"\n")
+    assert [io.has_unread for _, io in house.servers] == [False, True, False]
+    house.paused.clear()
+    house.intake.settle(HELD_LOW_BYTES - 1)
+    house.intake.settle(HELD_LOW_BYTES - 2)
+    assert house.paused == [(place, False) for place in range(3)]
+
+
+@behaviour("silence:only-while-read")
+def test_servers_that_are_rationed_are_told_as_paused_and_the_oldest_is_not(house: House) -> None:
+    house.write(1, 2 * LONG_LINE_BYTES)
+    house.write(0, 8 * LONG_LINE_BYTES)
+    assert house.paused == [(0, True)]
+    house.write(1, 0, b"\n")
+    assert house.paused == [(0, True), (0, False)]

@@ -99,6 +99,9 @@ class Process:
         """Between two rounds: what is wanted and not there."""
         self.served: set[SessionId] = set()
         self.stdin_closed = False
+        self.paused = False
+        self.counted_s = 0.0
+        """How long it has said nothing while it was read."""
 
 
 class SupervisorMachine(RuleBasedStateMachine):
@@ -124,10 +127,14 @@ class SupervisorMachine(RuleBasedStateMachine):
         self.over: list[tuple[InstanceId, WireId]] = []
         """Cancelled between two rounds."""
         self.processes: dict[InstanceId, Process] = {}
+        self.silent: set[InstanceId] = set()
+        """Ended for their silence."""
         self.dead: list[InstanceId] = []
         self.feed(Wanted([spec(PoolKey(f"{server}:1")) for server in "abcd"], 3, 2))
 
     def feed(self, event: Any) -> None:
+        if isinstance(event, (*ev.SPOKEN, ev.ServerAnswered)) and event.instance in self.processes:
+            self.processes[event.instance].counted_s = 0.0
         self.perform(self.core.handle(event, self.now))
         while self.over:  # as the adapter does
             instance, wire = self.over.pop()
@@ -191,7 +198,7 @@ class SupervisorMachine(RuleBasedStateMachine):
                 case ef.CloseStdin():
                     self.processes[effect.instance].stdin_closed = True
                 case ef.SignalGroup():
-                    assert effect.instance in self.processes
+                    self.agrees_with_the_silence(effect.instance)
                 case ef.Forget():
                     del self.processes[effect.instance]
                     self.dead.append(effect.instance)
@@ -208,6 +215,13 @@ class SupervisorMachine(RuleBasedStateMachine):
     def agrees_with_the_mode(self, process: Process) -> None:
         running = process.running.keys() - process.rounds.keys()
         assert process.key[0] != "d" or not running, "two calls that can ask in one lane"
+
+    def agrees_with_the_silence(self, instance: InstanceId) -> None:
+        why = self.core.roster.instances[instance].failure or ""
+        if why.startswith("was silent") and instance not in self.silent:
+            self.silent.add(instance)
+            counted_s = self.processes[instance].counted_s
+            assert counted_s >= POLICY.timeout_s, "it was read for too short a time to be called silent"
 
     def said_again(self, process: Process, wire: WireId) -> None:
         assert not process.stdin_closed
@@ -489,6 +503,13 @@ class SupervisorMachine(RuleBasedStateMachine):
         if found:
             self.feed(ev.StdinBlocked(found[0], blocked))
 
+    @rule(pick=PICK, paused=st.booleans())
+    def stdout_paused(self, pick: int, paused: bool) -> None:
+        found = self.process(pick)
+        if found:
+            found[1].paused = paused
+            self.feed(ev.StdoutPaused(found[0], paused))
+
     def stdout_closed(self, pick: int) -> None:
         found = self.process(pick)
         if found:
@@ -520,10 +541,15 @@ class SupervisorMachine(RuleBasedStateMachine):
             due = self.core.next_deadline()
             if due is None or due > until:
                 break
-            self.now = max(self.now, due)
+            self.passes(max(self.now, due))
             self.perform(self.core.tick(self.now))
             after = self.core.next_deadline()
             assert after is None or after > self.now, "a deadline that is met stays due"
+        self.passes(until)
+
+    def passes(self, until: float) -> None:
+        for process in self.processes.values():
+            process.counted_s += 0.0 if process.paused else until - self.now
         self.now = until
 
     @invariant()
@@ -576,6 +602,6 @@ def spec(
 SupervisorMachine.TestCase.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-TestSupervisorMachine = behaviour("calls:one-answer", "modes:concurrent", "eras:rounds:lane")(
-    SupervisorMachine.TestCase
-)
+TestSupervisorMachine = behaviour(
+    "calls:one-answer", "modes:concurrent", "eras:rounds:lane", "silence:only-while-read"
+)(SupervisorMachine.TestCase)

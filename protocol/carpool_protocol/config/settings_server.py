@@ -223,7 +223,8 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         "policy.ask_timeout_s",
         _P.ask_timeout_s,
         "A question of the server (sampling, elicitation) that its agent has not answered in this time is "
-        "answered with an error. Meanwhile `timeout_s` of its call stands still.",
+        "answered with an error. Meanwhile `timeout_s` of its call stands still, and the server is not ended "
+        "for its silence.",
     ),
     seconds(
         "lease_idle_s",
@@ -315,7 +316,14 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         "The same for the age of an instance. 0: no limit.",
         zero=True,
     ),
-    seconds("probe_s", "policy.probe_s", _P.probe_s, "An instance silent this long is probed with a ping."),
+    seconds(
+        "probe_s",
+        "policy.probe_s",
+        _P.probe_s,
+        "An instance silent this long is probed with a ping, and given no new call while it does not answer. "
+        "It is ended once its silence has lasted as long as any of its calls may. Time in which carpool does "
+        "not read from it, or in which it waits for an agent's answer, does not count towards that.",
+    ),
     seconds(
         "drain_s", "policy.drain_s", _P.drain_s, "The longest a replaced instance may finish what is open."
     ),

@@ -9,8 +9,8 @@ the session is certain. It is open as long as one of them is, and the idle deadl
 still meanwhile (rule 14).
 
 Invariants (`check`): an ask has at least one live call, all of one session and in flight on its instance; a
-call counts the asks it is part of; one ask per instance and request id; each has a deadline. An ask ends
-once: answered to its server, or gone with the instance.
+call counts the asks it is part of, an instance those that its server waits for; one ask per instance and
+request id; each has a deadline. An ask ends once: answered to its server, or gone with the instance.
 Knows nothing of: what is asked, what agents can be asked (the broker), JSON beyond error objects.
 """
 
@@ -195,6 +195,7 @@ class Asks:
         self._open[ask.id] = ask
         self._of.setdefault(instance.id, {})[event.id] = ask
         self._due.arm(ask.id, now, instance.pool.policy.ask_timeout_s)
+        instance.asks += not ask.in_round
         for opened in calls:
             self.standstill.ask_opened(opened, now, in_round=ask.in_round)
         if event.elicitation:
@@ -252,10 +253,10 @@ class Asks:
             self._give_up(ask, "The agent is gone.")
             self._end(ask, now)
 
-    def abandon_all(self) -> None:
+    def abandon_all(self, now: float) -> None:
         """The broker has forgotten whom it asked: servers hear so, the broker hears nothing."""
         for ask in list(self._open.values()):
-            self._forget(ask)
+            self._forget(ask, now)
             for opened in ask.calls:
                 opened.asks = 0
             if not ask.in_round:  # its call is cancelled next
@@ -278,7 +279,7 @@ class Asks:
 
     # --- calls and instances end -----------------------------------------------------------------------
 
-    def call_ended(self, opened: OpenCall) -> None:
+    def call_ended(self, opened: OpenCall, now: float) -> None:
         """This call is over, however, and no longer in flight: what was asked for it alone is withdrawn, and
         the server told so.
         """
@@ -289,15 +290,15 @@ class Asks:
             if opened in ask.calls:
                 ask.calls.remove(opened)
                 if not ask.calls:
-                    self._forget(ask)
+                    self._forget(ask, now)
                     if not ask.in_round:
                         self._give_up(ask, "The request that this was asked for is over.")
                     self._withdraw(ask, "the call that it was asked for is over")
 
-    def instance_lost(self, instance: Instance) -> None:
+    def instance_lost(self, instance: Instance, now: float) -> None:
         """Nothing can be told to this instance any more, and none of its calls goes on."""
         for ask in list(self._of.get(instance.id, {}).values()):
-            self._forget(ask)
+            self._forget(ask, now)
             for opened in ask.calls:
                 opened.asks = 0
             self._withdraw(ask, "the server has ended")
@@ -322,11 +323,14 @@ class Asks:
 
     def _end(self, ask: OpenAsk, now: float) -> None:
         """The ask is over, and its calls go on: where they are said again for it, with its answer."""
-        self._forget(ask)
+        self._forget(ask, now)
         for opened in ask.calls:
             self.standstill.ask_closed(opened, now)
 
-    def _forget(self, ask: OpenAsk) -> None:
+    def _forget(self, ask: OpenAsk, now: float) -> None:
+        if not ask.in_round:
+            ask.instance.asks -= 1
+            ask.instance.asks_over_at = now
         del self._open[ask.id]
         self._due.disarm(ask.id)
         asked = self._of[ask.instance.id]
@@ -347,6 +351,10 @@ class Asks:
     def check(self, calls: Iterable[OpenCall]) -> None:
         """Assert every invariant. `calls`: all open calls."""
         counts: dict[OpenCall, int] = {}
+        for asked in self._of.values():
+            instance = next(iter(asked.values())).instance
+            waited_for = sum(not ask.in_round for ask in asked.values())
+            assert instance.asks == waited_for, f"instance {instance.id} miscounts its asks"
         for ask_id, ask in self._open.items():
             assert ask.id == ask_id
             assert ask_id in self._due, f"ask {ask_id} may stay open for ever"

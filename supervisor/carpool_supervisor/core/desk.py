@@ -214,8 +214,7 @@ class Desk:
         opened = instance.in_flight.get(wire)
         if opened is None:
             return
-        if not opened.asks:
-            self.limits.restart(opened, now)
+        self.limits.restart(opened, now)
         if opened.call.wants_progress:
             self._out(Progressed(opened.call.call, params))
 
@@ -235,7 +234,7 @@ class Desk:
         del self.calls[call]
         self.limits.end(call)
         if opened.asks:
-            self._asks.call_ended(opened)
+            self._asks.call_ended(opened, now)
         if opened.resting:
             self._later.over(opened)
         return opened
@@ -283,7 +282,7 @@ class Desk:
         self, instance: Instance, unwritten: Iterable[WireId], slug: str, text: str, now: float
     ) -> None:
         """No answer can come from this instance any more: its calls end, or wait again if never delivered."""
-        self._asks.instance_lost(instance)
+        self._asks.instance_lost(instance, now)
         again = set(unwritten)
         undelivered: list[OpenCall] = []
         delivered: list[OpenCall] = []

@@ -266,6 +266,13 @@ class StdinBlocked(Event, frozen=True):
     blocked: bool
 
 
+class StdoutPaused(Event, frozen=True):
+    """We do not read what the instance writes (`paused`), or read it again."""
+
+    instance: InstanceId
+    paused: bool
+
+
 class StdoutClosed(Event, frozen=True):
     """No answer can come any more, though the process may still run."""
 
@@ -336,6 +343,7 @@ InstanceEvent = (
     | ProbeAnswered
     | ServerMisspoke
     | StdinBlocked
+    | StdoutPaused
     | StdoutClosed
     | InstanceExited
 )

@@ -58,7 +58,7 @@ class Handover:
             self._end(session, now)
         self._held.abandon_all(now)  # whose a task is, nobody knows but the broker that is gone
         if same:
-            self._asks.abandon_all()
+            self._asks.abandon_all(now)
             self._desk.abandon_all(now)
             self._wishes.lost_touch(now)
         self._asks.broker_came()

@@ -2,7 +2,8 @@
 
 Owns the two limits of every call in flight: without progress (`timeout_s`, from the server's last word of it)
 and at all (`total_at`). One of them is armed, the first that the call can reach: most calls never reach the
-second and need no second deadline. While a question to its agent is open only the second counts (rule 14).
+second and need no second deadline. While a question to its agent is open, or its instance is not read, only
+the second counts (rules 8 and 14).
 
 Invariants (`check`): a call in flight has exactly one deadline, any other has none.
 Knows nothing of: lines, instances, what becomes of a call whose time is over.
@@ -29,15 +30,18 @@ class Limits:
     def begin(self, opened: OpenCall, max_total_s: float, now: float) -> None:
         """This call is written."""
         opened.total_at = now + max_total_s
-        if opened.timeout_s <= max_total_s:  # the total limit cannot be reached without progress
+        if opened.timeout_s <= max_total_s and not opened.stands_still:
+            # The total limit cannot be reached without progress.
             self._idle.arm(opened.call.call, now, opened.timeout_s)
         else:
             self._total.arm(opened.call.call, now, max_total_s)
 
     def restart(self, opened: OpenCall, now: float) -> None:
         """There was a word of it: it may be silent for its whole time again, until the total limit comes
-        first.
+        first. Nothing changes while its time stands still.
         """
+        if opened.stands_still:
+            return
         call = opened.call.call
         if now + opened.timeout_s <= opened.total_at:
             self._total.disarm(call)

@@ -63,6 +63,11 @@ class OpenCall:
         self.resting = False
         """Stateless era: it is between two rounds, so nothing of it runs (`later`)."""
 
+    @property
+    def stands_still(self) -> bool:
+        """Whether its idle deadline does: its agent is asked, or the stdout of its instance is not read."""
+        return self.asks > 0 or (self.instance is not None and self.instance.unread_since is not None)
+
 
 class Lingering(Struct, frozen=True):
     """A call that ended for its agent and may still run in the server (rule 5)."""
@@ -86,10 +91,10 @@ class Instance:
     """One process of a pool."""
 
     __slots__ = (
-        "blocked", "calls", "cause", "era", "failure", "fit_at", "generation", "heeded_at", "held", "id",
-        "idle_since", "in_flight", "last_heard", "lingering", "next_wire", "over_rss", "pid", "pool",
-        "probed_at", "probed_era", "refusals", "rss_mb", "spawned_at", "state", "suspended", "tasks", "worn",
-        "worn_since",
+        "asks", "asks_over_at", "blocked", "calls", "cause", "era", "failure", "fit_at",
+        "generation", "heeded_at", "held", "id", "idle_since", "in_flight", "last_heard",
+        "lingering", "next_wire", "over_rss", "pid", "pool", "probed_at", "probed_era", "refusals",
+        "rss_mb", "spawned_at", "state", "suspended", "tasks", "unread_since", "worn", "worn_since",
     )  # fmt: skip
 
     def __init__(self, instance: InstanceId, pool: "Pool", generation: int, now: float) -> None:
@@ -109,6 +114,12 @@ class Instance:
         self.last_heard = now
         self.probed_at: float | None = None
         """When the ping went out that is not answered yet."""
+        self.unread_since: float | None = None
+        """Since when carpool has not read its stdout; None: it reads."""
+        self.asks = 0
+        """Open asks whose answers the server waits for."""
+        self.asks_over_at = now
+        """When the last of these was closed."""
         self.in_flight: dict[WireId, OpenCall] = {}
         self.lingering: dict[WireId, Lingering] = {}
         """Calls that ended for the agent but may still run (rule 5)."""

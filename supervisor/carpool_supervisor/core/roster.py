@@ -294,6 +294,8 @@ class Roster:
 
     def _phase_over(self, instance: Instance, now: float) -> None:
         match instance.state:
+            case State.SPAWNING | State.GREETING if instance.unread_since is not None:
+                self.phases.arm(instance.id, now, instance.pool.start_limit_s())  # its greeting may lie there
             case State.SPAWNING | State.GREETING if instance.suspended:
                 self.condemn(instance, "closed its stdout and went on running", now)
             case State.SPAWNING | State.GREETING:

@@ -1,14 +1,14 @@
-"""What time is to a call while its agent is asked.
+"""Idle deadlines that stand still: of a call whose agent is asked, and of one whose server is not read.
 
-Owns that the idle deadline of such a call stands still (rule 14), that the server has its whole idle time
-again after the last answer, and that a call between two rounds goes on then.
+Owns when such a deadline stops (rules 8 and 14), that the server has its whole idle time again afterwards,
+and that a call between two rounds goes on after the last answer.
 
-Knows nothing of: what is asked, whose it is (`asks`), how long a call may take (`limits`).
+Knows nothing of: what is asked, whose it is (`asks`), how long a call may take (`limits`), why reading stops.
 """
 
 from carpool_supervisor.core.later import Later
 from carpool_supervisor.core.limits import Limits
-from carpool_supervisor.core.pool import OpenCall
+from carpool_supervisor.core.pool import Instance, OpenCall
 
 
 class Standstill:
@@ -32,6 +32,16 @@ class Standstill:
             self._limits.restart(opened, now)
             if opened.resting:
                 self._later.again(opened)
+
+    def reading_paused(self, instance: Instance, now: float) -> None:
+        """Answers of this instance may lie in its pipe, unread."""
+        for opened in instance.in_flight.values():
+            self._limits.stand_still(opened, now)
+
+    def reading_resumed(self, instance: Instance, now: float) -> None:
+        """It is read again."""
+        for opened in instance.in_flight.values():
+            self._limits.restart(opened, now)
 
     def ask_refused(self, opened: OpenCall) -> None:
         """Something of its round was wanted in vain: it is said again, unless more of that is open."""

@@ -68,6 +68,7 @@ from carpool_supervisor.core.events import (
     SpawnFailed,
     StdinBlocked,
     StdoutClosed,
+    StdoutPaused,
     StopWanted,
     TaskBegan,
     TaskChanged,
@@ -83,6 +84,7 @@ from carpool_supervisor.core.record import Record
 from carpool_supervisor.core.recycling import Recycling
 from carpool_supervisor.core.reports import report
 from carpool_supervisor.core.roster import Roster
+from carpool_supervisor.core.silence import leave_out_pause
 from carpool_supervisor.core.stale import Stale
 from carpool_supervisor.core.standstill import Standstill
 from carpool_supervisor.core.wishes import Wishes
@@ -99,7 +101,7 @@ class SupervisorCore:
         self.leases = Leases()
         self.later = Later(self._out)
         self.desk = Desk(self.pools, self.asks, self.leases, self.later, self._out)
-        self.asks.standstill = Standstill(self.desk.limits, self.later)
+        self.standstill = self.asks.standstill = Standstill(self.desk.limits, self.later)
         self.roster = Roster(self.pools, self.desk, self.leases, self._out)
         self.wishes = Wishes(self.pools, self.desk, self.roster, self.leases, self._out)
         self.recycling = Recycling(self.pools, self.roster, self.leases, self._out)
@@ -339,6 +341,8 @@ class SupervisorCore:
             case StdinBlocked():
                 instance.blocked = event.blocked
                 self.desk.serve(pool, now)
+            case StdoutPaused():
+                self._reading(instance, now, paused=event.paused)
             case StdoutClosed():
                 self.roster.muted(instance, now)
             case InstanceExited():
@@ -347,6 +351,15 @@ class SupervisorCore:
                 self.roster.exited(instance, event, now)
             case _:
                 assert_never(event)
+
+    def _reading(self, instance: Instance, now: float, *, paused: bool) -> None:
+        """Nothing that stands in its pipe unread is held against it, nor against its calls."""
+        if paused and instance.unread_since is None:
+            instance.unread_since = now
+            self.standstill.reading_paused(instance, now)
+        elif not paused and instance.unread_since is not None:
+            leave_out_pause(instance, now)
+            self.standstill.reading_resumed(instance, now)
 
     def _renew(self, instance: Instance, now: float) -> None:
         """What is over for its agent spoils it for others: another one takes its place."""

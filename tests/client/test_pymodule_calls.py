@@ -67,6 +67,57 @@ def test_a_function_that_waits_for_a_task_it_has_cancelled_ends_its_call_only() 
         )
 
 
+SECRET = "argsecret888"
+PARAMETERS = """
+from typing import Annotated, Literal, Union
+from pydantic import BaseModel, BeforeValidator, Field
+
+def _refuse(value):
+    raise ValueError(f"not {value}")
+
+class _Cat(BaseModel):
+    kind: Literal["cat"]
+class _Dog(BaseModel):
+    kind: Literal["dog"]
+_Pet = Annotated[Union[_Cat, _Dog], Field(discriminator="kind")]
+"""
+
+
+@behaviour("python:failures")
+@pytest.mark.parametrize(
+    ("annotation", "value", "told"),
+    [
+        ("int", SECRET, "a: Input should be a valid integer, unable to parse string as an integer"),
+        ("list[int]", [1, SECRET], "a[1]: Input should be a valid integer, unable"),
+        ("dict[str, int]", {SECRET: SECRET}, "a[…]: Input should be a valid integer, unable"),
+        ("Literal['x', 'y']", SECRET, "a: Input should be 'x' or 'y'"),
+        ("_Pet", {"kind": SECRET}, "a: fits none of the alternatives"),
+        ("Annotated[str, BeforeValidator(_refuse)]", SECRET, "a: is refused by its validator"),
+        ("Annotated[str, Field(max_length=3)]", SECRET, "a: String should have at most 3 characters"),
+    ],
+)
+def test_a_wrong_argument_is_told_by_parameter_and_rule_and_never_by_value(
+    annotation: str, value: object, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ToolError) as caught:
+        called(f"{PARAMETERS}\ndef f(a: {annotation}) -> None: ...\n", a=value)
+    assert str(caught.value).startswith(f"f: {told}")
+    assert SECRET not in str(caught.value) + capsys.readouterr().err
+
+
+@behaviour("python:failures")
+@pytest.mark.parametrize("body", ["return 'argsecret888'", "return _Dog(kind=a)", "_Dog(kind=a)"])
+def test_a_wrong_result_and_a_models_own_failure_repeat_no_value(
+    body: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ToolError, match="Input should be") as caught:
+        called(f"{PARAMETERS}\ndef f(a: str) -> int:\n    {body}\n", a=SECRET)
+    err = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in err
+    assert SECRET not in str(caught.value)
+    assert "input_value" not in err
+
+
 def test_a_call_that_is_cancelled_ends_as_cancelled() -> None:
     tools, _ = offered("import anyio\nasync def f() -> None: await anyio.sleep(3600)\n")
     server: MCPServer[None] = MCPServer("x")
@@ -119,7 +170,7 @@ def test_a_process_that_a_function_forks_ends_where_the_function_does(tmp_path: 
 @pytest.mark.parametrize(
     ("source", "told"),
     [
-        ("def f() -> int: return 'none'\n", "ValidationError: 1 validation error"),
+        ("def f() -> int: return 'none'\n", "ValidationError: result: Input should be a valid integer"),
         ("def f() -> dict[str, bytes]: return {'a': b'\\xff'}\n", "PydanticSerializationError: "),
         ("def f():\n    x = []\n    x.append(x)\n    return x\n", "RecursionError: "),
     ],

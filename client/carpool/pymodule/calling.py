@@ -21,9 +21,16 @@ from anyio import CapacityLimiter, current_effective_deadline, get_cancelled_exc
 from anyio.lowlevel import RunVar
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
 
 from carpool.pymodule.choose import Function
 
+_RULES_WITH_VALUES = {
+    "value_error": "is refused by its validator",
+    "assertion_error": "is refused by its validator",
+    "union_tag_invalid": "fits none of the alternatives",
+}
+"""Kinds of pydantic's whose message repeats the value, or may."""
 THREADS = 256
 """Calls of functions that are no coroutines at once; as many as `max_in_flight` lets through by itself."""
 _limiter: RunVar[CapacityLimiter] = RunVar("carpool threads")
@@ -94,7 +101,7 @@ def _told(*, in_loop: bool) -> Iterator[None]:
             _leave(error)
         if in_loop and _from_outside(error):
             raise
-        traceback.print_exception(error)
+        print_failure(error)
         raise ToolError(said(error)) from error
     finally:
         if os.getpid() != process:
@@ -104,10 +111,36 @@ def _told(*, in_loop: bool) -> Iterator[None]:
 def said(error: BaseException) -> str:
     """Kind and text of an exception."""
     try:
-        text = str(error)
+        text = validation_text(error) if isinstance(error, ValidationError) else str(error)
     except Exception:  # noqa: BLE001 - its own `__str__` raises
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def validation_text(error: ValidationError) -> str:
+    """Parameters and rules, never a value: `n: Input should be a valid integer`.
+
+    Of a nested place the parameter and positions are named, no keys: a mapping's are part of the value.
+    """
+    told: list[str] = []
+    for each in error.errors(include_url=False, include_context=False, include_input=False):
+        parameter, *inner = each["loc"] or ("",)
+        place = str(parameter) + "".join(f"[{at}]" if isinstance(at, int) else "[…]" for at in inner)
+        rule = _RULES_WITH_VALUES.get(each["type"], each["msg"])
+        told.append(f"{place}: {rule}" if place else rule)
+    return "; ".join(dict.fromkeys(told))
+
+
+def print_failure(error: BaseException) -> None:
+    """Write the tracebacks of an exception and of its causes to stderr, the oldest first."""
+    chain: list[BaseException] = []
+    found: BaseException | None = error
+    while found is not None and found not in chain:
+        chain.append(found)
+        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+    for each in reversed(chain):
+        trace = "".join(traceback.format_tb(each.__traceback__))
+        print(f"Traceback (most recent call last):\n{trace}{said(each)}", file=sys.stderr)
 
 
 def _from_outside(error: BaseException) -> bool:
@@ -125,7 +158,7 @@ def _leave(error: BaseException | None) -> None:
     if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
         code = error.code or 0
     elif error is not None:
-        traceback.print_exception(error)
+        print_failure(error)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code & 0xFF)

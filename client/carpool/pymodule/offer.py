@@ -7,7 +7,6 @@ Knows nothing of: how a function is called, modules, which functions are offered
 """
 
 import inspect
-import traceback
 from typing import Any
 
 from mcp.server.mcpserver import Context
@@ -15,9 +14,9 @@ from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.context_injection import find_context_parameter
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, func_metadata
-from pydantic import ConfigDict
+from pydantic import ConfigDict, ValidationError
 
-from carpool.pymodule.calling import guarded, said
+from carpool.pymodule.calling import guarded, print_failure, said, validation_text
 from carpool.pymodule.choose import Function, without_types
 from carpool.pymodule.results import as_content, returns_bytes
 
@@ -39,7 +38,7 @@ class _Anything(ArgModelBase):
 
 
 class _Tool(Tool):
-    """The SDK's, which keeps to itself why a result is not what was promised, or cannot be written."""
+    """The SDK's, but for its words: it says why a result cannot be written, and repeats no argument."""
 
     async def run(
         self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False
@@ -49,8 +48,13 @@ class _Tool(Tool):
         except UnexpectedToolError as error:
             if error.__cause__ is None:
                 raise
-            traceback.print_exception(error.__cause__)
+            print_failure(error.__cause__)
             raise ToolError(f"{error}: {said(error.__cause__)}") from error.__cause__
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            # The SDK's text repeats the values of the arguments.
+            raise ToolError(f"{self.name}: {validation_text(error.__cause__)}") from None
 
 
 def tool_of(name: str, function: Function, *, tags: tuple[str, ...] = ()) -> Tool:

@@ -153,7 +153,18 @@ def test_what_is_permitted_and_listed_is_read_under_the_servers_own_spelling(
 @behaviour("profiles:listed")
 @pytest.mark.parametrize("profile", RESTRICTED)
 @pytest.mark.parametrize(
-    "uri", ["note://public/a/b", "note://other/open", "memo://x", "note://public:1/open", "note:"]
+    "uri",
+    [
+        "note://public/a/b",
+        "note://other/open",
+        "memo://x",
+        "note://public:1/open",
+        "note:",
+        "note://me@public/b",
+        "https://public.example:443/b",
+        "file://localhost/pub/b",
+        "note:%2f/public/b",
+    ],
 )
 def test_what_nothing_listed_names_is_refused_even_where_a_pattern_would_cover_it(
     uri: str, profile: dict[str, Any]

@@ -165,6 +165,10 @@ _NAMES: Final = {
         "issue 13",
         "What reads as a name of one server is never a tool of another, whatever state that server is in.",
     ),
+    "names:length": Behaviour(
+        "issue 13",
+        "No name is longer than its agent's bound, and a name for a higher bound means the same tool.",
+    ),
     "names:prefix": Behaviour(
         "issue 13", "A `tools_prefix` is understood in every spelling in which a server's name is."
     ),

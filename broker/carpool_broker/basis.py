@@ -33,6 +33,7 @@ class Basis:
         server: str = "",
         own: Own = (),
         profile: str = "",
+        tool_name_length: int = 0,
     ) -> None:
         self.environment = environment
         self.workspace = workspace
@@ -49,6 +50,8 @@ class Basis:
         """What is switched for its sessions alone."""
         self.profile = profile
         """Whose rights its sessions have, and what they are shown; empty: all of it."""
+        self.tool_name_length = tool_name_length
+        """The bound on names that its sessions bring; 0: none."""
         self.sessions = 0
         """How many use the source."""
 
@@ -65,6 +68,7 @@ class Basis:
             or self.server
             or self.own
             or self.profile
+            or self.tool_name_length
             or self.roots is not None
         )
 
@@ -84,6 +88,7 @@ class Basis:
                 self.server,
                 self.own,
                 self.profile,
+                self.tool_name_length,
             ]
         )
         return SourceId(hashlib.blake2b(what, key=secret, digest_size=8).hexdigest())

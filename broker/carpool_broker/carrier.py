@@ -185,6 +185,7 @@ class Carrier:
             agent=word.agent or word.principal or ("anonymous" if word.kind == "shared" else ""),
             workspace=word.workspace,
             profile=word.profile,
+            tool_name_length=word.tool_name_length,
             resume=word.resume,
             server=word.server,
             control=word.kind == "control",

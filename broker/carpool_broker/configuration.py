@@ -44,6 +44,7 @@ from carpool_protocol.config.load import ConfigFile, Layer, home_of
 from carpool_protocol.config.model import Config, ServerConfig, variables
 from carpool_protocol.ids import ServerName, SessionId
 from carpool_protocol.messages import Root
+from carpool_protocol.names import check_name_length
 from carpool_protocol.streams import Refused
 
 DAEMON = SourceId("daemon")
@@ -278,9 +279,16 @@ class Configuration:
 
     def _source_of(self, guest: Guest, own: Own) -> tuple[SourceId, Basis]:
         attach = guest.attach
+        length = attach.tool_name_length if check_name_length(attach.tool_name_length) is None else 0
         if attach.run is not None:  # what it brings itself is all that counts
             basis = Basis(
-                guest.environment, "", "", run=attach.run, server=attach.server, profile=attach.profile
+                guest.environment,
+                "",
+                "",
+                run=attach.run,
+                server=attach.server,
+                profile=attach.profile,
+                tool_name_length=length,
             )
         else:
             spot = guest.spot = self._spot(guest.wish)
@@ -302,6 +310,7 @@ class Configuration:
                 server=attach.server,
                 own=own,
                 profile=attach.profile,
+                tool_name_length=length,
             )
         return DAEMON if basis.is_empty else basis.source_id(self._secret), basis
 
@@ -393,6 +402,8 @@ class Configuration:
             found = only(found, ServerName(basis.server))
         if basis.server or basis.run is not None:  # no other server is there, and names are the server's own
             frame = replace(frame, barred=tuple(each for each in frame.barred if each[0] == basis.server))
+        if basis.tool_name_length:
+            frame = replace(frame, name_chars=basis.tool_name_length)
         whys = {
             name: self.switches.why_off(config.servers[name], basis.own)
             for name in found.disabled

@@ -16,6 +16,7 @@ from msgspec import Struct
 from carpool.check_commands import command_warnings
 from carpool.check_hooks import hook_warnings
 from carpool.check_modules import module_warnings, wrong_names
+from carpool.check_names import unused_prefixes
 from carpool.check_profiles import strangers
 from carpool.check_urls import url_warnings
 from carpool_protocol.config.environment import scrub
@@ -91,6 +92,7 @@ def read_layers(environ: Mapping[str, str], named: str | None, cwd: str, store: 
         env = _over(found, user, workspace, home, store)
     if found.config is not None:
         found.warnings += found.config.unusable.values()
+        found.warnings += unused_prefixes(found.config)
         found.warnings += strangers(found.config, _of_trusted(home, store) if found.config.profiles else ())
         found.known, found.project_known = {**layer.env, **environ}, {**layer.env, **env, **environ}
         found.places = {"workspace": workspace.root or cwd, "cwd": cwd}

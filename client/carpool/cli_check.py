@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from carpool import display
+from carpool import check_names, display
 from carpool.check_layers import Checked, read_layers, working_directory
 from carpool.check_profiles import lines
 from carpool.cli import EXIT_FAILED, EXIT_USAGE, ask, json_option, open_door, print_json, reach, the_place
@@ -108,7 +108,9 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
         with open_door(control=True) as door:
             answer = ask(door, "carpool/operate", {"verb": "start", "servers": None}, OPERATE_S)
             results = answer.get("results") or []
-    profiles = [] if named or problems or found.config is None else _let_through(found.config)
+    here = None if named or problems else found.config
+    profiles = [] if here is None else _let_through(here)
+    cut = [] if here is None else check_names.shortened(_known_tools(), here)
     if as_json:
         print_json(
             {
@@ -129,6 +131,7 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
                 "project": found.project,
                 "switched": switched,
                 "profiles": profiles,
+                "shortened": cut,
                 "started": results,
             }
         )
@@ -137,7 +140,7 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
         for name, how in switched.items():
             what = "enabled" if how == "on" else "disabled"
             click.echo(display.printable(f"{name} is {what} until carpool stops, whatever is written"))
-        for line in lines(profiles):
+        for line in (*lines(profiles), *check_names.lines(cut)):
             click.echo(display.printable(line))
     if problems:
         raise click.exceptions.Exit(EXIT_USAGE)
@@ -156,6 +159,17 @@ def _let_through(config: Config) -> list[dict[str, Any]]:
         return []
     with door:
         found: list[dict[str, Any]] = ask(door, "carpool/profiles", {}).get("profiles") or []
+    return found
+
+
+def _known_tools() -> list[dict[str, Any]]:
+    """The tools that the carpool that runs here knows; none where none runs."""
+    try:
+        door = reach(the_place(), control=True)
+    except DoorError:
+        return []
+    with door:
+        found: list[dict[str, Any]] = ask(door, "carpool/tools", {"offline": True}).get("tools") or []
     return found
 
 

@@ -34,11 +34,16 @@ START_TRIES = 3
 DEATHS = 5
 """So many brokers in a row that died without a word: perhaps it is of what we say to them."""
 
+LENGTH = "--tool-name-length"
+
 USAGE = {
-    "connect": "usage: carpool connect [--workspace NAME|DIRECTORY] [--profile PROFILE]\n\n"
+    "connect": "usage: carpool connect [--workspace NAME|DIRECTORY] [--profile PROFILE]\n"
+    "                       [--tool-name-length CHARACTERS]\n\n"
     "Attach an agent: speak MCP on stdin and stdout. Starts carpool when it does not run.\n"
-    "The workspace is found from this directory, unless one is named.\n",
-    "run": "usage: carpool run [--name NAME] [--profile PROFILE] [--] COMMAND [ARGUMENT...]\n\n"
+    "The workspace is found from this directory, unless one is named. Names of tools are cut to\n"
+    "CHARACTERS (32 to 64), for programs that put something before them.\n",
+    "run": "usage: carpool run [--name NAME] [--profile PROFILE] [--tool-name-length CHARACTERS]\n"
+    "                   [--] COMMAND [ARGUMENT...]\n\n"
     "Attach an agent to one server, COMMAND, with its tools' own names; the server is shared\n"
     "with everybody who runs the same command in the same directory and environment.\n",
 }
@@ -107,7 +112,7 @@ def _main(verb: str, arguments: list[str]) -> int:
 
 def _parse(verb: str, arguments: list[str]) -> tuple[dict[str, str], list[str], str]:
     """Options by name, the command of `run`, and what is wrong with them."""
-    known = {"connect": ("--profile", "--workspace"), "run": ("--profile", "--name")}[verb]
+    known = {"connect": ("--profile", "--workspace", LENGTH), "run": ("--profile", "--name", LENGTH)}[verb]
     options: dict[str, str] = {}
     rest = list(arguments)
     while rest and rest[0].startswith("-"):
@@ -122,6 +127,8 @@ def _parse(verb: str, arguments: list[str]) -> tuple[dict[str, str], list[str], 
             if not rest:
                 return options, rest, f"{name} needs a value"
             value = rest.pop(0)
+        if name == LENGTH and not (value.isascii() and value.isdigit() and len(value) < 4):
+            return options, rest, f"{name} needs a number of characters, 32 to 64"
         options[name[2:]] = value
     if verb == "run" and not rest:
         return options, rest, "`carpool run` needs a command"
@@ -150,9 +157,10 @@ def _attach_line(verb: str, options: dict[str, str], command: list[str], mark: s
     version, workspace = ATTACH_VERSION, ""
     if options.get("workspace"):
         version, workspace = NAMING_VERSION, f',"workspace":{quote(_workspace(options["workspace"]))}'
+    length = f',"tool_name_length":{int(options[LENGTH[2:]])}' if LENGTH[2:] in options else ""
     return (
         f'{{"jsonrpc":"2.0","method":"carpool/attach","params":{{"version":{version},'
-        f'"carrier":"{carrier}","pid":{os.getpid()},"cwd":{quote(cwd)},"agent":"","profile":{profile},"control":false,"keeps":true,"tells":true,"mark":"{mark}"{workspace}{run}}}}}\n'
+        f'"carrier":"{carrier}","pid":{os.getpid()},"cwd":{quote(cwd)},"agent":"","profile":{profile},"control":false,"keeps":true,"tells":true,"mark":"{mark}"{workspace}{length}{run}}}}}\n'
     ).encode()
 
 

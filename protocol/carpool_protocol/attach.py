@@ -29,6 +29,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from carpool_protocol.attach_version import ATTACH_VERSION, NAMING_VERSION
+from carpool_protocol.names import check_name_length
 
 Carrier = Literal["shim", "run", "cli", "client", "door"]
 """`door`: the HTTP door. Its connection is no session; it carries many (`streams`)."""
@@ -123,6 +124,8 @@ class Attach(Struct, frozen=True, kw_only=True):
     tells: bool = False
     """It says variables whenever they are `carpool/wanted`. Only with `keeps`."""
     resume: ResumeSession | None = None
+    tool_name_length: int = 0
+    """The bound on the length of names in its lists; 0: as the user's file says."""
     mark: str = ""
     """What tells `carpool/environment` of this carrier from the same line of its agent. Empty: nothing does,
     and nothing has to, where they are one process.
@@ -215,6 +218,8 @@ def parse_attach(line: bytes) -> Attach | AttachProblem | None:
         return AttachProblem("the attach line must say `run` with the carrier `run`, and only there")
     if (attach.carrier == "door") != attach.streams:
         return AttachProblem("the attach line must say `streams` with the carrier `door`, and only there")
+    if attach.tool_name_length and (problem := check_name_length(attach.tool_name_length)) is not None:
+        return AttachProblem(problem)
     return attach
 
 

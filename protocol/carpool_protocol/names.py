@@ -2,12 +2,12 @@
 
 Owns: what a server may be called, `server__tool`, shortening and collisions, the table of spellings, and
 which server a spelling reads as a name of. Invariants: a qualified name matches `[a-zA-Z0-9_-]{1,64}` (legal
-for every model API); no two tools of one set share one; a name depends on nothing but its own server, tool,
-prefix and separator and the names of other servers, unless another tool of the same set falls on the same
-name: then both carry a hash of their own (server, tool), so order and bystanders are without influence. Names
-are looked up in a table, never split: `a_b` + `c` and `a` + `b_c` read alike once joined. What a server calls
-its tools never makes one of them mean what reads as a name of another server (`Heads`), whether that server's
-tools are in the table or not.
+for every model API; a lower bound leaves room for what an agent puts before it); no two tools of one set
+share one; a name depends on nothing but its own server, tool, prefix, separator and bound and the names of
+other servers, unless another tool of the same set falls on the same name: then both carry a hash of their own
+(server, tool), so order and bystanders are without influence. Names are looked up in a table, never split:
+`a_b` + `c` and `a` + `b_c` read alike once joined. What a server calls its tools never makes one of them mean
+what reads as a name of another server (`Heads`), whether that server's tools are in the table or not.
 
 Knows nothing of: JSON, catalogs, who may call what. Prompts follow the same rules with the same functions.
 """
@@ -26,6 +26,8 @@ from carpool_protocol.ids import ServerName
 
 SEPARATOR = "__"
 MAX_NAME_CHARS = 64
+MIN_NAME_CHARS = 32
+"""The least bound on names: room for a hash and for a readable piece of server and tool."""
 MAX_SERVER_NAME_CHARS = 40
 """Leaves room for a readable piece of the tool and a hash within `MAX_NAME_CHARS`."""
 MAX_SEPARATOR_CHARS = 8
@@ -36,7 +38,6 @@ _ILLEGAL_CHARS = re.compile(r"[^A-Za-z0-9_-]+")
 _SERVER_NAME = re.compile(r"[A-Za-z0-9-]+(_[A-Za-z0-9-]+)*")
 
 _HASH_CHARS = 8
-_MAX_HASH_CHARS = 32
 
 _SUGGESTIONS = 3
 _SUGGESTION_CUTOFF = 0.6
@@ -101,34 +102,47 @@ def check_tools_prefix(prefix: str) -> str | None:
     return None
 
 
+def check_name_length(chars: int) -> str | None:
+    """What is wrong with a bound on the length of names, as a sentence; None when it may be used."""
+    if not MIN_NAME_CHARS <= chars <= MAX_NAME_CHARS:
+        return f"The length of tool names is bounded by {MIN_NAME_CHARS} to {MAX_NAME_CHARS} characters."
+    return None
+
+
 def legalise(name: str) -> str:
     """`name` with every character that model APIs refuse as `_`. Never empty; may still be too long."""
     return _ILLEGAL_CHAR.sub("_", name) or "_"
 
 
 def qualify(
-    server: str, tool: str, separator: str = SEPARATOR, prefix: str | None = None, *, hashed: int = 0
+    server: str,
+    tool: str,
+    separator: str = SEPARATOR,
+    prefix: str | None = None,
+    *,
+    hashed: int = 0,
+    most: int = MAX_NAME_CHARS,
 ) -> str:
     """The name of one tool, legal by itself whatever is put in.
 
     `prefix` stands in place of the server's name; with `""` the tool keeps its own name, without a
-    separator. `hashed` 0 is the plain name, which gets a hash only when it is too long; each number
-    above it is another spelling of the same tool with a longer (from 5 on: another) hash, for
-    `qualify_all` to choose from.
+    separator. `most`: its length, from `MIN_NAME_CHARS` to `MAX_NAME_CHARS`. `hashed` 0 is the plain name,
+    which gets a hash only when it is too long; each number above it is another spelling of the same tool with
+    a longer (in the end: another) hash, for `qualify_all` to choose from.
     """
     head = (server if prefix is None else prefix) + separator if prefix != "" else ""
     plain = head + tool
     if not hashed:
-        if _LEGAL.fullmatch(plain) is not None:
+        if len(plain) <= most and _LEGAL.fullmatch(plain) is not None:
             return plain
         plain = legalise(plain)
-        if len(plain) <= MAX_NAME_CHARS:
+        if len(plain) <= most:
             return plain
     rounds = max(1, hashed)
-    chars = min(_HASH_CHARS * rounds, _MAX_HASH_CHARS)
+    chars = min(_HASH_CHARS * rounds, most // 2)
     identity = f"{server}\0{tool}" if chars == _HASH_CHARS * rounds else f"{server}\0{tool}\0{rounds}"
     digest = hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:chars]
-    room = MAX_NAME_CHARS - 1 - chars
+    room = most - 1 - chars
     # A head longer than any server name (a foreign prefix) must not push the tool out of its own name.
     head = head[: min(MAX_SERVER_NAME_CHARS + MAX_SEPARATOR_CHARS, room - room // 4)]
     return f"{legalise((head + tool)[:room])}_{digest}"
@@ -139,13 +153,15 @@ def qualify_all(
     prefixes: Mapping[ServerName, str | None],
     separator: str = SEPARATOR,
     heads: "Heads | None" = None,
+    *,
+    most: int = MAX_NAME_CHARS,
 ) -> dict[Tool, str]:
     """Distinct legal names for a set of tools, in the order given; a tool given twice counts once.
 
-    `prefixes` holds `tools_prefix` where a server has one. A name that `heads` reads as another server's is
-    formed with the server's own name instead; if that does not help, it gets a hash. Tools that fall on one
-    name all get a hash, until no two names are equal; each round looks at the whole set at once, so that
-    order is without influence.
+    `prefixes` holds `tools_prefix` where a server has one; `most` is the length of a name. A name that
+    `heads` reads as another server's is formed with the server's own name instead; if that does not help, it
+    gets a hash. Tools that fall on one name all get a hash, until no two names are equal; each round looks at
+    the whole set at once, so that order is without influence.
     """
     names: dict[Tool, str] = {}
     hashed: dict[Tool, int] = {}
@@ -153,15 +169,15 @@ def qualify_all(
     for key in tools:
         server, tool = key
         prefix = prefixes.get(server)
-        names[key] = qualify(server, tool, separator, prefix)
+        names[key] = qualify(server, tool, separator, prefix, most=most)
         hashed[key] = 0
         if heads is None or not (prefix == "" or server in heads.crossed) or heads.fit(names[key], server):
             continue
         unprefixed.add(key)
-        names[key] = qualify(server, tool, separator)
+        names[key] = qualify(server, tool, separator, most=most)
         if not heads.fit(names[key], server):
             hashed[key] = 1
-            names[key] = qualify(server, tool, separator, hashed=1)
+            names[key] = qualify(server, tool, separator, hashed=1, most=most)
     while len(set(names.values())) < len(names):
         sharing: dict[str, list[Tool]] = {}
         for key, name in names.items():
@@ -171,7 +187,7 @@ def qualify_all(
                 for key in group:
                     prefix = None if key in unprefixed else prefixes.get(key[0])
                     hashed[key] += 1
-                    names[key] = qualify(*key, separator, prefix, hashed=hashed[key])
+                    names[key] = qualify(*key, separator, prefix, hashed=hashed[key], most=most)
     return names
 
 
@@ -309,21 +325,24 @@ class Resolver:
     """What each spelling means within one set of names.
 
     A qualified name always means itself; every other spelling counts only while no qualified name is
-    written that way. So a plain name that two tools came to share is ambiguous from then on, never the
-    other tool's. A spelling that reads as a name of a server never means a tool of another one. The table of
-    other spellings is built when the first one is looked up.
+    written that way, the names in their longer form first, which an agent with a higher bound reads in its
+    list. So a plain name that two tools came to share is ambiguous from then on, never the other tool's. A
+    spelling that reads as a name of a server never means a tool of another one. The table of other spellings
+    is built when the first one is looked up.
     """
 
-    __slots__ = ("_exact", "_guesses", "_heads", "_lookalikes", "_names", "_others", "_prefixes")
+    __slots__ = ("_exact", "_guesses", "_heads", "_longer", "_lookalikes", "_names", "_others", "_prefixes")
 
     def __init__(
         self,
         names: Mapping[Tool, str],
         prefixes: Mapping[ServerName, str | None] | None = None,
         heads: Heads = NO_HEADS,
+        longer: Mapping[Tool, str] | None = None,
     ) -> None:
-        """`names` is what `qualify_all` returned: distinct values."""
+        """`names` is what `qualify_all` returned: distinct values; `longer` the same for a higher bound."""
         self._names = names
+        self._longer = longer or {}
         self._prefixes = prefixes or {}
         self._heads = heads
         self._exact = {name: Resolved(server, tool, name) for (server, tool), name in names.items()}
@@ -347,6 +366,8 @@ class Resolver:
             return []
         meant = self._exact[qualified]
         ways = spellings(server, tool, self._prefixes.get(server))
+        if (longer := self._longer.get((server, tool), qualified)) not in ways:
+            ways.insert(0, longer)
         return [way for way in ways if way != qualified and self.resolve(way) is meant]
 
     def _spell_out(self) -> dict[str, Resolved | Ambiguous]:
@@ -373,6 +394,9 @@ class Resolver:
                 shared.setdefault(way, [stronger.qualified]).append(meant.qualified)
         for way, candidates in shared.items():
             others[way] = Ambiguous(tuple(sorted(set(candidates))))
+        for tool, name in self._longer.items():
+            if name not in self._exact:
+                others[name] = self._exact[self._names[tool]]
         return others
 
     def _guess(self, spelling: str) -> Unknown:

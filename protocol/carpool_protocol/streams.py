@@ -71,6 +71,8 @@ class Open(Struct, frozen=True, kw_only=True):
     cwd: str = ""
     max_open_calls: int = 0
     """0: as many as any session."""
+    tool_name_length: int = 0
+    """As in `attach.Attach`."""
     resume: ResumeSession | None = None
     """A session of a broker that died: `kept` and `open` count messages on this stream. Or one of a door that
     died: then `session` is empty, and the secret is what `Opened.session` was.

@@ -24,7 +24,7 @@ from tests.behaviours import behaviour
 from tests.broker.supervisors import supervisor_comes
 from tests.kit.disk import AtOnce
 
-ONE = SessionId("s1")
+ONE, TWO = SessionId("s1"), SessionId("s2")
 METHODS = ["tools/call", "prompts/get", "completion/complete"]
 
 
@@ -32,10 +32,17 @@ class Rig:
     """A core whose servers are those of a file, and one agent."""
 
     def __init__(
-        self, directory: Path, servers: dict[str, Any], *, separator: str = "__", **profile: Any
+        self,
+        directory: Path,
+        servers: dict[str, Any],
+        *,
+        separator: str = "__",
+        tool_name_length: int = 64,
+        **profile: Any,
     ) -> None:
         self.file = directory / "carpool.json"
-        self.separator, self.profile = separator, profile
+        self.profile = profile
+        self.names = {"separator": separator, "tool_name_length": tool_name_length}
         self.write(servers)
         self.configuration = AtOnce(ConfigFile(str(self.file), asked_for=True), {"HOME": "/h"})
         self.core = BrokerCore(Registry(mark="m"), self.configuration.bounds(), list_wait_s=10.0, secret=b"x")
@@ -46,15 +53,20 @@ class Rig:
         self.feed(self.configuration.resolve(DAEMON))
         supervisor_comes(self.feed)
         name = "p" if profile else ""
-        attach = Attach(version=ATTACH_VERSION, carrier="shim", profile=name)
-        source, followed = self.configuration.enter(ONE, attach, {})
+        self.come(Attach(version=ATTACH_VERSION, carrier="shim", profile=name))
+
+    def come(self, attach: Attach, session: SessionId = ONE) -> None:
+        source, followed = self.configuration.enter(session, attach, {})
         for event in followed:
             self.feed(event)
-        self.feed(ev.AgentCame(session=ONE, source=source, agent="", pid=1, carrier="shim", profile=name))
-        self.feed(ev.AgentGreeted(ONE, RawJson(b"0"), "2025-11-25", "x"))
+        came = ev.AgentCame(
+            session=session, source=source, agent="", pid=1, carrier="shim", profile=attach.profile
+        )
+        self.feed(came)
+        self.feed(ev.AgentGreeted(session, RawJson(b"0"), "2025-11-25", "x"))
 
     def write(self, servers: dict[str, Any]) -> None:
-        said = {"mcpServers": servers, "profiles": {"p": self.profile}, "separator": self.separator}
+        said = {"mcpServers": servers, "profiles": {"p": self.profile}, **self.names}
         self.file.write_text(json.dumps(said), encoding="utf-8")
 
     def reload(self, servers: dict[str, Any]) -> None:
@@ -82,25 +94,25 @@ class Rig:
     def pool(self, server: str, state: PoolState) -> None:
         self.feed(PoolChanged(self.key(server), state, ""))
 
-    def ask(self, method: str, name: str) -> Call | dict[str, Any]:
+    def ask(self, method: str, name: str, session: SessionId = ONE) -> Call | dict[str, Any]:
         """The call that leaves, or the error; what waits for a server waits in vain."""
-        self.begin(method, name)
+        self.begin(method, name, session)
         if not self.said:
             self.now += 11.0
             self.said = self.core.tick(self.now)
-        return self.answer()
+        return self.answer(session)
 
-    def begin(self, method: str, name: str) -> None:
+    def begin(self, method: str, name: str, session: SessionId = ONE) -> None:
         self.requests += 1
         said = json.dumps({"type": "ref/prompt", "name": name}) if method == METHODS[2] else name
         request = RawJson(b"%d" % self.requests)
         self.said = []
-        self.feed(ev.AgentCalled(ONE, request, said, EMPTY_OBJECT, ABSENT, ABSENT, method=method))
+        self.feed(ev.AgentCalled(session, request, said, EMPTY_OBJECT, ABSENT, ABSENT, method=method))
 
-    def answer(self) -> Call | dict[str, Any]:
+    def answer(self, session: SessionId = ONE) -> Call | dict[str, Any]:
         (found,) = [each for each in self.said if isinstance(each, (Call, Reply))]
         if isinstance(found, Call):
-            self.feed(ev.AgentCancelled(ONE, RawJson(b"%d" % self.requests), ""))
+            self.feed(ev.AgentCancelled(session, RawJson(b"%d" % self.requests), ""))
             return found
         body = msgspec.json.decode(found.body)
         error: dict[str, Any] = body["data"] if found.is_error else body["_meta"]["carpool/error"]
@@ -255,3 +267,32 @@ def test_a_prefix_is_read_in_all_the_ways_in_which_a_name_is(method: str, tmp_pa
             assert isinstance(rig.ask(method, form.format(head)), Call), form
         for form in ("mcp:{}.navigate", "mcp_{}_navigate", "{}.navigate"):
             assert isinstance(rig.ask(method, form.format(head)), Call), form
+
+
+@behaviour("names:length")
+@pytest.mark.parametrize("method", METHODS)
+def test_an_agent_with_a_bound_of_its_own_reads_shorter_names_and_may_say_the_longer_ones(
+    method: str, tmp_path: Path
+) -> None:
+    rig = Rig(tmp_path, {"github": {"command": "x"}})
+    tools = ["add_pull_request_review_comment_to_pending_review", "x" * 80, "search"]
+    rig.tell("github", *tools)
+    rig.come(Attach(version=ATTACH_VERSION, carrier="shim", tool_name_length=50), TWO)
+    names = {
+        session: {it.tool: it.qualified for it in rig.core.view_of(session).tools} for session in (ONE, TWO)
+    }
+    assert [max(map(len, names[session].values())) for session in (ONE, TWO)] == [64, 50]
+    assert names[ONE]["search"] == names[TWO]["search"]
+    for tool in tools:
+        for way in (names[TWO][tool], names[ONE][tool], f"github__{tool}", f"mcp__github__{tool}"):
+            found = rig.ask(method, way, TWO)
+            assert isinstance(found, Call), way
+            assert tool in found.target
+
+
+@behaviour("names:length")
+def test_the_bound_of_the_file_is_for_every_agent_that_brings_none(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, {"github": {"command": "x"}}, tool_name_length=40)
+    rig.tell("github", "x" * 80)
+    rig.come(Attach(version=ATTACH_VERSION, carrier="shim", tool_name_length=50), TWO)
+    assert [len(rig.core.view_of(session).tools[0].qualified) for session in (ONE, TWO)] == [40, 50]

@@ -338,12 +338,13 @@ def test_what_the_broker_refuses_at_the_door_is_told_in_its_words(backend: str) 
     def script(desk: Desk) -> None:
         desk.accept(greet=False)
         assert (desk.hello["carrier"], desk.hello["keeps"], desk.hello["profile"]) == ("client", True, "p")
+        assert desk.hello["tool_name_length"] == 50
         desk.tell("carpool/refused", {"text": "there is no profile p; there are: q"})
         desk.die()
 
     async def client(directory: str) -> None:
         with pytest.raises(BadCall, match=r"There is no profile p; there are: q\."):
-            async with carpool(directory, profile="p"):
+            async with carpool(directory, profile="p", tool_name_length=50):
                 pytest.fail("it is not open")
 
     play(backend, client, script)

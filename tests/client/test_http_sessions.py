@@ -363,6 +363,24 @@ def test_every_way_in_takes_a_workspace_and_the_broker_judges_it(desk: Desk, pat
     assert "there are: shop" in str(desk.body(x))
 
 
+@behaviour("names:length")
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/s/git", "/mcp/p/reader", "/sse"])
+def test_the_url_says_the_bound_on_names_and_one_that_is_none_is_refused(desk: Desk, path: str) -> None:
+    def come(query: str) -> int:
+        if path == "/sse":
+            return desk.send("GET", path + query, accept="text/event-stream")
+        return desk.post(request(1, "initialize", protocolVersion="2025-11-25"), path + query)
+
+    for said in ("0050", "5", "65", "x", "-50", "\u0665\u0660"):
+        refused = come(f"?tool-name-length={said}")
+        assert desk.status(refused) == 400
+        assert "a number from 32 to 64" in desk.body(refused)["error"]["message"]
+    come("?workspace=shop&tool-name-length=50")
+    _, word = desk.word()
+    assert isinstance(word, Open)
+    assert (word.workspace, word.tool_name_length) == ("shop", 50)
+
+
 @behaviour("workspaces:attach")
 @pytest.mark.parametrize("path", ["/mcp/tools?workspace=x", "/mcp?workspace=x"])
 def test_where_the_door_asks_first_a_refusal_of_the_broker_is_told_too(path: str) -> None:

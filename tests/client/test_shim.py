@@ -136,6 +136,15 @@ def test_a_workspace_is_named_as_it_is_and_a_directory_in_full(desk: Desk, named
     assert (attach.version, attach.workspace) == (NAMING_VERSION, said)
 
 
+@behaviour("names:length")
+def test_the_agents_bound_on_names_goes_with_the_attach_line(desk: Desk) -> None:
+    for arguments in (("connect", "--tool-name-length", "50"), ("run", "--tool-name-length=50", "srv")):
+        _, _, lines = desk.attach(*arguments)
+        attach = parse_attach(lines.readline())
+        assert isinstance(attach, Attach)
+        assert attach.tool_name_length == 50
+
+
 def test_lines_pass_both_ways_untouched_and_our_own_line_is_swallowed(desk: Desk) -> None:
     shim, sock, lines = desk.attach()
     lines.readline()
@@ -371,6 +380,8 @@ def test_run_brings_its_command_directory_and_environment(desk: Desk) -> None:
         ("connect", "x"),
         ("connect", "--nope"),
         ("connect", "--profile"),
+        ("connect", "--tool-name-length", "short"),
+        ("connect", "--tool-name-length", "-5"),
         ("run",),
         ("run", "--"),
         ("run", "--workspace", "x", "y"),

@@ -65,6 +65,13 @@ def test_a_workspace_is_named_in_a_version_of_its_own_that_an_earlier_broker_ref
     assert NAMING_VERSION > ATTACH_VERSION
 
 
+@pytest.mark.parametrize("chars", [-1, 1, 31, 65, 10**9])
+def test_a_bound_on_names_that_no_name_can_keep_is_refused(chars: int) -> None:
+    found = parse_attach(line(version=ATTACH_VERSION, carrier="shim", tool_name_length=chars))
+    assert isinstance(found, AttachProblem)
+    assert "32 to 64" in found.text
+
+
 def test_a_malformed_line_is_refused_without_repeating_what_it_held() -> None:
     problem = parse_attach(
         line(

@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 
 from carpool_protocol.ids import ServerName
 from carpool_protocol.names import (
+    MAX_NAME_CHARS,
     MAX_SERVER_NAME_CHARS,
+    MIN_NAME_CHARS,
     Ambiguous,
     Heads,
     Resolved,
     Resolver,
     Tool,
     Unknown,
+    check_name_length,
     check_separator,
     check_server_name,
     check_tools_prefix,
@@ -401,6 +404,46 @@ def test_no_spelling_and_no_plain_name_reads_as_that_of_another_server(
         assert heads.fit(name, server) or re.search("_[0-9a-f]{8,}$", name)
         for way in found.aliases(server, tool):
             assert heads.fit(way, server), way
+
+
+@behaviour("names:length")
+@given(
+    st.lists(st.tuples(server_names, tool_names), max_size=12),
+    prefixes_of_servers,
+    st.integers(MIN_NAME_CHARS, MAX_NAME_CHARS),
+    st.randoms(use_true_random=False),
+)
+@settings(deadline=None)
+def test_names_keep_their_bound_and_the_longer_ones_mean_the_same_tools(
+    entries: list[Tool], prefixes: dict[ServerName, str | None], most: int, shuffle: Random
+) -> None:
+    names, longer = qualify_all(entries, prefixes, most=most), qualify_all(entries, prefixes)
+    assert all(LEGAL.fullmatch(name) and len(name) <= most for name in names.values())
+    assert len(set(names.values())) == len(names)
+    again = list(entries)
+    shuffle.shuffle(again)
+    assert qualify_all(again, prefixes, most=most) == names
+    found = Resolver(names, prefixes, longer=longer)
+    for (server, tool), name in longer.items():
+        answer = found.resolve(name)
+        assert isinstance(answer, Resolved)
+        if name not in names.values():
+            assert (answer.server, answer.tool) == (server, tool)
+            assert name in found.aliases(server, tool)
+        if len(name) <= most and (server, tool) not in _cut(longer, most):
+            assert names[server, tool] in (name, answer.qualified)
+
+
+def _cut(names: dict[Tool, str], most: int) -> set[Tool]:
+    return {tool for tool, name in names.items() if len(name) > most}
+
+
+@behaviour("names:length")
+def test_a_shorter_name_is_cut_as_a_longer_one_is_and_is_the_same_for_ever() -> None:
+    tool = "add_pull_request_review_comment_to_pending_review"
+    assert qualify("github", tool) == f"github__{tool}"
+    assert qualify("github", tool, most=50) == "github__add_pull_request_review_comment_t_ff7b8697"
+    assert [chars for chars in (31, 32, 50, 64, 65) if check_name_length(chars) is None] == [32, 50, 64]
 
 
 def test_what_looks_like_a_name_of_another_server_is_not_suggested() -> None:

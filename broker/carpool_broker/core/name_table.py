@@ -8,14 +8,22 @@ users; the tables for rare spellings are built on first use.
 Knows nothing of: what is behind a name, who is away, how names are formed (`names`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from msgspec import Struct
 
 from carpool_broker.core.scope import Scope
 from carpool_protocol.ids import ServerName
-from carpool_protocol.names import Ambiguous, Resolved, Resolver, Tool, Unknown, qualify_all
+from carpool_protocol.names import (
+    MAX_NAME_CHARS,
+    Ambiguous,
+    Resolved,
+    Resolver,
+    Tool,
+    Unknown,
+    qualify_all,
+)
 
 T = TypeVar("T")
 
@@ -63,18 +71,27 @@ class NameTable(Generic[T]):
         self._tools = tools
         self._prefixes = scope.prefixes
         self._heads = scope.heads
-        self._names = qualify_all(allowed, self._prefixes, scope.separator, self._heads)
+        self._names = self._name(allowed)
         self._denied = tuple(denied)
         self._resolver: Resolver | None = None
         self._denied_resolver: Resolver | None = None
         self.by_name: dict[str, T] = {name: make(own, name) for own, name in self._names.items()}
         """All that is let through, by qualified name, in the order of lists."""
 
+    def _name(self, tools: Iterable[Tool], most: int | None = None) -> dict[Tool, str]:
+        scope = self._scope
+        return qualify_all(tools, self._prefixes, scope.separator, self._heads, most=most or scope.name_chars)
+
+    def _resolve_by(self, names: Mapping[Tool, str]) -> Resolver:
+        cut = self._scope.name_chars < MAX_NAME_CHARS
+        longer = self._name(names, MAX_NAME_CHARS) if cut else None
+        return Resolver(names, self._prefixes, self._heads, longer)
+
     @property
     def resolver(self) -> Resolver:
         """All spellings of all that is let through; built when the first name is not a qualified one."""
         if self._resolver is None:
-            self._resolver = Resolver(self._names, self._prefixes, self._heads)
+            self._resolver = self._resolve_by(self._names)
         return self._resolver
 
     def resolve(self, spelling: str) -> T | Ambiguous | Denied | Unknown:
@@ -95,8 +112,7 @@ class NameTable(Generic[T]):
         if not self._denied:
             return None
         if self._denied_resolver is None:
-            names = qualify_all(self._denied, self._prefixes, self._scope.separator, self._heads)
-            self._denied_resolver = Resolver(names, self._prefixes, self._heads)
+            self._denied_resolver = self._resolve_by(self._name(self._denied))
         denied = self._denied_resolver.resolve(spelling)
         if not isinstance(denied, Resolved):
             return None

@@ -65,6 +65,7 @@ def frame_of(config: Config, profile: str, strangers: Collection[ServerName] = (
                 if name not in config.servers and not rights.see(name, (), stranger=name in strangers)
             ),
         ),
+        name_chars=config.tool_name_length,
         max_tools=min((most for most in least if most is not None), default=None),
         search=written is not None and written.show == "search",
         resource_tools=written is not None and written.resource_tools,

@@ -17,7 +17,7 @@ from carpool_broker.core.rights import ALL_RIGHTS, Rights
 from carpool_protocol.capability import Kind
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.messages import ToolOffer
-from carpool_protocol.names import SEPARATOR, Heads
+from carpool_protocol.names import MAX_NAME_CHARS, SEPARATOR, Heads
 
 Named = tuple[tuple[ServerName, str | None], ...]
 """Servers and their `tools_prefix`, as in `ScopeEntry.prefix`."""
@@ -81,6 +81,8 @@ class Scope(Struct, frozen=True, cache_hash=True):
     """Servers that are configured and not here: disabled, or what cannot be run."""
     former: Named = ()
     """Servers that were here, and that agents may still hold names of."""
+    name_chars: int = MAX_NAME_CHARS
+    """The length of names, at most."""
     max_tools: int | None = None
     """So many tools are listed; the others can be called. None: all are."""
     search: bool = False

@@ -33,8 +33,10 @@ class Carpool:
     """A session with carpool: `async with Carpool() as carpool`. Under asyncio and trio; many calls at once.
 
     `profile`, `workspace`, `cwd`: what this session sees, as for `carpool connect`. `name`: what people see
-    in `carpool status`. `runtime_dir`: which carpool. `start`: bring it up where it does not run. `environ`:
-    the environment that `${VAR}` in the configuration is read from; this process's own unless given.
+    in `carpool status`. `tool_name_length`: the bound on names of tools (32 to 64), for a program that puts
+    something before them; 0: as the configuration says. `runtime_dir`: which carpool. `start`: bring it up
+    where it does not run. `environ`: the environment that `${VAR}` in the configuration is read from; this
+    process's own unless given.
 
     `on_sampling(params)` and `on_elicitation(params)` answer servers' questions with the result that MCP
     wants; None says no. `roots`: directories that this agent names. `on_tools_changed()` and `on_log(params)`
@@ -52,6 +54,7 @@ class Carpool:
         workspace: str | os.PathLike[str] = "",
         cwd: str | os.PathLike[str] | None = None,
         name: str = "python",
+        tool_name_length: int = 0,
         runtime_dir: str | os.PathLike[str] | None = None,
         start: bool = True,
         environ: Mapping[str, str] | None = None,
@@ -78,6 +81,7 @@ class Carpool:
             "workspace": workspace_of(workspace) if workspace else "",
             "cwd": directory_of(cwd),
             "agent": name,
+            "tool_name_length": tool_name_length,
         }
         self._open: Session | None = None
         self.instructions = ""

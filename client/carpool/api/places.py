@@ -42,7 +42,9 @@ class Place:
         return {name: value for name, value in found.items() if _is_text(value)}
 
 
-def hello(*, profile: str, workspace: str, cwd: str, agent: str, control: bool) -> bytes:
+def hello(
+    *, profile: str, workspace: str, cwd: str, agent: str, control: bool, tool_name_length: int = 0
+) -> bytes:
     """The attach line. Raises `BadCall` for what it cannot say."""
     said = {
         "version": NAMING_VERSION if workspace else ATTACH_VERSION,
@@ -56,6 +58,7 @@ def hello(*, profile: str, workspace: str, cwd: str, agent: str, control: bool) 
         "keeps": not control,
         "tells": not control,
         "workspace": workspace,
+        "tool_name_length": tool_name_length,
     }
     for name, value in said.items():
         if isinstance(value, str) and not _is_text(value):

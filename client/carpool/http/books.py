@@ -74,13 +74,14 @@ class Books:
 
     def opening(self, stream: Stream, resume: ResumeSession | None = None) -> Open:
         """How the broker is told of a stream."""
-        principal, server, profile, workspace = stream.endpoint
+        principal, server, profile, workspace, length = stream.endpoint
         return Open(
             kind=stream.kind,
             principal=principal,
             server=server,
             profile=profile,
             workspace=workspace,
+            tool_name_length=length,
             agent="http",
             max_open_calls=self.rules.max_open if stream.sort == "shared" else 0,
             resume=resume,

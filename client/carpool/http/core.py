@@ -39,7 +39,7 @@ from carpool.http.open_streams import Endpoint, Stream
 from carpool.http.pages import AWAY, Pages
 from carpool.http.posted import read
 from carpool.http.table import UNKNOWN_SESSION, Table
-from carpool_protocol.names import check_server_name
+from carpool_protocol.names import MAX_NAME_CHARS, MIN_NAME_CHARS, check_name_length, check_server_name
 
 HEALTH: Final = "/health"
 STRANGER: Final = "\0"
@@ -176,13 +176,19 @@ class Core:
         if path == HEALTH:  # which names every server: not for whoever may see only some
             known = principal != STRANGER and not own
             return self._pages.health(x, request, now, known=known, linked=self._linked)
-        workspace = parse_qs(request.query).get("workspace", [""])[0] if request.query else ""
+        query = parse_qs(request.query) if request.query else {}
+        workspace = query.get("workspace", [""])[0]
+        length = _name_length(query.get("tool-name-length", ["0"])[0])
+        if length is None:
+            text = f"tool-name-length is a number from {MIN_NAME_CHARS} to {MAX_NAME_CHARS}"
+            return refusal(x, 400, INVALID_REQUEST, text)
+        everything = (principal, "", own, workspace, length)
         if path == self.rules.path:
-            return self._endpoint(x, request, (principal, "", own, workspace), now)
+            return self._endpoint(x, request, everything, now)
         if path == f"{self.rules.path}/tools":
-            return self._pages.tools(x, request, (principal, "", own, workspace), now, linked=self._linked)
+            return self._pages.tools(x, request, everything, now, linked=self._linked)
         if path == "/sse" and request.method == "GET":
-            return self._old.stream(x, (principal, "", own, workspace), now, linked=self._linked)
+            return self._old.stream(x, everything, now, linked=self._linked)
         if path == "/messages" and request.method == "POST":
             return self._old.post(x, request, principal, now)
         inner = path.removeprefix(self.rules.path + "/").split("/")
@@ -193,7 +199,7 @@ class Core:
                 if own and profile != own:
                     text = f"the token of this request has the profile {own}, and no other"
                     return refusal(x, 403, INVALID_REQUEST, text)
-                return self._endpoint(x, request, (principal, server, profile, workspace), now)
+                return self._endpoint(x, request, (principal, server, profile, workspace, length), now)
         return refusal(x, 404, INVALID_REQUEST, f"nothing is here; MCP is at {self.rules.path}")
 
     def _endpoint(self, x: int, request: Request, endpoint: Endpoint, now: float) -> Respond | None:
@@ -396,3 +402,9 @@ class Core:
             return None
         text = f"{self.rules.max_open} requests of yours are open already; wait for one of them"
         return refusal(x, 429, INTERNAL_ERROR, text, message.id or b"null", Retry_After="1")
+
+
+def _name_length(said: str) -> int | None:
+    """A bound on the length of names, as the URL says it; 0: it says none; None: it cannot be one."""
+    length = int(said) if said.isascii() and said.isdecimal() and len(said) <= 3 else -1
+    return length if not length or check_name_length(length) is None else None

@@ -22,8 +22,10 @@ StreamSort = Literal["session", "shared", "control", "once", "sse"]
 Dialogue = Generator[bytes, bytes, Any]
 """Questions of the door itself: yields a request line, is sent its answer, returns what was found."""
 
-Endpoint = tuple[str, str, str, str]
-"""Principal, server (empty: all), profile and workspace, as the URL names them (empty: none)."""
+Endpoint = tuple[str, str, str, str, int]
+"""Principal, server (empty: all), profile and workspace, as the URL names them (empty: none), and the bound
+on the length of names that it says (0: none).
+"""
 
 
 class Exchange:

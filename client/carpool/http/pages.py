@@ -54,7 +54,7 @@ class Pages:
 
         if not linked:
             return _health_page(x, _unwell("broker_away"), known=known)
-        stream = self._table.shared("control", ("", "", "", ""), now)
+        stream = self._table.shared("control", ("", "", "", "", 0), now)
         self._table.inquire(x, stream, inquiries.health(), found, now)
         return None
 

@@ -227,6 +227,7 @@ class Config(Struct, frozen=True, kw_only=True):
     include: tuple[str, ...]
     """Patterns of files whose servers belong to this file, too; relative to it."""
     separator: str
+    tool_name_length: int
     description_prefix: bool
     max_tools: int | None
     env_file: str | None

@@ -24,7 +24,7 @@ from carpool_protocol.config.settings_hooks import HOOK_SETTINGS
 from carpool_protocol.config.settings_http import HTTP_SETTINGS
 from carpool_protocol.config.settings_profile import PROFILE_SETTINGS
 from carpool_protocol.config.settings_server import SERVER_SETTINGS
-from carpool_protocol.names import SEPARATOR, check_separator
+from carpool_protocol.names import MAX_NAME_CHARS, MIN_NAME_CHARS, SEPARATOR, check_separator
 
 __all__ = [
     "FILE_SETTINGS",
@@ -47,6 +47,16 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         default=SEPARATOR,
         check=check_separator,
         text="Stands between server and tool in the names agents see.",
+    ),
+    count(
+        "tool_name_length",
+        "tool_name_length",
+        MAX_NAME_CHARS,
+        "characters",
+        "Length of the names of tools and prompts; longer ones are cut and get a hash. An agent may bring a "
+        "bound of its own (`carpool connect --tool-name-length`).",
+        low=MIN_NAME_CHARS,
+        high=MAX_NAME_CHARS,
     ),
     Setting(
         key="description_prefix",

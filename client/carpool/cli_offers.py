@@ -53,8 +53,9 @@ def resources(profile: str, workspace: str, as_json: bool) -> None:
         return
     rows = [
         [it.get(key), it.get("server"), it.get("name"), it.get("mimeType") or "-", _line(it)]
-        for key, listed in (("uri", found["resources"]), ("uriTemplate", found["templates"]))
-        for it in listed
+        for key, listed in (("uri", found.get("resources")), ("uriTemplate", found.get("templates")))
+        for it in (listed if isinstance(listed, list) else [])
+        if isinstance(it, dict)
     ]
     table = display.columns(["URI", "SERVER", "NAME", "TYPE", "DESCRIPTION"], rows)
     click.echo(table or "no resources: no server offers any, or none has told; see `carpool status`")

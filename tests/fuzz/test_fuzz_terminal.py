@@ -173,7 +173,7 @@ def _encoded(facts: Any) -> bytes:
 
 OFFERS: dict[str, Any] = {
     "resources": [{"uri": "a:1", "name": "n", "mimeType": "text/plain", "description": "d"}],
-    "resourceTemplates": [{"uriTemplate": "a:{x}", "name": "n"}],
+    "templates": [{"uriTemplate": "a:{x}", "name": "n"}],
     "prompts": [{"name": "n", "description": "d", "arguments": [{"name": "a", "required": True}]}],
     "contents": [{"uri": "a:1", "mimeType": "text/plain", "text": "t"}, {"uri": "a:2", "blob": "AA=="}],
     "messages": [

@@ -208,7 +208,7 @@ async def test_stop_start_and_restart_say_what_came_of_it(shared: Daemon) -> Non
         [done] = await told(shared, "start", "off", code=1)
         assert "disabled" in done["text"]
         [done] = await told(shared, "stop", "nobody", code=1)
-        assert "no such server" in done["text"]
+        assert "there is no server 'nobody'" in done["text"]
         assert (await shared.carpool("start"))[0] == 2
 
 

@@ -7,6 +7,8 @@ carpool.json by itself.
 Knows nothing of: which server goes where (`setup.plan`), what undoing does to a file (`setup.undo`).
 """
 
+import contextlib
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,17 +17,19 @@ from typing import Any, NoReturn
 import click
 from msgspec import Struct, structs
 
-from carpool import display
-from carpool.cli import EXIT_FAILED, EXIT_USAGE, fail, json_option, print_json, the_place
+from carpool import check_names, display, lock
+from carpool.cli import EXIT_FAILED, EXIT_USAGE, fail, json_option, print_json, reach, the_place
+from carpool.door import AnsweredError, DoorError
 from carpool.setup import disk, ours, record, show
 from carpool.setup.back import undo_all
 from carpool.setup.clients import CLIENTS
 from carpool.setup.inventory import Inventory, inventory
 from carpool.setup.model import Change, Left, Plan
 from carpool.setup.permissions import Rule
+from carpool.setup.plan import LENGTH
 from carpool.trust_question import page
 from carpool_protocol import paths
-from carpool_protocol.config.load import home_of
+from carpool_protocol.config.load import find_config_file, home_of, load_config
 
 
 @click.command()
@@ -160,6 +164,7 @@ def _chosen(
         asks.show(show.page(alone))
     asks.show(show.left(tuple(found.untouched)))
     asks.show("\n".join(show.of_others(found.others)))
+    asks.show("\n".join(_cut(whole)))
     if alone.changes:
         asks.show("\n".join(show.of_rules(lost)))
         if asks.is_person() and not asks.answer(_question("Change these files?", lost)):
@@ -174,6 +179,26 @@ def _chosen(
     if _takes_project(found, whole, asks, wants_project, more):
         return whole, [*lost, *more]
     return alone, lost
+
+
+def _cut(plan: Plan) -> list[str]:
+    """Which names of tools are cut for programs that put something before them."""
+    place = the_place()
+    config = load_config(find_config_file(os.environ)).config
+    if config is None or not any(
+        LENGTH in each.after.decode() for each in plan.changes if each.role == "client"
+    ):
+        return []
+    tools: list[dict[str, Any]] = []
+    if lock.holder(place.directory) is not None:
+        with contextlib.suppress(DoorError, AnsweredError, ValueError), reach(place, control=True) as door:
+            answer = json.loads(door.request("carpool/tools", {"offline": True}))
+            tools = answer.get("tools") or []
+    found = [
+        each for each in check_names.shortened(tools, config) if each["length"] == check_names.PREFIXED_CHARS
+    ]
+    later = "Once servers have run, `carpool check` names the tools that are cut to "
+    return [*check_names.lines(found), f"{later}{check_names.PREFIXED_CHARS} characters"]
 
 
 def _separate(found: Inventory, asks: Asks) -> bool:

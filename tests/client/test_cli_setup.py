@@ -22,6 +22,7 @@ from carpool.setup.git import known
 from carpool.setup.model import Known
 from carpool_protocol.config.edit import put
 from carpool_protocol.config.jsonc import parse
+from carpool_protocol.names import qualify
 from tests.behaviours import behaviour
 from tests.kit.house import House
 
@@ -157,7 +158,7 @@ def test_somebody_else_s_changes_survive_an_undoing_and_also_a_forced_one(house:
     claude, cursor = house.base / ".claude.json", house.base / ".cursor" / "mcp.json"
     own = house.base / ".config/carpool/carpool.json"
     claude.write_text(claude.read_text().replace('"numStartups": 184', '"token": "canary-since"'))
-    cursor.write_text(cursor.read_text().replace('"connect"', '"connect", "--canary", "canary-8sauce"'))
+    cursor.write_text(cursor.read_text().replace('"connect",', '"connect", "--canary", "canary-8sauce",'))
     own.write_text(put(own.read_text(), ("mcpServers", "mine"), {"command": "mine"}))
     changed, ours = cursor.read_bytes(), own.read_bytes()
     done = run(house, project, "--undo")
@@ -451,7 +452,7 @@ def test_files_that_git_tracks_are_left_alone_unless_they_are_asked_for(house: H
         for each in found["notes"]
     )
     own = json.loads((project / ".cursor/mcp.json").read_text())["mcpServers"]["carpool"]
-    assert own["args"][-2:] == ["--profile", "cursor"]
+    assert own["args"][1:3] == ["--profile", "cursor"]
     assert run(house, project, "--undo").returncode == 0
     assert tree(house) == before
 
@@ -463,7 +464,7 @@ def test_an_entry_for_all_names_no_path_where_the_next_shell_finds_carpool(house
     with mock.patch.object(own_command, "is_in_path", return_value=True):
         run(house, project, "--yes", "--project", "--share-all")
     entry = json.loads((project / ".cursor/mcp.json").read_text())["mcpServers"]["carpool"]
-    assert entry == {"command": "carpool", "args": ["connect"]}
+    assert entry == {"command": "carpool", "args": ["connect", "--tool-name-length", "50"]}
     mine = jsonc((house.base / ".cursor/mcp.json").read_bytes())["mcpServers"]["carpool"]
     assert os.path.isabs(mine["command"]), "the PATH of a desktop may be another one"
 
@@ -500,7 +501,7 @@ def test_every_program_keeps_the_servers_it_had(house: House) -> None:
     assert profiles["claude-desktop"]["allow"][0].startswith("mcp:")
     for name in (".cursor/mcp.json", "code/shop/.cursor/mcp.json"):
         entry = jsonc((house.base / name).read_bytes())["mcpServers"]["carpool"]
-        assert entry["args"] == ["connect", "--profile", "cursor"]
+        assert entry["args"] == ["connect", "--profile", "cursor", "--tool-name-length", "50"]
     assert '"--profile", "codex"' in (house.base / ".codex/config.toml").read_text()
     assert "Cursor keeps the servers it had, 4 of " in done.stdout
     assert "no boundary" in done.stdout
@@ -547,6 +548,28 @@ def test_rules_that_name_tools_are_shown_before_somebody_is_asked(house: House) 
     ]
     assert "2 of your programs' rules keep nothing back until you change them: see above" in found["next"]
     assert json.loads(mine.read_text())["permissions"]["deny"] == ["mcp__github__delete_repo"]
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_names_of_tools_that_are_cut_for_programs_with_a_prefix_are_told(house: House, *, runs: bool) -> None:
+    project = moved_in(house)
+    tool = "add_pull_request_review_comment_to_pending_review"
+    tools = [{"server": "github", "tool": each} for each in ("search", tool)]
+    door = mock.MagicMock()
+    door.__enter__.return_value.request.return_value = json.dumps({"tools": tools}).encode()
+    held = lock.Holder(7, "") if runs else None
+    with (
+        mock.patch.object(lock, "holder", return_value=held),
+        mock.patch.object(cli_setup, "reach", return_value=door),
+    ):
+        done = run(house, project, "--dry-run")
+    short = qualify("github", tool, most=50)
+    assert (
+        f"1 name is cut to 50 characters (`carpool connect --tool-name-length 50`): {short}" in done.stdout
+    ) == runs
+    assert (
+        "Once servers have run, `carpool check` names the tools that are cut to 50 characters" in done.stdout
+    )
 
 
 def test_programs_that_are_not_looked_into_are_named_with_their_files(house: House) -> None:
@@ -691,7 +714,7 @@ def test_where_no_program_is_a_named_one_gets_the_entry_in_a_new_file(house: Hou
     assert settings.read_text() == '{"editor.fontSize": 12}'
     assert list(json.loads(settings.with_name("mcp.json").read_text())["servers"]) == ["carpool"]
     entry = json.loads((house.base / ".cursor/mcp.json").read_text())["mcpServers"]["carpool"]
-    assert entry["args"][-1] == "connect"
+    assert entry["args"] == ["connect", "--tool-name-length", "50"]
     assert shutil.which(entry["command"]) is not None
     assert "[mcp_servers.carpool]" in (house.base / ".codex/config.toml").read_text()
     assert run(house, house.base, "--undo").returncode == 0

@@ -107,7 +107,7 @@ def test_rules_of_other_programs_are_found(client: str, held: Any, expected: Any
 def test_a_rule_of_a_tool_whose_name_is_shortened_has_the_shortened_one() -> None:
     tool = "t" * 60
     ((_, _, needs),) = found("claude-code", {"permissions": {"deny": [f"mcp__a__{tool}"]}}, a="a")
-    assert needs == f"mcp__carpool__{qualify('a', tool)}"
+    assert needs == f"mcp__carpool__{qualify('a', tool, most=50)}"
 
 
 _KEYS = (

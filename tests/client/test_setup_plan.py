@@ -35,7 +35,9 @@ from tests.behaviours import behaviour
 
 HOME = "/home/u"
 CONFIG = f"{HOME}/.config/carpool/carpool.json"
-ENTRY = {"command": "carpool", "args": ["connect"]}
+PLAIN = {"command": "carpool", "args": ["connect"]}
+ENTRY = {"command": "carpool", "args": ["connect", "--tool-name-length", "50"]}
+"""Of a program that puts a prefix before names of tools."""
 
 
 def source(client: Client, held: Any, path: str = "", scope: Any = "user") -> Source:
@@ -144,8 +146,8 @@ def test_the_same_server_of_two_programs_goes_once_and_another_one_of_its_name_g
         ("a", "Gemini CLI", True),
     ]
     assert [after(plan, each.path) for each in plan.changes if each.role == "client"] == [
-        {"mcpServers": {"carpool": ENTRY}}
-    ] * 3
+        {"mcpServers": {"carpool": each}} for each in (PLAIN, ENTRY, ENTRY)
+    ]
 
 
 @behaviour("setup:moved")
@@ -272,7 +274,9 @@ def test_without_the_part_for_urls_those_servers_stay() -> None:
 def test_the_entry_has_another_name_beside_a_server_of_that_name_that_stays() -> None:
     held = {"mcpServers": {"carpool": {"command": "a", "envFile": "x"}, "b": {"command": "b"}}}
     plan = planned(source(CURSOR, held))
-    assert list(after(plan, f"{HOME}/cursor.json")["mcpServers"]) == ["carpool", "carpool-broker"]
+    servers_there = after(plan, f"{HOME}/cursor.json")["mcpServers"]
+    assert list(servers_there) == ["carpool", "carpool-broker"]
+    assert servers_there["carpool-broker"]["args"][-1] == "43", "its name is part of the prefix"
 
 
 @pytest.mark.parametrize("name", ["Brave Search", "a.b", "a__b", "_", "日本", "x" * 99, "a/b"])
@@ -360,7 +364,7 @@ def test_a_program_with_several_files_gets_the_entry_in_one_of_them() -> None:
         (
             OPENCODE,
             '{"mcp": {"a": {"type": "local", "command": ["a"]}}}',
-            {"mcp": {"carpool": {"type": "local", "command": ["carpool", "connect"], "enabled": True}}},
+            {"mcp": {"carpool": {"type": "local", "command": ["carpool", *ENTRY["args"]], "enabled": True}}},
         ),
         (
             OPENCODE,
@@ -368,7 +372,7 @@ def test_a_program_with_several_files_gets_the_entry_in_one_of_them() -> None:
             {
                 "mcp": {
                     "servers": {
-                        "carpool": {"type": "local", "command": ["carpool", "connect"], "enabled": True}
+                        "carpool": {"type": "local", "command": ["carpool", *ENTRY["args"]], "enabled": True}
                     }
                 }
             },

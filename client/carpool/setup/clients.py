@@ -32,6 +32,8 @@ class Client(Struct, frozen=True):
     """Started from a desktop, where PATH is not the shell's."""
     anywhere: bool = False
     """Its servers do not run in the directory of a project."""
+    puts_prefix: bool = True
+    """It puts something with the entry's name before names of tools, and the whole must fit model APIs."""
 
 
 class Candidate(Struct, frozen=True):
@@ -50,7 +52,13 @@ class Candidate(Struct, frozen=True):
 _SETTINGS: Final = "settings.json"
 CLAUDE_CODE: Final = Client("claude-code", "Claude Code", "plain", ".claude.json")
 CLAUDE_DESKTOP: Final = Client(
-    "claude-desktop", "Claude Desktop", "plain", "claude_desktop_config.json", desktop=True, anywhere=True
+    "claude-desktop",
+    "Claude Desktop",
+    "plain",
+    "claude_desktop_config.json",
+    desktop=True,
+    anywhere=True,
+    puts_prefix=False,
 )
 CURSOR: Final = Client("cursor", "Cursor", "plain", ".cursor/mcp.json", desktop=True)
 VS_CODE: Final = Client("vscode", "VS Code", "vscode", ".vscode/mcp.json", desktop=True)

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
+from carpool.check_names import PREFIXED_CHARS
 from carpool.setup.model import Moved
 from carpool_protocol.config.jsonc import JsonValue, parse
 from carpool_protocol.names import SEPARATOR, qualify
@@ -110,7 +111,7 @@ class _Names:
             if said.startswith(f"{was}{joint}"):
                 tool = said[len(was) + len(joint) :]
                 plain = re.fullmatch(r"[\w./-]+", tool) is not None
-                return qualify(now, tool) if plain else f"{now}{SEPARATOR}{tool}"
+                return qualify(now, tool, most=PREFIXED_CHARS) if plain else f"{now}{SEPARATOR}{tool}"
         return None
 
     def within(self, pattern: str, before: str) -> str | None:

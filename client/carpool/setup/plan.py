@@ -11,9 +11,11 @@ Pure. Knows nothing of: which files exist, who is asked, how they are written.
 import json
 import posixpath
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
+from carpool.check_names import PREFIXED_CHARS
 from carpool.setup import toml
 from carpool.setup.clients import Candidate, entry
 from carpool.setup.into import Into
@@ -28,7 +30,8 @@ from carpool_protocol.config.jsonc import JsonValue
 from carpool_protocol.config.named import WORKSPACES
 from carpool_protocol.config.shape import SERVERS, read_config
 
-CARPOOL = "carpool"
+CARPOOL: Final = "carpool"
+LENGTH: Final = "--tool-name-length"
 
 
 def make_plan(
@@ -307,10 +310,15 @@ class _Planning:
                 return name
             number += 1
 
-    def options(self, source: Source) -> list[str]:
-        """What carpool is told by the entry in a program's file."""
-        profile = self.profiles.get(source.candidate.client.id)
-        return [OPTION, profile.profile] if profile is not None and source.path not in self.shared else []
+    def options(self, source: Source, name: str) -> list[str]:
+        """What carpool is told by the entry in a program's file, which is called `name`."""
+        client, said = source.candidate.client, []
+        profile = self.profiles.get(client.id)
+        if profile is not None and source.path not in self.shared:
+            said += [OPTION, profile.profile]
+        if client.puts_prefix:
+            said += [LENGTH, str(PREFIXED_CHARS + len(CARPOOL) - len(name))]
+        return said
 
     def told(self, source: Source, *, has: bool) -> None:
         """Note an entry that is put in, and what others would make of it."""
@@ -334,7 +342,7 @@ class _Planning:
         ours: dict[str, JsonValue] = {}
         if not has:
             name = CARPOOL if CARPOOL not in stay else f"{CARPOOL}-broker"
-            ours[name] = entry(client, [*self.command(source.candidate), *self.options(source)])
+            ours[name] = entry(client, [*self.command(source.candidate), *self.options(source, name)])
         if client.form == "codex":
             plain = {key: value for key, value in ours.items() if isinstance(value, dict)}
             return toml.swap(source.text, outs[first.path], plain), ()

@@ -848,6 +848,9 @@ _SHARING: Final = {
         "rule 14", "At the process cap the least recently used idle instance makes room, never one with work."
     ),
     "wait:slot-for-each": Behaviour("rule 14", "Every server with demand is sure of one slot."),
+    "wait:room-beside-drains": Behaviour(
+        "rule 14", "At the process cap idle instances make room also while others drain, one for each need."
+    ),
     "wait:cap-yields-lease": Behaviour(
         "rule 14", "A session that waits while it holds an idle lease is the first whose lease ends."
     ),

@@ -3,7 +3,9 @@
 A pool with fewer active instances than its target is in the queue or in back-off, never forgotten.
 A greeting holds one of few places, but only for a while: a server that never greets blocks nobody
 (docs/decisions/0004). At the cap the least recently used idle instance makes room (rule 14), for what
-has something to do: never for a spare. Needs come before wishes (`demand`): a spare starts only where no
+has something to do: never for a spare. Processes that are on their way out count as room already, each for
+one that is needed: an ending one always, a draining one only where else a busy instance or a lease would have
+to go. Needs come before wishes (`demand`): a spare starts only where no
 pool in the queue waits for room, or it would take the room that another was ended for. Among needs, those
 that a call waits for come first: what is only to be listed may install for minutes.
 
@@ -11,7 +13,7 @@ Knows nothing of: calls, how instances end, what a failure is.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from carpool_protocol.deadlines import Deadlines
@@ -24,6 +26,8 @@ from carpool_supervisor.core.restart import after_pause
 
 GREETING_TURN_S: Final = 5.0
 """After this long a greeting no longer holds up the next start."""
+LEAVING: Final = ENDING | {State.DRAINING}
+"""States of a process that is on its way out."""
 
 
 class Starts:
@@ -51,6 +55,8 @@ class Starts:
         self.delays: Deadlines[PoolKey] = Deadlines()
         """Pools in back-off."""
         self.closed = False
+        self._promised = 0
+        """In one pass of `fill`: needs that wait for the end of a process that is on its way out."""
 
     def want(self, pool: Pool) -> None:
         """Queue the pool if it has too few instances."""
@@ -97,6 +103,7 @@ class Starts:
         """Start what is queued, as far as it may be: what is needed, then spares."""
         if self.closed:
             return
+        self._promised = 0
         waits_for_room = False
         for key in sorted(self._queue, key=self._is_unasked):
             pool = self._ready(key, now)
@@ -139,7 +146,8 @@ class Starts:
         while self._is_in_need(pool):
             if len(self.turns) >= self.max_greeting:
                 return False
-            if len(self._instances) >= self._cap_for(pool) and not self._make_room(pool, now):
+            if len(self._instances) >= self._cap_for(pool):
+                self._make_room(pool, now)
                 return True
             self._begin(pool, now)
         return True
@@ -165,43 +173,70 @@ class Starts:
         replaces = any(i.worn or i.state is State.DRAINING for i in pool.instances.values())
         return self.max_processes + (1 if replaces else 0)
 
-    def _make_room(self, needy: Pool, now: float) -> bool:
-        """End one instance for a pool that needs another. False: not yet, or nobody can give one."""
-        if any(i.state in ENDING or i.state is State.DRAINING for i in self._instances.values()):
-            return False  # room is on its way
-        found = self._victim(needy)
-        if found is None:
-            return False
-        victim, cause = found
-        if victim.pool is not needy and victim.counts:
-            victim.pool.target = max(victim.pool.active() - 1, 0)
-        self._drain(victim, now, cause)
-        return len(self._instances) < self.max_processes
-
-    def _victim(self, needy: Pool) -> tuple[Instance, Cause] | None:
-        """Which instance has to go (rule 14): the least recently used idle one that nobody holds; else one
-        that only starts to be a spare; else one that a session holds idly while it waits for another. For a
-        pool that has none at all also one of several of another pool: every server with demand is sure of
-        one.
+    def _make_room(self, needy: Pool, now: float) -> None:
+        """End as many instances as this pool needs more of, less those whose end is on its way already. Of what
+        costs somebody something only one ends at a time: the need may be over when that is gone.
         """
-        serving = [i for i in self._instances.values() if i.state is State.SERVING and i.pool is not needy]
-        free = [i for i in serving if self._leases.holder(i.id) is None]
-        idle = [i for i in free if _can_spare(i)]
+        more = needed(needy, self._leases) - needy.active() if needy.restart.breaker == "closed" else 1
+        for _ in range(min(more, self.max_greeting - len(self.turns))):
+            if not self._is_room_coming(needy, ENDING):
+                found = self._idle_victim(needy)
+                if found is None and not self._is_room_coming(needy, LEAVING):
+                    found = None if self._is_any_ending() else self._costly_victim(needy)
+                    if found is None:
+                        return
+                if found is not None:
+                    victim, cause = found
+                    if victim.pool is not needy and victim.counts:
+                        victim.pool.target = max(victim.pool.active() - 1, 0)
+                    self._drain(victim, now, cause)
+            self._promised += 1
+
+    def _is_room_coming(self, needy: Pool, states: Collection[State]) -> bool:
+        """Whether a process in one of these states leaves room that no other need waits for. One that is only
+        worn may drain for a day: its end is no promise.
+        """
+        leaving = sum(
+            i.state in states and not (i.worn and i.state is State.DRAINING) for i in self._instances.values()
+        )
+        return len(self._instances) - leaving + self._promised < self._cap_for(needy)
+
+    def _is_any_ending(self) -> bool:
+        return any(i.state in ENDING for i in self._instances.values())
+
+    def _idle_victim(self, needy: Pool) -> tuple[Instance, Cause] | None:
+        """Which instance may go at no cost (rule 14): the least recently used idle one that nobody holds; else
+        one that only starts to be a spare.
+        """
+        idle = [i for i in self._free(needy) if _can_spare(i)]
         if idle:
             return min(idle, key=lambda i: i.idle_since), "room"
         spare = self._spare_to_be(needy)
-        if spare is not None:
-            return spare, "room"
+        return None if spare is None else (spare, "room")
+
+    def _costly_victim(self, needy: Pool) -> tuple[Instance, Cause] | None:
+        """Which instance has to go where none is idle: one that a session holds idly while it waits for
+        another. For a pool that has none at all also one of several of another pool: every server with demand
+        is sure of one.
+        """
         yielding = self._leases.yielding(self._waiting_for_more())
         if yielding is not None:
             return self._instances[yielding], "needed"
         if needy.active():
             return None
-        several = [i for i in free if i.pool.active() > 1]
+        several = [i for i in self._free(needy) if i.pool.active() > 1]
         if several:
             return max(several, key=lambda i: i.pool.active()), "room"
-        held = [i for i in serving if i.pool.active() > 1 and not self._leases.busy(i.id)]
+        held = [i for i in self._others(needy) if i.pool.active() > 1 and not self._leases.busy(i.id)]
         return (min(held, key=lambda i: i.idle_since), "room") if held else None
+
+    def _others(self, needy: Pool) -> list[Instance]:
+        """What serves in other pools."""
+        return [i for i in self._instances.values() if i.state is State.SERVING and i.pool is not needy]
+
+    def _free(self, needy: Pool) -> list[Instance]:
+        """Those of them that nobody holds."""
+        return [i for i in self._others(needy) if self._leases.holder(i.id) is None]
 
     def _spare_to_be(self, needy: Pool) -> Instance | None:
         """The youngest instance that has not greeted, of a pool with more than it needs."""

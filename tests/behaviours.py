@@ -398,6 +398,10 @@ _RUNS: Final = {
     "silence:not-while-asked": Behaviour(
         "rule 8", "A server that waits for an agent's answer lives until `ask_timeout_s`, however silent."
     ),
+    "failure:broken-stdin": Behaviour(
+        "issue 13",
+        "An instance that closes its stdin is replaced; calls that never reached it run elsewhere.",
+    ),
     "silence:timeouts-kill-nobody": Behaviour(
         "rule 8", "A call that times out is cancelled; its process lives on."
     ),

@@ -55,9 +55,10 @@ class ChildIo:
 
     `on_lines` gets complete lines without their newline, at least one. `on_stdout_closed` is called once,
     never from `close`. `on_stdin_blocked` says that the pipe is full (True; may come from within `flush`)
-    and that everything has been written since (False). `on_long_line` is called whenever the unfinished line
-    on stdout has grown beyond `LONG_LINE_BYTES`, and when such a line has come to its end. `on_paused` says
-    that reading has stopped (True) or goes on (False), each time that changes.
+    and that everything has been written since (False). `on_stdin_broken` is called once, perhaps from within
+    `flush`: the process reads no more, and what is unwritten stays so. `on_long_line` is called whenever the
+    unfinished line on stdout has grown beyond `LONG_LINE_BYTES`, and when such a line has come to its end.
+    `on_paused` says that reading has stopped (True) or goes on (False), each time that changes.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class ChildIo:
         on_lines: Callable[[list[bytes | OverlongLine]], None],
         on_stdout_closed: Callable[[], None],
         on_stdin_blocked: Callable[[bool], None],
+        on_stdin_broken: Callable[[], None],
         on_long_line: "Callable[[ChildIo], None]",
         on_paused: Callable[[bool], None],
         cap_bytes: int = LINE_CAP_BYTES,
@@ -81,6 +83,7 @@ class ChildIo:
         self._on_lines = on_lines
         self._on_stdout_closed = on_stdout_closed
         self._on_stdin_blocked = on_stdin_blocked
+        self._on_stdin_broken = on_stdin_broken
         self._on_long_line = on_long_line
         self._on_paused = on_paused
         self._is_paused = False
@@ -148,6 +151,7 @@ class ChildIo:
             except OSError:
                 self.is_stdin_broken = True
                 self._stop_waiting()
+                self._on_stdin_broken()
                 return
             self._advance(sent)
             if sent < len(data):
@@ -318,7 +322,7 @@ class ChildIo:
         # They lead back here by way of the conversation: what stands in no circle is freed now, not by the
         # collector.
         self._on_lines = self._on_stdout_closed = self._on_stdin_blocked = self._on_long_line = _nothing
-        self._on_paused = _nothing
+        self._on_paused = self._on_stdin_broken = _nothing
 
 
 def _nothing(*_: object) -> None:

@@ -26,6 +26,7 @@ from carpool_supervisor.core.events import (
     OwnEvent,
     ServerMisspoke,
     StdinBlocked,
+    StdinBroken,
     StdoutClosed,
     StdoutPaused,
 )
@@ -85,6 +86,7 @@ class Conversation:
             on_lines=self._take,
             on_stdout_closed=lambda: feed((StdoutClosed(instance),)),
             on_stdin_blocked=lambda blocked: feed((StdinBlocked(instance, blocked),)),
+            on_stdin_broken=self._stdin_broken,
             on_long_line=self._long_line,
             on_paused=self._paused,
         )
@@ -108,6 +110,8 @@ class Conversation:
     def call(self, wire: WireId, call: Call) -> None:
         """Write a call."""
         self._write(self._adapter.call(wire, call), wire)
+        if self.io.is_stdin_broken:
+            self._feed((StdinBroken(self.instance, (wire,)),))
 
     def cancel(self, wire: WireId, reason: str) -> None:
         """Write a cancel."""
@@ -164,12 +168,10 @@ class Conversation:
         """The process is gone: read what is left, and say which calls it never got, and its last words."""
         self.io.drain()
         self._log.drain(self.instance)
-        count = self.io.unwritten_count()
-        lines = list(self._written)[-count:] if count else []
         said = self._log.tail_of(self.instance)
         # A value may have line ends, and then is found in the whole only.
         words = self._mask.over("\n".join(map(self._whole, said)))
-        return tuple(wire for wire in lines if wire), words
+        return self._unwritten(), words
 
     def _whole(self, line: str) -> str:
         return self._mask.over_cut(line) if len(line) >= TAIL_LINE_CHARS else line
@@ -193,6 +195,14 @@ class Conversation:
         if not self._dirty:
             self._dirty = True
             self._on_dirty(self)
+
+    def _stdin_broken(self) -> None:
+        self._feed((StdinBroken(self.instance, self._unwritten()),))
+
+    def _unwritten(self) -> tuple[WireId, ...]:
+        """The calls of which not every byte was handed over."""
+        count = self.io.unwritten_count()
+        return tuple(wire for wire in list(self._written)[-count:] if wire) if count else ()
 
     def _long_line(self, io: ChildIo) -> None:
         """Bytes of a line that is not at its end are a sign of life too (rule 8)."""

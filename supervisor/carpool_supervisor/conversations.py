@@ -107,7 +107,7 @@ class Conversations:
 
     def flush(self) -> None:
         """Hand over what was written since the last flush."""
-        if self._dirty:
+        while self._dirty:  # a stdin that breaks may have calls written elsewhere
             dirty = self._dirty.copy()
             self._dirty.clear()
             for conversation in dirty:

@@ -23,7 +23,7 @@ _WHEN = {
     Happening.GREETED: "it said who it is and what it offers",
     Happening.DRAIN: "it is not wanted any more and has calls open",
     Happening.STOP: "it is not wanted any more, and nothing is open or the wait for that is over",
-    Happening.CONDEMN: "it is unfit: no greeting in time, silence, a closed stdout; this counts as a failure",
+    Happening.CONDEMN: "it is unfit: no greeting in time, silence, a closed stdin or stdout: a failure",
     Happening.GRACE_OVER: "the time to follow our request is over",
     Happening.EXITED: "the process has ended and everything it wrote is read",
 }

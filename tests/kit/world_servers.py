@@ -43,6 +43,10 @@ class SimInstance:
         self.greeted = False
         self._blocked = False
         self._closed = False
+        self._hung_up = False
+        """It has closed its stdin."""
+        self.is_known_as_deaf = False
+        """The supervisor's core has heard of that."""
         self._reading = False
         self._pinged = False
         self._tools = 0
@@ -66,6 +70,10 @@ class SimInstance:
     def write(self, wire: WireId, call: Call) -> None:
         """A call was written to it."""
         if self._closed or not self.alive:
+            return
+        if self._hung_up:
+            self._lost.append(wire)
+            self._broken(wire)
             return
         self._lines.append((wire, call))
         self.unanswered[wire] = call
@@ -108,7 +116,9 @@ class SimInstance:
 
     def probe(self) -> None:
         """A ping. One who reads a line at a time reads it when its calls are done."""
-        if not self._traits.ignores_ping and not self._traits.never_reads:
+        if self._hung_up:
+            self._broken()
+        elif not self._traits.ignores_ping and not self._traits.never_reads:
             self._pinged = True
             self._later(0.01, self._answer_ping)
 
@@ -175,7 +185,7 @@ class SimInstance:
         """Whether it answers each ping at once."""
         traits = self._traits
         deaf = traits.ignores_ping or traits.never_reads or traits.one_at_a_time
-        return self.alive and self.greeted and not (deaf or self.frozen or self.mute)
+        return self.alive and self.greeted and not (deaf or self.frozen or self.mute or self._hung_up)
 
     def _spawned(self) -> None:
         traits, roll = self._traits, self.ground.rng.random
@@ -243,6 +253,21 @@ class SimInstance:
         gone = ev.InstanceExited(self.id, how, unwritten, "last words", jitter)
         self.ground.later(self.ground.rng.uniform(0, 0.02), lambda: self.ground.feed(gone))
 
+    def hang_up(self) -> None:
+        """It closes its stdin: what was in the pipe is gone, and the rest never gets there."""
+        self._hung_up = True
+        unwritten = [wire for wire, _ in list(self._lines)[PIPE_LINES:]]
+        self._lines.clear()
+        self._lost += unwritten
+        for wire in unwritten:
+            del self.unanswered[wire]
+        if unwritten:  # they were waited with, which shows it at once
+            self._broken(*unwritten)
+
+    def _broken(self, *unwritten: WireId) -> None:
+        event = ev.StdinBroken(self.id, unwritten)
+        self.ground.later(0, lambda: self.ground.feed(event) if self.alive else None)
+
     def freeze(self) -> None:
         """SIGSTOP: it does nothing more, ever."""
         self.frozen = True
@@ -276,6 +301,8 @@ class SimInstance:
         if roll() < traits.freezes:
             self.freeze()
             return
+        if not self._hung_up and roll() < traits.closes_stdin:
+            self.hang_up()
         if roll() < traits.mute:
             self._say(ev.StdoutClosed(self.id))
             self.mute = True

@@ -99,6 +99,8 @@ class SupervisorSide(Side):
         if self.journal is not None:
             self.journal.record(self.clock, event, effects)
         self.world.look(self.core, event, effects)
+        if isinstance(event, sv.StdinBroken) and event.instance in self.instances:
+            self.instances[event.instance].is_known_as_deaf = True
         if isinstance(event, (Wanted, sv.PoolKnown, sv.InstanceGreeted, sv.CatalogRead)):
             self._look_at_modes()
         for effect in effects:
@@ -116,6 +118,8 @@ class SupervisorSide(Side):
 
     def _do(self, instance: SimInstance, effect: sf.OwnEffect) -> None:  # noqa: C901 - an arm per effect
         match effect:
+            case sf.WriteCall() if instance.is_known_as_deaf:
+                raise Violation(f"instance {instance.id} cannot read, and call {effect.call.call} is written")
             case sf.WriteCall():
                 self.world.book.hand_over(effect.call)
                 self.sharing.placed(instance, effect.call, self._mode(instance))

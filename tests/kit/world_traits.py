@@ -46,6 +46,8 @@ class Traits(Struct, frozen=True, kw_only=True):
     dies_after_call: float = 0.0
     mute: float = 0.0
     """Closes its stdout on a call and lives on."""
+    closes_stdin: float = 0.0
+    """Reads no more after a call, and lives on."""
     freezes: float = 0.0
     slow: float = 0.0
     progress: float = 0.0

@@ -35,6 +35,7 @@ class Far:
             os.set_blocking(fd, False)
         self.lines: list[bytes | OverlongLine] = []
         self.closed = 0
+        self.broken = 0
         self.blocked: list[bool] = []
         self.long: list[int] = []
         self.io = ChildIo(
@@ -45,6 +46,7 @@ class Far:
             on_lines=self.lines.extend,
             on_stdout_closed=self._closed,
             on_stdin_blocked=self.blocked.append,
+            on_stdin_broken=self._broken,
             on_long_line=lambda io: self.long.append(io.pending_bytes),
             on_paused=lambda _: None,
             cap_bytes=cap_bytes,
@@ -52,6 +54,9 @@ class Far:
 
     def _closed(self) -> None:
         self.closed += 1
+
+    def _broken(self) -> None:
+        self.broken += 1
 
     def take(self, size_bytes: int) -> bytes:
         """Read at the process's end; blocks unless it is there."""

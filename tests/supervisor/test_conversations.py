@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from carpool_protocol.ids import InstanceId, PoolKey, ServerName
+from carpool_protocol.ids import InstanceId, PoolKey, ServerName, WireId
 from carpool_protocol.messages import Era, EraWish, Policy, PoolSpec
 from carpool_protocol.runtime.ready import ReadySet
 from carpool_supervisor.child_io import LONG_LINE_BYTES
@@ -23,6 +23,7 @@ from carpool_supervisor.spawn_request import Pipes
 from carpool_supervisor.stderr_log import TAIL_LINE_CHARS
 from tests.behaviours import behaviour
 from tests.supervisor.test_detection import both, old_server
+from tests.supervisor.test_supervisor_core import call
 
 ME = InstanceId(1)
 
@@ -157,4 +158,22 @@ def test_each_part_of_a_long_line_is_a_sign_of_life(tmp_path: Path) -> None:
         os.write(house.stdout, b"x" * 32768)
         house.ready._round()
     assert events.InstanceHeard(ME) in house.fed
+    house.close()
+
+
+@behaviour("failure:broken-stdin", "calls:honest-delivery")
+def test_each_call_that_a_closed_stdin_does_not_take_is_told_as_never_delivered(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.talk(old_server, "handshake", "handshake")
+    house.fed.clear()
+    os.close(house.stdin)
+    house.stdin = os.dup(house.stdout)  # closed at the end
+    write = house.conversations.ways[effects.WriteCall]
+    for wire in (1, 2):
+        write(effects.WriteCall(ME, WireId(wire), call(wire)))
+    house.conversations.flush()
+    assert house.fed == [events.StdinBroken(ME, (WireId(1), WireId(2)))]
+    write(effects.WriteCall(ME, WireId(3), call(3)))
+    assert house.fed[1:] == [events.StdinBroken(ME, (WireId(3),))]
+    assert house.conversations.exited(ME)[0] == (1, 2, 3)
     house.close()

@@ -40,6 +40,7 @@ class House:
             on_lines=lambda lines: self.lines.extend(len(line) for line in lines if isinstance(line, bytes)),
             on_stdout_closed=lambda: None,
             on_stdin_blocked=lambda _: None,
+            on_stdin_broken=lambda: None,
             on_long_line=self.intake.line_grew,
             on_paused=lambda paused: self.paused.append((place, paused)),
         )

@@ -46,6 +46,7 @@ from carpool_protocol.messages import (
 from carpool_supervisor.core import effects as ef
 from carpool_supervisor.core import events as ev
 from carpool_supervisor.core.attribution import AskFacts
+from carpool_supervisor.core.lifecycle import ENDING
 from carpool_supervisor.core.sharing import Evidence, EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.behaviours import behaviour
@@ -55,6 +56,8 @@ POLICY = Policy(
     max_waiting_calls=3, max_in_flight=2, scale_up_at=1, give_up_after=3, healthy_after_s=10.0, probe_s=3.0,
     lease_idle_s=12.0, drain_s=6.0, ask_timeout_s=7.0, open_s=9.0,
 )  # fmt: skip
+LONGEST_DEAF_S = 11.0
+"""An instance that cannot read is asked to end after that (5 s, and again after a pause of reading)."""
 LONGEST_S = POLICY.wait_s + POLICY.max_total_s
 KEYS = st.sampled_from([PoolKey(f"{server}:{version}") for server in "abcd" for version in (1, 2)])
 """Servers `a` and `b` are shared as each rule says, `c` always as `session`, `d` always as `serial`. Version
@@ -127,6 +130,9 @@ class SupervisorMachine(RuleBasedStateMachine):
         self.over: list[tuple[InstanceId, WireId]] = []
         """Cancelled between two rounds."""
         self.processes: dict[InstanceId, Process] = {}
+        self.deaf: set[InstanceId] = set()
+        """Their stdin is broken."""
+        self.broke_at: dict[InstanceId, float] = {}
         self.silent: set[InstanceId] = set()
         """Ended for their silence."""
         self.dead: list[InstanceId] = []
@@ -165,6 +171,7 @@ class SupervisorMachine(RuleBasedStateMachine):
                     process = self.processes[effect.instance]
                     assert process.has_greeted
                     assert not process.stdin_closed
+                    assert effect.instance not in self.deaf, "written to one that cannot read"
                     assert effect.wire not in process.wires, "a wire id is used again"
                     process.wires.add(effect.wire)
                     self.agrees_with_the_mode(process)
@@ -490,6 +497,19 @@ class SupervisorMachine(RuleBasedStateMachine):
                 found[1].running.pop(wire, None)
             self.feed(ev.InstanceExited(found[0], "was killed by SIGKILL", unwritten, "", 0.5))
 
+    @rule(pick=PICK, count=st.integers(0, 3))
+    def stdin_broken(self, pick: int, count: int) -> None:
+        found = self.process(pick)
+        if found:
+            wires = [wire for wire in found[1].open if wire not in found[1].rounds]
+            unwritten = tuple(wires[len(wires) - count :]) if count else ()
+            for wire in unwritten:
+                self.written.discard(found[1].open.pop(wire))
+                found[1].running.pop(wire, None)
+            self.deaf.add(found[0])
+            self.feed(ev.StdinBroken(found[0], unwritten))
+            self.broke_at.setdefault(found[0], self.now)
+
     @rule(pick=PICK, sizes=st.lists(st.sampled_from([50, 150]), min_size=1, max_size=3))
     def memory_measured(self, pick: int, sizes: list[int]) -> None:
         found = self.process(pick)
@@ -558,6 +578,10 @@ class SupervisorMachine(RuleBasedStateMachine):
         assert set(self.core.desk.calls) == set(self.owed)
         assert set(self.core.roster.instances) == set(self.processes)
         assert len(self.processes) <= 7
+        for instance, broke_at in self.broke_at.items():
+            if instance in self.core.roster.instances and not self.processes[instance].paused:
+                state = self.core.roster.instances[instance].state
+                assert state in ENDING or self.now - broke_at <= LONGEST_DEAF_S, "it stays and cannot read"
         waiting = {token for pool in self.core.pools.values() for token, _, _ in pool.operations}
         assert waiting == self.asked, "an operator was forgotten"
 

@@ -53,7 +53,7 @@ def test_every_promise_holds_through_a_storm_and_after_it(seed: int) -> None:
 
 
 @behaviour("profiles:call", "profiles:reload", "profiles:bounds")
-@pytest.mark.parametrize("seed", [1, 2, 3, 5])
+@pytest.mark.parametrize("seed", [2, 3, 5, 7])
 def test_no_call_goes_past_the_rights_of_its_agent_through_a_storm(seed: int) -> None:
     try:
         world = storm(seed, profiles=True)

@@ -290,7 +290,7 @@ class Desk:
             opened = self._off(instance, wire, now)
             if opened is None:  # pragma: no cover - we iterate over what is there
                 continue
-            if wire in again and not opened.call.instance:
+            if wire in again:
                 undelivered.append(opened)
             else:
                 self._out(Failed(opened.call.call, slug, "maybe", text))
@@ -298,8 +298,21 @@ class Desk:
         if delivered:
             self._note(instance, f"it is gone, and with it ({slug})", *delivered)
         instance.lingering.clear()
+        self._place_again(undelivered, now)
+
+    def undelivered(self, instance: Instance, unwritten: Iterable[WireId], now: float) -> None:
+        """These calls never reached this instance, which takes no more: they go elsewhere."""
+        found = [wire for wire in unwritten if wire in instance.in_flight]
+        instance.calls -= len(found)
+        self._place_again([opened for wire in found if (opened := self._off(instance, wire, now))], now)
+
+    def _place_again(self, undelivered: list[OpenCall], now: float) -> None:
+        """Each is the next of its session again. One that can run nowhere else ends."""
         for opened in reversed(undelivered):
-            self._back_to_line(opened, now)
+            if opened.call.instance:
+                self._out(Failed(opened.call.call, "unavailable", "no", "", 1.0))
+            else:
+                self._back_to_line(opened, now)
         for key in {opened.call.key for opened in undelivered} & self._pools.keys():
             self.serve(self._pools[key], now)
 

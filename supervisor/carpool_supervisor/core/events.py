@@ -266,6 +266,14 @@ class StdinBlocked(Event, frozen=True):
     blocked: bool
 
 
+class StdinBroken(Event, frozen=True):
+    """The process has closed its stdin, though it may still run: nothing more can be delivered to it."""
+
+    instance: InstanceId
+    unwritten: tuple[WireId, ...]
+    """Calls of which not every byte was handed to the process: not delivered."""
+
+
 class StdoutPaused(Event, frozen=True):
     """We do not read what the instance writes (`paused`), or read it again."""
 
@@ -343,6 +351,7 @@ InstanceEvent = (
     | ProbeAnswered
     | ServerMisspoke
     | StdinBlocked
+    | StdinBroken
     | StdoutPaused
     | StdoutClosed
     | InstanceExited

@@ -27,14 +27,15 @@ from carpool_protocol.ids import InstanceId, PoolKey, ServerName, SessionId
 IDLE_S: Final = 1800.0
 
 Cause = Literal[
-    "crash", "silent", "mute", "idle", "reload", "restart", "needed", "room", "link", "roots", "supervisor",
-    "memory", "away",
+    "crash", "silent", "mute", "deaf", "idle", "reload", "restart", "needed", "room", "link", "roots",
+    "supervisor", "memory", "away",
 ]  # fmt: skip
 
 CAUSES: Final[Mapping[Cause, str]] = {
     "crash": "its process ended by itself",
     "silent": "it was silent for too long, and was ended",
     "mute": "it closed its output, and was ended",
+    "deaf": "it closed its input, and was ended",
     "idle": "it was not used for longer than the idle limit of leases",
     "reload": "its configuration was changed",
     "restart": "an operator restarted or stopped it",

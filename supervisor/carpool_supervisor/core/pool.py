@@ -92,7 +92,7 @@ class Instance:
 
     __slots__ = (
         "asks", "asks_over_at", "blocked", "calls", "cause", "era", "failure", "fit_at",
-        "generation", "heeded_at", "held", "id", "idle_since", "in_flight", "last_heard",
+        "generation", "heeded_at", "held", "id", "idle_since", "in_flight", "is_deaf", "last_heard",
         "lingering", "next_wire", "over_rss", "pid", "pool", "probed_at", "probed_era", "refusals",
         "rss_mb", "spawned_at", "state", "suspended", "tasks", "unread_since", "worn", "worn_since",
     )  # fmt: skip
@@ -132,6 +132,8 @@ class Instance:
         self.idle_since = now
         self.blocked = False
         """It does not read its stdin."""
+        self.is_deaf = False
+        """It never will again: it has closed it."""
         self.suspended = False
         """It did not answer a probe: nothing new is placed on it."""
         self.failure: str | None = None

@@ -22,7 +22,7 @@ from carpool_supervisor.core.breakers import Breakers
 from carpool_supervisor.core.desk import Desk
 from carpool_supervisor.core.effects import AnyEffect, CloseStdin, Forget, Probe, SignalGroup, Spawn
 from carpool_supervisor.core.eras import Eras, first_of
-from carpool_supervisor.core.events import InstanceExited, SpawnFailed
+from carpool_supervisor.core.events import InstanceExited, SpawnFailed, StdinBroken
 from carpool_supervisor.core.held import MAX_HELD_S
 from carpool_supervisor.core.leases import Cause, Leases
 from carpool_supervisor.core.lifecycle import ACTIVE, ENDING, Happening, State
@@ -33,9 +33,13 @@ from carpool_supervisor.core.starts import Starts, falls_short
 from carpool_supervisor.core.touched import check_instance
 
 MUTE_GRACE_S: Final = 1.0
-"""After its stdout was closed: most often it is just ending, and its exit tells more."""
+"""After its stdout was closed, or its stdin with no call open on it: most often it is just ending, and its
+exit tells more.
+"""
 STDIN_GRACE_S: Final = 5.0
+"""After its stdin was closed, by us or by itself: so long answers may come to what it has read."""
 TERM_GRACE_S: Final = 2.0
+DEAF: Final = "closed its stdin and went on running"
 KILL_GRACE_S: Final = 5.0
 """After SIGKILL we wait again and again: only a process stuck in the kernel does not end."""
 
@@ -197,10 +201,34 @@ class Roster:
             instance.suspended = True
             self.phases.arm(instance.id, now, MUTE_GRACE_S)
 
+    def deafened(self, instance: Instance, event: StdinBroken, now: float) -> None:
+        """It has closed its stdin. What it never got runs elsewhere; what it has read it may still answer for
+        a moment. Then it is ended, and that counts as a failure: one that always does so is not to be started
+        again and again without a pause.
+        """
+        if instance.state in ENDING:
+            return
+        first = not instance.is_deaf
+        instance.is_deaf = instance.blocked = True
+        self._desk.undelivered(instance, event.unwritten, now)
+        if not instance.calls:
+            self._leases.unused(instance.id)
+        if first:
+            self._end_within(instance, STDIN_GRACE_S, now)
+        if not instance.in_flight:
+            self._end_within(instance, MUTE_GRACE_S, now)
+
+    def _end_within(self, instance: Instance, limit_s: float, now: float) -> None:
+        due = self.phases.deadline_of(instance.id)
+        if due is None or due > now + limit_s:
+            self.phases.arm(instance.id, now, limit_s)
+
     def relax(self, instance: Instance, now: float) -> None:
         """A call or its lease ended: perhaps nothing is open any more on one that drains. One on which too
         many calls are over and may still run is replaced, unless they are all its holder's.
         """
+        if instance.is_deaf and instance.state is State.SERVING and not instance.in_flight:
+            self._end_within(instance, MUTE_GRACE_S, now)
         if self._leases.holder(instance.id) is not None:
             return
         if instance.state is State.DRAINING and not instance.busy:
@@ -296,6 +324,8 @@ class Roster:
         match instance.state:
             case State.SPAWNING | State.GREETING if instance.unread_since is not None:
                 self.phases.arm(instance.id, now, instance.pool.start_limit_s())  # its greeting may lie there
+            case State.SPAWNING | State.GREETING if instance.is_deaf:
+                self.condemn(instance, DEAF, now, "deaf")
             case State.SPAWNING | State.GREETING if instance.suspended:
                 self.condemn(instance, "closed its stdout and went on running", now)
             case State.SPAWNING | State.GREETING:
@@ -311,6 +341,10 @@ class Roster:
                 instance.move(Happening.GRACE_OVER)
                 self.phases.arm(instance.id, now, KILL_GRACE_S)
                 self._out(SignalGroup(instance.id, "KILL"))
+            case State.SERVING if instance.is_deaf and instance.unread_since is not None:
+                self.phases.arm(instance.id, now, STDIN_GRACE_S)  # answers may lie there
+            case State.SERVING if instance.is_deaf:
+                self.condemn(instance, DEAF, now, "deaf")
             case State.SERVING:
                 self.condemn(instance, "closed its stdout and went on running", now, "mute")
             case State.GONE:

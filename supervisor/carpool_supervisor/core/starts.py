@@ -174,8 +174,8 @@ class Starts:
         return self.max_processes + (1 if replaces else 0)
 
     def _make_room(self, needy: Pool, now: float) -> None:
-        """End as many instances as this pool needs more of, less those whose end is on its way already. Of what
-        costs somebody something only one ends at a time: the need may be over when that is gone.
+        """End as many instances as this pool needs more of, less those whose end is on its way already. Of
+        what costs somebody something only one ends at a time: the need may be over when that is gone.
         """
         more = needed(needy, self._leases) - needy.active() if needy.restart.breaker == "closed" else 1
         for _ in range(min(more, self.max_greeting - len(self.turns))):
@@ -205,8 +205,8 @@ class Starts:
         return any(i.state in ENDING for i in self._instances.values())
 
     def _idle_victim(self, needy: Pool) -> tuple[Instance, Cause] | None:
-        """Which instance may go at no cost (rule 14): the least recently used idle one that nobody holds; else
-        one that only starts to be a spare.
+        """Which instance may go at no cost (rule 14): the least recently used idle one that nobody holds;
+        else one that only starts to be a spare.
         """
         idle = [i for i in self._free(needy) if _can_spare(i)]
         if idle:

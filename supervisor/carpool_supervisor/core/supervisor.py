@@ -67,6 +67,7 @@ from carpool_supervisor.core.events import (
     ServerWithdrew,
     SpawnFailed,
     StdinBlocked,
+    StdinBroken,
     StdoutClosed,
     StdoutPaused,
     StopWanted,
@@ -339,8 +340,10 @@ class SupervisorCore:
             case ServerMisspoke():
                 pool.erred(event.text)
             case StdinBlocked():
-                instance.blocked = event.blocked
+                instance.blocked = event.blocked or instance.is_deaf
                 self.desk.serve(pool, now)
+            case StdinBroken():
+                self.roster.deafened(instance, event, now)
             case StdoutPaused():
                 self._reading(instance, now, paused=event.paused)
             case StdoutClosed():
@@ -381,7 +384,7 @@ class SupervisorCore:
         pool = instance.pool
         if instance.calls >= instance.heeded_at:
             self._heed(instance, now)
-        if instance.state is State.DRAINING and not instance.in_flight:
+        if not instance.in_flight and (instance.state is State.DRAINING or instance.is_deaf):
             self.roster.relax(instance, now)
         if not pool.wanted:
             self.announcing.tell_all(now)

@@ -315,7 +315,7 @@ def _tell(
     project = told["project"]
     more = []
     if count := sum(each["protects"] for each in told["rules"]):
-        more.append(f"{count} of your programs' rules keep nothing back until you change them: see above")
+        more.append(f"Rules that keep nothing back until you change them: {count} (see above)")
     if project is not None and not project["changed"]:
         more.append("carpool setup --project  changes the files of the project, too")
     if as_json:

@@ -546,7 +546,7 @@ def test_rules_that_name_tools_are_shown_before_somebody_is_asked(house: House) 
         (str(its), "deny", True),
         (str(mine), "allow", False),
     ]
-    assert "2 of your programs' rules keep nothing back until you change them: see above" in found["next"]
+    assert "Rules that keep nothing back until you change them: 2 (see above)" in found["next"]
     assert json.loads(mine.read_text())["permissions"]["deny"] == ["mcp__github__delete_repo"]
 
 

@@ -20,7 +20,6 @@ from carpool.cli import EXIT_FAILED, fail, print_json, the_place
 from carpool.setup import disk, ours, record, show
 from carpool.setup.record import Entry, Record, Run
 from carpool.setup.undo import Verdict, verdict
-from carpool_protocol.config.environment import read_env_file
 from carpool_protocol.config.load import find_config_file, load_config
 from carpool_protocol.config.project import Workspace
 from carpool_protocol.config.trust import give_trust, key_of, read_trust, take_trust
@@ -59,7 +58,7 @@ def undo_all(store: str, *, named: Collection[str], dry_run: bool, force: bool, 
     if not as_json:
         for each in steps:
             click.echo(_line(each))
-            if each.verdict.outcome == "kept" and each.now is not None:
+            if each.verdict.outcome == "kept" and each.entry.role == "client" and each.now is not None:
                 click.echo(_shown(each) + "\n")
     if not dry_run:
         runs, steps = _do(runs, steps)
@@ -196,11 +195,7 @@ def _line(step: _Step) -> str:
 
 def _shown(step: _Step) -> str:
     """What somebody has changed."""
-    hidden: set[str] = set()
-    if step.entry.role == "secrets":
-        for data in (step.now, step.run.after(step.number)):
-            hidden |= set(read_env_file((data or b"").decode("utf-8", "replace"), "")[0].values())
-    return show.between(step.run.after(step.number), step.now, step.entry.path, hidden)
+    return show.between(step.run.after(step.number), step.now, step.entry.path, ())
 
 
 def _facts(step: _Step) -> dict[str, Any]:

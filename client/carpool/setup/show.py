@@ -134,6 +134,7 @@ def _profiles(given: tuple[Given, ...]) -> Iterator[str]:
 def beyond(whole: Plan, part: Plan) -> Plan:
     """What a plan changes beyond another one that is a part of it."""
     done = {each.path: each.after for each in part.changes}
+    given = [(each.path, each.value) for each in part.given]
     changes = [
         structs.replace(each, before=done.get(each.path, each.before))
         for each in whole.changes
@@ -144,7 +145,7 @@ def beyond(whole: Plan, part: Plan) -> Plan:
         changes=tuple(changes),
         moved=tuple(each for each in whole.moved if each not in part.moved),
         left=tuple(each for each in whole.left if each not in part.left),
-        given=tuple(each for each in whole.given if each not in part.given),
+        given=tuple(each for each in whole.given if (each.path, each.value) not in given),
         notes=tuple(each for each in whole.notes if each not in part.notes),
     )
 

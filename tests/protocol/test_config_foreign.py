@@ -130,6 +130,28 @@ def test_a_file_of_claude_code_is_read() -> None:
 
 
 @behaviour("config:shapes")
+@pytest.mark.parametrize(
+    ("entry", "policy"),
+    [
+        ({"reconnect": False}, (1, 0.0)),
+        ({"reconnect": True}, (5, 60.0)),
+        ({"reconnect": False, "restart": {"first_delay_s": 2}}, (1, 0.0)),
+        ({"restart": {"first_delay_s": 2}, "reconnect": False}, (1, 0.0)),
+        ({"restart": {"give_up_after": 3}, "reconnect": False}, (3, 0.0)),
+        ({"reconnect": False, "restart": {"open_s": 9}}, (1, 9.0)),
+        ({"max_reconnect_attempts": 2, "restart": {"open_s": 9}}, (3, 9.0)),
+        ({"reconnect": False, "max_reconnect_attempts": 2}, (1, 0.0)),
+    ],
+)
+def test_a_server_that_is_not_to_reconnect_is_never_started_again(
+    entry: dict[str, Any], policy: tuple[int, float]
+) -> None:
+    written = json.dumps([{"name": "a", "command": "x", **entry}])
+    found = good(written, "/p/mcp_servers.json").servers[ServerName("a")].policy
+    assert (found.give_up_after, found.open_s) == policy
+
+
+@behaviour("config:shapes")
 def test_a_file_of_cursor_is_read_with_its_spelling_of_variables() -> None:
     loaded = load(CURSOR, "/p/.cursor/mcp.json")
     assert loaded.config is not None

@@ -44,7 +44,7 @@ _TURNS: dict[Turn, str] = {
     "time": "in seconds; a longer one than `max_total_s` raises that, too",
     "command": "a `command` that is a list holds the first arguments, too",
     "attempts": "one more than that many failures; below 0: without end",
-    "reconnect": "`false`: 1",
+    "reconnect": "`false`: 1, and `restart.open_s` 0: it is not started again until `carpool start`",
     "url": "as it is",
     "http url": "before `url`; `transport` is `http`",
     "oauth": "`clientId`, `clientSecret`, `scopes` or `scope`, `callbackPort`, as it is; `false`: nothing",

@@ -223,6 +223,10 @@ class _Entry:
                 self.file.copy((*self.base, key), (*self.at, key))
             else:
                 self.file.warn((*self.at, key), key)
+        for key, value in self.entry.items():  # once an own `restart` is there, whose keys stay
+            way = self.ways.get(key)
+            if way is not None and way.turn in {"reconnect", "attempts"}:
+                self.failures(key, way, value)
         self.transport()
         self.command_line()
         return self.found
@@ -241,12 +245,10 @@ class _Entry:
                     self.refuse(there, f"`{key}` must be true or false")
             case "time":
                 self.time(there, value)
-            case "reconnect" | "attempts":
-                self.failures(key, way, value)
             case "url" | "http url" | "oauth" | "cannot":
                 self.reached(key, way, value)
-            case "command" | "transport" | "unread":
-                pass  # the first two in `command_line` and `transport`
+            case "command" | "transport" | "reconnect" | "attempts" | "unread":
+                pass  # all but the last in a pass of their own
 
     def failures(self, key: str, way: Way, value: JsonValue) -> None:
         """How often it is started again."""
@@ -254,7 +256,8 @@ class _Entry:
         match way.turn:
             case "reconnect":
                 if value is False:
-                    self.put(way.key, 1, there)
+                    self.put(way.key, 1, there, keep=True)
+                    self.put("restart.open_s", 0, there, keep=True)  # else it is tried again after a pause
                 elif value is not True:
                     self.refuse(there, f"`{key}` must be true or false")
             case "attempts":

@@ -1145,6 +1145,9 @@ _CONFIG: Final = {
     "config:check-merged": Behaviour(
         "issue 6", "`carpool check` shows what is in force here and where each value came from."
     ),
+    "config:in-force": Behaviour(
+        "issue 13", "Every verb works on the configuration file that the running carpool was given."
+    ),
     "config:edited": Behaviour(
         "issue 6",
         "`carpool add` and `remove` change one server of a file and leave the rest as it was written.",

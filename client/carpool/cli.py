@@ -19,7 +19,7 @@ import msgspec
 
 from carpool import display, lock
 from carpool.door import AnsweredError, Door, DoorError, release
-from carpool.up import Place, bring_up
+from carpool.up import Place, bring_up, environment_in_force
 from carpool_protocol import paths, trusted_places
 
 EXIT_FAILED, EXIT_USAGE, EXIT_NO_BROKER = 1, 2, 69
@@ -171,6 +171,11 @@ def the_place() -> Place:
     if place.note:
         click.echo(f"carpool: {place.note}", err=True)
     return place
+
+
+def environment() -> dict[str, str]:
+    """The environment of this verb, with the configuration file that is in force here."""
+    return environment_in_force(the_place().directory)
 
 
 workspace_option = click.option(

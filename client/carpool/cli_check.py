@@ -14,7 +14,17 @@ import click
 from carpool import check_names, display
 from carpool.check_layers import Checked, read_layers, working_directory
 from carpool.check_profiles import lines
-from carpool.cli import EXIT_FAILED, EXIT_USAGE, ask, json_option, open_door, print_json, reach, the_place
+from carpool.cli import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    ask,
+    environment,
+    json_option,
+    open_door,
+    print_json,
+    reach,
+    the_place,
+)
 from carpool.cli_arguments import read_arguments
 from carpool.cli_daemon import OPERATE_S
 from carpool.door import DoorError
@@ -99,7 +109,7 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
     """The check of the configuration itself."""
     store = paths.trust_file(paths.state_dir(os.environ, paths.runtime_dir(os.environ, os.getuid())))
     named = os.path.expanduser(file) if file else None
-    found = read_layers(os.environ, named, working_directory(), store)
+    found = read_layers(environment(), named, working_directory(), store)
     problems, where = found.problems, found.where
     rows = describe(found.config) if found.config is not None else []
     switched = {} if named else _switched(found)

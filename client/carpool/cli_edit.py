@@ -20,18 +20,30 @@ import click
 from carpool import display
 from carpool.check_commands import absent_text, is_plain
 from carpool.check_layers import working_directory
-from carpool.cli import EXIT_FAILED, EXIT_USAGE, ask, fail, fail_at, json_option, print_json, reach, the_place
+from carpool.cli import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    ask,
+    environment,
+    fail,
+    fail_at,
+    json_option,
+    print_json,
+    reach,
+    the_place,
+)
 from carpool.door import DoorError
 from carpool.extras import Extra, install_command, is_installed
 from carpool.setup.secrets import is_secret_name
 from carpool_protocol import private_files
 from carpool_protocol.capability import capability
-from carpool_protocol.config.edit import CannotEditError, drop, put, value_at
-from carpool_protocol.config.jsonc import parse
+from carpool_protocol.config.edit import CannotEditError, append, drop, put, value_at
+from carpool_protocol.config.foreign import OPENCODE, shape_of
+from carpool_protocol.config.jsonc import JsonValue, parse
 from carpool_protocol.config.load import find_config_file, load_config
 from carpool_protocol.config.model import Config
 from carpool_protocol.config.module_name import module_name_problem
-from carpool_protocol.config.problems import no_such_server
+from carpool_protocol.config.problems import KeyPath, no_such_server
 from carpool_protocol.config.shape import SERVERS, read_config
 from carpool_protocol.ids import ServerName
 from carpool_protocol.names import check_server_name
@@ -104,12 +116,7 @@ def add(
     if (there := _where(config, ServerName(name))) is not None:
         fail(f"there is a server {name} already in {there[0]}; `carpool remove {name}` takes it out")
 
-    def with_it(text: str) -> str:
-        if value_at(parse(text, "").value, (SERVERS, name)) is not None:  # since a moment ago
-            raise CannotEditError(f"there is a server {name} already")
-        return put(text, (SERVERS, name), server)
-
-    change(config.file, with_it)
+    change(config.file, lambda text: with_server(text, name, server, config.file))
     _tell(name, config.file, "added to", as_json)
     doubts = _doubts(name, command[0] if command else "", env, url, module)
     for text in (*doubts, *_unseen(name, config)):
@@ -128,6 +135,30 @@ def _unseen(name: str, config: Config) -> Iterator[str]:
             f"programs with the profile {', '.join(profiles)} do not see it before its `allow` in "
             f'{config.file} says "mcp:{name}"'
         )
+
+
+def with_server(text: str, name: str, server: dict[str, JsonValue], file: str) -> str:
+    """The file with one more server, in the shape that it has. Raises `CannotEditError`."""
+    value = parse(text, "").value
+    shape = shape_of(value)
+    if shape is OPENCODE:
+        raise CannotEditError("opencode's shape of a server is another one; add it there by hand")
+    if name in (before := _names(text, file)):  # since a moment ago
+        raise CannotEditError(f"there is a server {name} already")
+    holders = shape.holders if shape is not None else (SERVERS,)
+    if isinstance(value_at(value, holders), list):
+        after = append(text, holders, {"name": name, **server})
+    else:
+        after = put(text, (*holders, name), server)
+    if lost := before - _names(after, file):
+        raise CannotEditError(f"it would take {', '.join(sorted(lost))} out")
+    return after
+
+
+def _names(text: str, file: str) -> set[str]:
+    """The servers that a text has; none where it cannot be read."""
+    config = read_config(text, file).config
+    return set() if config is None else {*config.servers, *config.unusable}
 
 
 def _doubts(
@@ -159,8 +190,15 @@ def remove(name: str, *, file: str | None, as_json: bool) -> None:
         fail(no_such_server(name, {*config.servers, *config.unusable}, f"in {config.file}"))
     where, path = found
     if path is None:
-        fail(f"{where} has another program's shape: take {name} out there by hand")
-    change(where, lambda text: drop(text, path))
+        fail(f"{name} cannot be read in {where}: take it out there by hand")
+
+    def without_it(text: str) -> str:
+        after = drop(text, path)
+        if _names(text, where) - _names(after, where) != {name}:  # of a list that has just changed
+            raise CannotEditError(f"{name} is somewhere else in it now")
+        return after
+
+    change(where, without_it)
     _tell(name, where, "removed from", as_json)
 
 
@@ -176,7 +214,7 @@ def _pairs(option: str, said: tuple[str, ...]) -> dict[str, str]:
 
 def _in_force(named: str | None) -> Config:
     """The file to edit, which must be sound: nobody can tell what an edit does to a broken one."""
-    where = find_config_file(os.environ, named)
+    where = find_config_file(environment(), named)
     if not os.path.lexists(where.path):  # it is made
         return _sound(_EMPTY, where.path)
     loaded = load_config(where)
@@ -185,13 +223,12 @@ def _in_force(named: str | None) -> Config:
     return loaded.config
 
 
-def _where(config: Config, name: ServerName) -> tuple[str, tuple[str, ...] | None] | None:
-    """The file a server is written in, and its place there; no place where it stands in a list."""
+def _where(config: Config, name: ServerName) -> tuple[str, KeyPath | None] | None:
+    """The file a server is written in, and its place there; no place where it cannot be read."""
     server = config.servers.get(name)
     if server is None:
         return (config.file, None) if name in config.unusable else None
-    path = tuple(step for step in server.under if isinstance(step, str))
-    return server.file, path if len(path) == len(server.under) else None
+    return server.file, server.under
 
 
 def _sound(text: str, file: str, *, project: bool = False) -> Config:

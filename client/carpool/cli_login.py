@@ -13,7 +13,7 @@ import click
 
 from carpool import display
 from carpool.check_layers import read_layers, working_directory
-from carpool.cli import EXIT_USAGE, ask, fail, fail_at, json_option, print_json, reach, the_place
+from carpool.cli import EXIT_USAGE, ask, environment, fail, fail_at, json_option, print_json, reach, the_place
 from carpool.cli_daemon import OPERATE_S
 from carpool.door import DoorError
 from carpool_protocol import paths
@@ -114,7 +114,9 @@ def _remote(name: str, file: str | None) -> Remote:
     """The server, as an agent here would reach it."""
     state = paths.state_dir(os.environ, the_place().directory)
     cwd = working_directory()
-    found = read_layers(os.environ, os.path.expanduser(file) if file else None, cwd, paths.trust_file(state))
+    found = read_layers(
+        environment(), os.path.expanduser(file) if file else None, cwd, paths.trust_file(state)
+    )
     config = found.config
     if config is None:
         fail("\n".join(each.render() for each in found.problems), EXIT_USAGE)

@@ -18,6 +18,7 @@ from carpool.cli import (
     EXIT_FAILED,
     EXIT_USAGE,
     ask,
+    environment,
     fail,
     fail_at,
     json_option,
@@ -132,7 +133,7 @@ def said(facts: Facts) -> str:
 def _save(names: list[str], *, on: bool, file: str | None, as_json: bool) -> None:
     store = paths.trust_file(paths.state_dir(os.environ, paths.runtime_dir(os.environ, os.getuid())))
     named = os.path.expanduser(file) if file else None
-    found = read_layers(os.environ, named, working_directory(), store)
+    found = read_layers(environment(), named, working_directory(), store)
     if found.config is None or found.problems:
         fail("\n".join(each.render() for each in found.problems), EXIT_USAGE)
     written = [_written(found, name) for name in names]

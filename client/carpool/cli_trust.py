@@ -17,6 +17,7 @@ from carpool import display
 from carpool.cli import (
     EXIT_FAILED,
     EXIT_USAGE,
+    environment,
     fail,
     json_option,
     print_json,
@@ -116,7 +117,7 @@ def trust(  # one option each
 
 
 def _users_own() -> ConfigFile:
-    return find_config_file(os.environ)
+    return find_config_file(environment())
 
 
 def _ask(facts: Facts, *, yes: bool, as_json: bool) -> None:

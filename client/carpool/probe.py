@@ -13,13 +13,13 @@ from typing import Any, Protocol
 import click
 import msgspec
 
-from carpool import display, end_signals, lock
+from carpool import display, end_signals
 from carpool.cli import EXIT_FAILED, EXIT_USAGE, fail, print_json, the_place
 from carpool.door import AnsweredError, Door, DoorError
 from carpool.probe_config import arranged
 from carpool.probe_judge import Outcome, Result, Said, judge, result_of
 from carpool.probe_run import Bench, ProbeError, Tool, Try
-from carpool.up import Place
+from carpool.up import Place, environment_in_force
 from carpool_protocol import paths
 from carpool_protocol.config.jsonc import JsonValue
 from carpool_protocol.config.load import ConfigFile, env_file_path, find_config_file, home_of, load_config
@@ -115,9 +115,9 @@ def conclusion(server: str, found: dict[str, Any]) -> str:
 
 def _configured(place: Place, server: str, file: str | None) -> tuple[ConfigFile, Config, Entry]:
     """Which file (the named one, else that of the running carpool, else the user's), read; and the server."""
-    held = lock.holder(place.directory)
-    named = os.path.expanduser(file) if file else (held.config if held else "")
-    where = find_config_file(os.environ, named or None)
+    where = find_config_file(
+        environment_in_force(place.directory), os.path.expanduser(file) if file else None
+    )
     loaded = load_config(where)
     if loaded.config is None:
         fail("\n".join(problem.render() for problem in loaded.problems), EXIT_USAGE)

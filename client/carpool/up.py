@@ -96,6 +96,15 @@ def wished_config(option: str = "") -> str:
     return os.path.abspath(os.path.expanduser(config)) if config else ""
 
 
+def environment_in_force(directory: str) -> dict[str, str]:
+    """The environment of a verb, naming in CARPOOL_CONFIG the file that the carpool in `directory` was given.
+
+    So every verb works on the file in force. CARPOOL_CONFIG of the verb itself comes first.
+    """
+    held = None if os.environ.get("CARPOOL_CONFIG") else lock.holder(directory)
+    return {**os.environ, **({"CARPOOL_CONFIG": held.config} if held is not None and held.config else {})}
+
+
 def bring_up(
     place: Place, config: str | None = None, wait_s: float = START_S, http: str | None = None
 ) -> tuple[int, str]:

@@ -9,9 +9,15 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec import structs
 
 from carpool import cli_edit
 from carpool.cli_edit import change
+from carpool_protocol.config.foreign import shape_of
+from carpool_protocol.config.jsonc import parse
+from carpool_protocol.config.model import ServerConfig
+from carpool_protocol.config.shape import read_config
+from carpool_protocol.ids import ServerName
 from tests.behaviours import behaviour
 from tests.kit.house import House
 
@@ -39,6 +45,53 @@ def test_a_server_is_added_to_a_file_that_is_made_for_it_and_taken_out_again(hou
     done = house.run("remove", "a", "--json")
     assert json.loads(done.stdout) == {"server": "a", "file": str(file), "running": False, "problems": []}
     assert json.loads(file.read_text()) == {"mcpServers": {}}
+
+
+SHAPES = {
+    "servers.json": '{\n  "servers": [\n    {"name": "github", "command": "g"}\n  ]\n}\n',
+    "mcp/servers.json": '{"servers": [{"name": "github", "command": "g"}]}\n',
+    "mcp_servers.json": '[\n  // kept\n  {"name": "github", "command": "g"},  // this, too\n]\n',
+    ".vscode/mcp.json": '{\n  "servers": {\n    "github": {"command": "g"}\n  },\n  "inputs": []\n}\n',
+    ".vscode/settings.json": '{"editor.tabSize": 2, "mcp": {"servers": {"github": {"command": "g"}}}}\n',
+    ".mcp.json": '{\n\t"mcpServers": {\n\t\t"github": {"command": "g"}\n\t}\n}\n',
+    "empty_list.json": '{"servers": []}\n',
+    "nested.json": "[]\n",
+}
+
+
+@behaviour("config:edited")
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_server_is_added_in_the_shape_that_the_file_has_and_taken_out_again(
+    house: House, name: str
+) -> None:
+    file = written(house, SHAPES[name], name)
+    before = servers_of(file)
+    done = house.run("add", "late", "--config", str(file), "--", "sh", "-c", "true")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = servers_of(file)
+    assert found.keys() == {*before, "late"}
+    late = found[ServerName("late")]
+    assert (late.command, late.args) == ("sh", ("-c", "true"))
+    assert shape_of(parse(file.read_text(), "").value) is shape_of(parse(SHAPES[name], "").value)
+    done = house.run("remove", "late", "--config", str(file))
+    assert done.returncode == 0, done.stderr
+    assert servers_of(file) == before
+    assert ("// kept" in SHAPES[name]) is ("// kept" in file.read_text())
+
+
+@behaviour("config:edited")
+def test_nothing_is_added_to_a_file_whose_servers_are_written_in_another_way(house: House) -> None:
+    text = '{"theme": "dark", "mcp": {"a": {"type": "local", "command": ["x"]}}}'
+    file = written(house, text, "opencode.json")
+    done = house.run("add", "late", "--config", str(file), "--", "sh")
+    assert (done.returncode, file.read_text()) == (1, text)
+    assert "opencode's shape of a server is another one; add it there by hand" in done.stderr
+
+
+def servers_of(file: Path) -> dict[ServerName, ServerConfig]:
+    config = read_config(file.read_text(), str(file)).config
+    assert config is not None
+    return {name: structs.replace(each, lines={}) for name, each in config.servers.items()}
 
 
 def test_a_command_that_is_not_here_is_added_and_said(house: House) -> None:
@@ -208,8 +261,6 @@ def test_a_file_that_is_read_only_is_not_replaced(house: House, words: tuple[str
         ("{}", ["add", "a", "--", "${x"], 2, "nothing is changed"),
         ("{}", ["add", "a"], 2, "say one of them"),
         ("{}", ["add", "a", "--python", "tools/notes.py"], 2, "as package.module, not a file"),
-        ('{"servers": [{"name": "a", "command": "x"}]}', ["remove", "a"], 1, "by hand"),
-        ('{"servers": [{"name": "a", "command": "x"}]}', ["add", "b", "--", "x"], 2, "nothing is changed"),
         ('{"mcpServers": {"git": {"command": "x"}}}', ["remove", "gti"], 1, "did you mean 'git'?"),
     ],
 )

@@ -10,6 +10,7 @@ import trio
 
 from carpool_protocol.attach import Attach
 from carpool_protocol.attach_version import ATTACH_VERSION
+from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Json
 from tests.kit.live import Daemon, Make, kit, observer
 from tests.live.conftest import shared_daemon
@@ -270,3 +271,24 @@ async def test_an_operator_may_ask_many_things_on_one_connection_also_at_once(sh
                 asked = [await operator.request("carpool/status", {}) for _ in range(2)]
                 for each in asked:
                     assert "servers" in (await operator.answer(each))["result"]
+
+
+@behaviour("config:in-force")
+async def test_every_verb_works_on_the_file_that_the_running_carpool_was_given(daemon: Make) -> None:
+    one = daemon({"echo": kit("echo")}, up=False)
+    one.config = one.base / "elsewhere.json"
+    one.configure({"echo": kit("echo"), "other": kit("echo")})
+    one.environ.pop("CARPOOL_CONFIG")
+    await trio.to_thread.run_sync(one.up)
+    code, out, err = await one.carpool("check", "--json")
+    assert (code, json.loads(out)["file"]) == (0, str(one.config)), err
+    code, _, err = await one.carpool("disable", "other", "--save")
+    assert code == 0, err
+    code, out, err = await one.carpool("add", "late", "--", "sh", "-c", "true")
+    assert (code, out) == (0, f"late added to {one.config}\n"), err
+    code, _, err = await one.carpool("remove", "echo")
+    assert code == 0, err
+    written = json.loads(one.config.read_text())["mcpServers"]
+    assert written.keys() == {"other", "late"}
+    assert written["other"]["disabled"] is True
+    await one.until(lambda facts: facts["servers"].keys() == {"other", "late"}, "it is in force")

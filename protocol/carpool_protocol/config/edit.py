@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from carpool_protocol.config.jsonc import JsonValue, Parsed, Span, parse, skip_blank
+from carpool_protocol.config.problems import KeyPath
 
 _STEP = "  "
 _MOST = 500
@@ -69,18 +70,29 @@ def put_all(text: str, path: tuple[str, ...], members: Mapping[str, JsonValue]) 
     return _checked(changed, wished)
 
 
-def drop(text: str, path: tuple[str, ...]) -> str:
-    """Take the member at `path` out. Raises `CannotEditError`, also where there is none."""
+def append(text: str, path: tuple[str, ...], value: JsonValue) -> str:
+    """Put a last element into the list at `path`, which must be there. Raises `CannotEditError`."""
     parsed = _parsed(text)
-    if path not in parsed.spans:
-        raise CannotEditError("it is not written there as a member of an object")
+    wished = copy.deepcopy(parsed.value)
+    holder = value_at(wished, path)
+    if not isinstance(holder, list):
+        raise CannotEditError("there is no list of servers")
+    holder.append(value)
+    return _checked(_with_members(text, parsed, path, [value], step=_step(text, parsed)), wished)
+
+
+def drop(text: str, path: KeyPath) -> str:
+    """Take the member of an object, or the element of a list, at `path` out. Raises `CannotEditError`, also
+    where there is none.
+    """
+    parsed = _parsed(text)
+    if path not in parsed.spans or not path:
+        raise CannotEditError("it is not written there")
     wished = copy.deepcopy(parsed.value)
     holder = wished
     for key in path[:-1]:
-        assert isinstance(holder, dict)  # a span says so
-        holder = holder[key]
-    assert isinstance(holder, dict)
-    del holder[path[-1]]
+        holder = holder[key]  # type: ignore[index] # a span says that it is there
+    del holder[path[-1]]  # type: ignore[union-attr,arg-type]
     at = parsed.spans[path]
     start, end = at.start, skip_blank(text, at.end)
     if text[end] == ",":
@@ -161,30 +173,35 @@ def _checked(text: str, wished: JsonValue) -> str:
     return text
 
 
-def _members(parsed: Parsed, path: tuple[str, ...]) -> list[Span]:
+def _members(parsed: Parsed, path: KeyPath) -> list[Span]:
     return [span for each, span in parsed.spans.items() if len(each) == len(path) + 1 and each[:-1] == path]
 
 
 def _with_members(
-    text: str, parsed: Parsed, path: tuple[str, ...], new: Mapping[str, JsonValue], *, step: str
+    text: str,
+    parsed: Parsed,
+    path: tuple[str, ...],
+    new: Mapping[str, JsonValue] | list[JsonValue],
+    *,
+    step: str,
 ) -> str:
-    """The object at `path` with more members, behind all others. `step`: one level of indentation."""
+    """The object at `path` with more members, or the list with more elements, behind all others. `step`: one
+    level of indentation.
+    """
+    pairs = [("", value) for value in new] if isinstance(new, list) else _named(new)
     around, members = parsed.spans[path], _members(parsed, path)
     closing = around.end - 1
     line = text.rfind("\n", around.value, closing) + 1
     if members and line == 0:  # all on one line
         last = max(span.end for span in members)
         comma = skip_blank(text, last)
-        said = ", ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in new.items())
+        said = ", ".join(f"{key}{json.dumps(value)}" for key, value in pairs)
         if text[comma] == ",":
             return f"{text[: comma + 1]} {said}{text[comma + 1 :]}"
         return f"{text[:last]}, {said}{text[last:]}"
     outer = _indent_at(text, around.start)
     inner = _indent_at(text, max(members).start) if members else outer + step
-    lines = (
-        f"{inner}{json.dumps(key, ensure_ascii=False)}: {_written(value, inner, step)}"
-        for key, value in new.items()
-    )
+    lines = (f"{inner}{key}{_written(value, inner, step)}" for key, value in pairs)
     said = ",\n".join(lines) + "\n"
     if members:
         last = max(span.end for span in members)
@@ -194,6 +211,11 @@ def _with_members(
     if line and not text[line:closing].strip():
         return text[:line] + said + text[line:]
     return f"{text[:closing].rstrip(' ')}\n{said}{outer}{text[closing:]}"
+
+
+def _named(members: Mapping[str, JsonValue]) -> list[tuple[str, JsonValue]]:
+    """Members with their keys as they are written: `"a": `."""
+    return [(f"{json.dumps(key, ensure_ascii=False)}: ", value) for key, value in members.items()]
 
 
 def _written(value: JsonValue, indent: str, step: str) -> str:

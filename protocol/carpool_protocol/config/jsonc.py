@@ -198,7 +198,9 @@ class _Reader:
                 self.stop(path, "this [ is not closed: ] is missing", opened)
             inner = (*path, len(value))
             self.lines[inner] = self.line(self.at)
+            begin = self.at
             value.append(self.read(inner))
+            self.spans[inner] = Span(begin, begin, self.at)
             self.separate(path, "]")
 
     def separate(self, path: KeyPath, closing: str) -> None:

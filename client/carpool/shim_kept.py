@@ -22,6 +22,10 @@ ENDED = OURS + b'ended"'
 MOVED = OURS + b'moved"'
 WANTED = OURS + b'wanted"'
 
+DONE_LINES = 256
+"""So many lines that are done with are remembered by their names. A broker reports after 64 answers which
+ones are with their agents: until then they are in the record.
+"""
 KEEP_BYTES = 32 * 1024 * 1024
 """More than this unsettled, and nothing is kept: the next death of the broker is the end of the session."""
 
@@ -63,6 +67,10 @@ class Kept:
         """Servers at which the session may have state, in blanks."""
         self.has_told = False
         """This broker has said more than its first line."""
+        self.done: dict[int, None] = {}
+        """Names of the last of the agent's lines that were done with: one that is said once more is an id
+        that is used again, for the very same.
+        """
         self._names: dict[int, int] = {}
         """Of the lines of `open` and `made`, under their numbers."""
         self._last = 0
@@ -125,7 +133,7 @@ class Kept:
         """Numbers of the lines that are meant, by their names."""
         for number in sorted(old):
             places.setdefault(self._names[number], []).append(number)
-        count, end = self._find(read, {*open_, *made, *both}, old, places) if read else (0, 0)
+        passed, end = self._find(read, {*open_, *made, *both}, old, places) if read else ([], 0)
         names: dict[int, int] = {}
         found: list[dict[int, bytes]] = []
         for named in (open_, made, both):
@@ -137,30 +145,34 @@ class Kept:
                 found[-1][number] = old[number]
                 names[number] = name
         self.held = self._still_held(held)
+        for number, name in (*self._names.items(), *enumerate(passed, self._last + 1)):
+            if number not in names:
+                self.is_done_with(name)
         self.open, self.made, self._names = found[0] | found[2], found[1] | found[2], names
         del self.fresh[:end]
-        self._last += count
+        self._last += len(passed)
 
     def _find(
         self, read: list[int], meant: set[int], lines: dict[int, bytes], places: dict[int, list[int]]
-    ) -> tuple[int, int]:
+    ) -> tuple[list[int], int]:
         """Find the line that was read last, and on the way those that are `meant`, which are entered in
-        `lines` and `places`. How many lines end there, and where that is.
+        `lines` and `places`. The names of all up to there, and where it ends.
         """
         last, times = read
-        at = count = 0
+        at = 0
+        names: list[int] = []
         with memoryview(self.fresh) as text:
             while (end := self.fresh.find(b"\n", at)) >= 0:
-                count += 1
                 with text[at:end] as line:
                     name = name_of(line)
+                    names.append(name)
                     if name in meant:
-                        lines[self._last + count] = bytes(line)
-                        places.setdefault(name, []).append(self._last + count)
+                        lines[self._last + len(names)] = bytes(line)
+                        places.setdefault(name, []).append(self._last + len(names))
                 at = end + 1
                 times -= name == last
                 if not times:
-                    return count, at
+                    return names, at
         raise _DoubtError
 
     def _still_held(self, names: list[int]) -> list[tuple[int, bytes]]:
@@ -175,6 +187,13 @@ class Kept:
             lines.remove(each)
             found.append(each)
         return found
+
+    def is_done_with(self, name: int) -> None:
+        """The agent's line of this name needs nothing any more."""
+        self.done.pop(name, None)
+        self.done[name] = None
+        if len(self.done) > DONE_LINES:
+            del self.done[next(iter(self.done))]
 
     def begin_again(self, made: list[bytes], open_: list[bytes], fresh: bytes, asks: list[str]) -> None:
         """All of it is said anew, to another broker. Numbers begin with that."""

@@ -83,7 +83,7 @@ def resume(kept: Kept, hello: bytes, *, again: bool, untaken_bytes: int = 0) -> 
         for ack in (_granted_to(line, granted),)
     ]
     for name, answer in answers:
-        unanswered.answered(name, answer)
+        kept.is_done_with(name_of(unanswered.answered(name, answer)))
 
     def left(parts: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         return [(request, part) for request, part in parts if not request or request in unanswered]
@@ -115,7 +115,11 @@ def resume(kept: Kept, hello: bytes, *, again: bool, untaken_bytes: int = 0) -> 
         "kept": len(made),
         "open": len(unsettled),
         "last": f"{name_of(said[-1]):x}" if said else "",
-        "again": [place for place, (request, _) in enumerate(unsettled) if request in used_again],
+        "again": [
+            place
+            for place, (request, line) in enumerate(unsettled)
+            if request in used_again or name_of(line) in kept.done
+        ],
         "asks": asks,
         "stateful": kept.stateful.decode().split(),
     }

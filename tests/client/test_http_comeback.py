@@ -408,3 +408,31 @@ def test_where_a_session_may_have_state_is_said_to_the_next_broker(desk: Desk) -
     desk.say(s, Stateful(["browser", "counter"]))
     died(desk)
     assert reborn(desk)[0]["resume"].stateful == ["browser", "counter"]
+
+
+@behaviour("reattach:used-again")
+@pytest.mark.parametrize("answered", [False, True])
+def test_the_next_broker_hears_whose_id_was_used_before(desk: Desk, answered: bool) -> None:
+    session, s = begun(desk)
+    if answered:
+        x = desk.post(request(7, "tools/call", a=1), mcp_session_id=session)
+        desk.answer(s, x, 7)
+    for number in (6, 7):
+        desk.post(request(number, "tools/call", a=1), mcp_session_id=session)
+    died(desk)
+    first, *said = reborn(desk)
+    assert first["resume"].again == ([1] if answered else [])
+    assert said[-1]["id"] == 7
+
+
+@behaviour("reattach:used-again")
+def test_on_a_stream_of_many_agents_no_id_is_used_again(desk: Desk) -> None:
+    done, _ = [
+        desk.post(modern(1, "prompts/get", name="p"), **modern_headers("prompts/get", "p")) for _ in range(2)
+    ]
+    s = desk.word()[0]
+    desk.say(s, Opened("x", "s6", "0.mac", "e1"))
+    desk.answer(s, done, 1)
+    died(desk)
+    first, *said = reborn(desk)
+    assert (first["resume"].open, first["resume"].again, len(said)) == (1, [], 1)

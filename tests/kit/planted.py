@@ -134,9 +134,9 @@ def _try_seeds(name: str, seeds: Sequence[int], *, within_s: float = math.inf) -
     """The first seed that finds it in so much time, else the one that takes the least; None: none does."""
     graft = _Graft(load(name).file, source_of(name))
     sys.meta_path.insert(0, graft)
-    from tests.kit.world_storms import STORMS
+    from tests.kit.world_storms import EVERY
 
-    storm = STORMS[load(name).storm]
+    storm = EVERY[load(name).storm]
     assert graft.used, f"{name}: the module was imported before the bug was in it"
     best: Found | None = None
     for seed in seeds:

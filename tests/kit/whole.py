@@ -143,28 +143,42 @@ class Whole:
         if not file.exists() or file.read_text() != text:
             file.write_text(text)
         self.operations: list[tuple[Any, ...]] = []
+        self._nursery = mock.Mock(start_soon=lambda *what: self.operations.append(what))
+        self._house, self._file = house, str(file)
+        with self._apart():
+            self.broker = self._new_broker(self.first_heritage())
+            with mock.patch.object(
+                supervisor_processes, "Spawner", lambda *_, **heard: self._processes(programs, heard)
+            ):
+                self.supervisor = supervisor_shell.SupervisorShell(str(house), SUPERVISOR, None)
+        self.supervisor._nursery = self._nursery
+        self.settle()
+
+    def first_heritage(self) -> Heritage:
+        """What the first broker is given."""
+        return Heritage()
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        """What is made within has our link, clock and environment."""
         with ExitStack() as stack:
-            environ = {"CARPOOL_CHECK": "1", "CARPOOL_STATE_DIR": str(house / "state"), "HOME": str(house)}
+            house = str(self._house)
+            environ = {"CARPOOL_CHECK": "1", "CARPOOL_STATE_DIR": f"{house}/state", "HOME": house}
             stack.enter_context(mock.patch.dict(os.environ, environ))
             for module in (broker_shell, supervisor_shell):
                 stack.enter_context(mock.patch.object(module, "ZmqLink", self._end))
                 stack.enter_context(mock.patch.object(module, "SteadyClock", return_value=self._clock))
             stack.enter_context(mock.patch.object(trio, "current_time", self._clock))
-            stack.enter_context(
-                mock.patch.object(
-                    supervisor_processes, "Spawner", lambda *_, **heard: self._processes(programs, heard)
-                )
-            )
-            configuration = AtOnce(ConfigFile(str(file), asked_for=True), dict(os.environ))
-            self.broker = broker_shell.BrokerShell(str(house), configuration, Heritage(), None)
-            self.supervisor = supervisor_shell.SupervisorShell(str(house), SUPERVISOR, None)
-        nursery = mock.Mock(start_soon=lambda *what: self.operations.append(what))
-        self.broker._hosting.moving.looks = configuration
-        self.broker._hosting.nursery = self.supervisor._nursery = nursery
-        self.broker._reader.errands.nursery = nursery
-        self.broker._pump.feed(configuration.resolve(DAEMON))
+            yield
+
+    def _new_broker(self, heritage: Heritage) -> broker_shell.BrokerShell:
+        configuration = AtOnce(ConfigFile(self._file, asked_for=True), dict(os.environ))
+        broker = broker_shell.BrokerShell(str(self._house), configuration, heritage, None)
+        broker._hosting.moving.looks = configuration
+        broker._hosting.nursery = broker._reader.errands.nursery = self._nursery
+        broker._pump.feed(configuration.resolve(DAEMON))
         self.ends[0].peer.connected()
-        self.settle()
+        return broker
 
     def _clock(self) -> float:
         return self.now

@@ -5,6 +5,7 @@ Owns the list. Knows nothing of: what goes on in any of them.
 
 from collections.abc import Callable, Mapping
 
+from tests.broker.test_delivery_machine import deliver
 from tests.kit.world import World
 from tests.kit.world_hooks import HookedWorld, no_hook_waits
 from tests.kit.world_moves import storm_over_houses
@@ -24,3 +25,7 @@ STORMS: Mapping[str, Callable[[int], World]] = {
     "hooks": _with_hooks,
     "houses": storm_over_houses,
 }
+EVERY: Mapping[str, Callable[[int], object]] = {**STORMS, "deliveries": deliver}
+"""Also what is no storm of the world: a whole carpool with one agent, whose broker dies between any two
+steps.
+"""

@@ -159,4 +159,4 @@ def use_of(
     alike = [each for each in calls if not (asked.digest and each.digest) or each.digest == asked.digest]
     if not alike:
         return None, True
-    return alike[-1], not (is_again and len(alike) == 1 and alike[-1].ended)
+    return alike[-1], not (is_again and alike[-1].ended)

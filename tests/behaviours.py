@@ -544,6 +544,13 @@ _FEATURES: Final = {
         "2025-11-25 server/utilities/completion",
         "A completion goes to the server of its reference, in that server's words.",
     ),
+    "catalogs:bounded": Behaviour(
+        "docs/security.md",
+        "One entry, one catalog and instructions are bounded in bytes; what is over is left out and told.",
+    ),
+    "catalogs:own-section": Behaviour(
+        "docs/security.md", "No server's instructions read as a section of another server."
+    ),
     "pages:servers-drained": Behaviour(
         "2025-11-25 server/utilities/pagination",
         "All pages of a server's list are read; pages without end are cut off.",

@@ -537,6 +537,8 @@ class Catalog(Message, frozen=True, tag=33):
     public: bool = False
     tasks: bool = False
     """It knows the extension `io.modelcontextprotocol/tasks`."""
+    left_out: str = ""
+    """What the server offers beyond the bounds of one entry, of a catalog or of instructions, for people."""
 
 
 class PoolChanged(Message, frozen=True, tag=34):

@@ -20,8 +20,10 @@ from carpool_protocol.runtime.ready import ReadySet
 from carpool_supervisor.child_io import ChildIo, PipeBudget
 from carpool_supervisor.core.events import (
     AnswerUnreadable,
+    CatalogRead,
     EraRefused,
     GreetingFailed,
+    InstanceGreeted,
     InstanceHeard,
     OwnEvent,
     ServerMisspoke,
@@ -77,6 +79,8 @@ class Conversation:
         """The wire id of each line handed to the pipe, 0 for lines that are no calls."""
         self._dirty = False
         self._unflushed = 0
+        self._left_out = ""
+        """What its lists hold beyond the bounds, as the log was told."""
         self._intake = intake
         self.io = ChildIo(
             ready,
@@ -230,6 +234,9 @@ class Conversation:
         """The event, with the server's words masked where they become part of our errors and of `status`."""
         if isinstance(event, GreetingFailed | EraRefused | AnswerUnreadable | ServerMisspoke):
             return structs.replace(event, text=self._mask.over(event.text))
+        if isinstance(event, InstanceGreeted | CatalogRead) and event.catalog.left_out != self._left_out:
+            self._left_out = event.catalog.left_out
+            self._log.note(self.instance, f"[carpool] {self._left_out or 'nothing is left out any more'}")
         return event
 
     def _detect(

@@ -23,6 +23,7 @@ from carpool_supervisor import era_verdicts
 from carpool_supervisor.core import effects
 from carpool_supervisor.core.events import PoolKnown
 from carpool_supervisor.core.pool import Pool
+from carpool_supervisor.core.refusals import left_out
 from carpool_supervisor.core.sharing import EvidenceKind, explain, launch_identity
 from carpool_supervisor.era_verdicts import NOTHING_KNOWN, Verdict
 from carpool_supervisor.shipped import well_known
@@ -156,5 +157,7 @@ def explained(
     )
     if spec is not None:
         lines += knowledge.era_lines(pool, spec)
+    if over := left_out(pool):
+        lines.append(f"Not all that it offers is shown to agents: {over}.")
     verdict = pool.verdict
     return Explained(asked.token, lines, verdict.mode, verified=verdict.verified, source=verdict.source)

@@ -18,6 +18,7 @@ from typing import Final, Protocol, TypeVar
 from msgspec import Struct
 
 from carpool_broker.core.listing import FAMILIES, Entry, Family, History, Paging
+from carpool_broker.core.merged_instructions import merge
 from carpool_broker.core.name_table import NameTable
 from carpool_broker.core.offers import Shelf, ViewPrompt, ViewResource, ViewTool
 from carpool_broker.core.own_tools import OwnTool, own_tools
@@ -307,7 +308,7 @@ def instructions_of(scope: Scope, known: Known, hidden: Collection[PoolKey]) -> 
     }
     if len(scope.servers) == 1:  # one server exposed as itself is passed on word for word
         return "".join(told.values())
-    return "\n\n".join(f"# {server}\n\n{text.strip()}" for server, text in told.items())
+    return merge(told)
 
 
 def differing(one: View, other: View) -> frozenset[Family]:

@@ -56,6 +56,11 @@ def told_error(pool: Pool) -> str:
     return f"{pool.last_error}: {pool.last_words}" if told else pool.last_error
 
 
+def left_out(pool: Pool) -> str:
+    """What its server offers beyond the bounds, and so is left out."""
+    return "" if pool.catalog is None else pool.catalog.left_out
+
+
 _NO_CARPOOL: Final = (
     "; install carpool and 'mcp>=2.3,<3' for that Python, or let `interpreter` name one that has them"
 )

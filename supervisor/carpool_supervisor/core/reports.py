@@ -8,7 +8,7 @@ from carpool_protocol.messages import InstanceReport, PoolReport
 from carpool_supervisor.core.leases import Leases
 from carpool_supervisor.core.lifecycle import State
 from carpool_supervisor.core.pool import Instance, Pool
-from carpool_supervisor.core.refusals import told_error
+from carpool_supervisor.core.refusals import left_out, told_error
 from carpool_supervisor.core.wear import past
 
 
@@ -21,7 +21,7 @@ def report(pool: Pool, now: float, leases: Leases) -> PoolReport:
         sharing=pool.mode,
         waiting=len(pool.waiting),
         restarts=pool.restart.restarts,
-        last_error=told_error(pool),
+        last_error=_problem(pool),
         stderr_tail=list(pool.stderr),
         instances=[_instance(each, now, leases) for each in pool.instances.values()],
         verified=pool.verdict.verified,
@@ -29,6 +29,14 @@ def report(pool: Pool, now: float, leases: Leases) -> PoolReport:
         breaker=pool.restart.breaker,
         retry_after_s=pool.retry_after_s(now),
     )
+
+
+def _problem(pool: Pool) -> str:
+    """What went wrong last, and what its server offers beyond the bounds; what both say once."""
+    told, over = told_error(pool), left_out(pool)
+    if told in over or over in told:
+        return max(told, over, key=len)
+    return f"{told}; {over}"
 
 
 def _instance(instance: Instance, now: float, leases: Leases) -> InstanceReport:

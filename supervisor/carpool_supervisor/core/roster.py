@@ -20,14 +20,22 @@ from carpool_protocol.messages import Catalog
 from carpool_supervisor.core import demand, witness
 from carpool_supervisor.core.breakers import Breakers
 from carpool_supervisor.core.desk import Desk
-from carpool_supervisor.core.effects import AnyEffect, CloseStdin, Forget, Probe, SignalGroup, Spawn
+from carpool_supervisor.core.effects import (
+    AnyEffect,
+    CloseStdin,
+    Forget,
+    Note,
+    Probe,
+    SignalGroup,
+    Spawn,
+)
 from carpool_supervisor.core.eras import Eras, first_of
 from carpool_supervisor.core.events import InstanceExited, SpawnFailed, StdinBroken
 from carpool_supervisor.core.held import MAX_HELD_S
 from carpool_supervisor.core.leases import Cause, Leases
 from carpool_supervisor.core.lifecycle import ACTIVE, ENDING, Happening, State
 from carpool_supervisor.core.pool import MAX_LINGERING, Instance, Pool, Pools, not_plain
-from carpool_supervisor.core.refusals import died_text, ended_text, last_words
+from carpool_supervisor.core.refusals import died_text, ended_text, last_words, left_out
 from carpool_supervisor.core.silence import Judgement, judge
 from carpool_supervisor.core.starts import Starts, falls_short
 from carpool_supervisor.core.touched import check_instance
@@ -122,6 +130,8 @@ class Roster:
     def learn(self, pool: Pool, catalog: Catalog, now: float) -> None:
         """Keep the catalog and say it unless the broker has just this."""
         asked_for, catalog = pool.relisting and catalog is not pool.catalog, witness.stamped(pool, catalog)
+        if catalog.left_out and catalog.left_out != left_out(pool):
+            self._out(Note("warning", f"{pool.server}: {catalog.left_out}"))
         if asked_for or catalog != pool.catalog:
             pool.catalog, pool.catalog_said = catalog, False
             pool.relisting &= not asked_for

@@ -25,6 +25,7 @@ from carpool_supervisor.era.envelope import Envelope
 from carpool_supervisor.era.greeting import VERSIONS, RpcError, read_error, refusal
 from carpool_supervisor.era.introduction import UNSUPPORTED_VERSION
 from carpool_supervisor.era.lists import Lists
+from carpool_supervisor.era.self_description import SelfDescription
 
 DISCOVER: Final = "server/discover"
 PERHAPS_OLDER: Final = 'if it knows the handshake era only, set "era" to "legacy"'
@@ -59,7 +60,6 @@ class Discovery:
         """The id of the `server/discover` that is out."""
         self.met = False
         """It was answered, by a server of this era."""
-        self._said = EMPTY_OBJECT
         self._lists = Lists(instance, taken, self._ask, self._catalog)
         self._features: list[Feature] = []
 
@@ -91,14 +91,13 @@ class Discovery:
             self._fail(f"does not speak MCP {VERSION}", older=True)
         else:
             self.met = True
-            self._said = message.result
             capabilities = RawJson(value_of(message.result, "capabilities") or b"{}")
             self._features = features_of(capabilities)
             known = value_of(value_of(capabilities, "extensions") or b"", TASKS) or b""
             self._envelope.tasks = known[:1] == b"{"
             # First: a list that changes while it is read is read again.
             self._taken.write(self._discovered(self._features))
-            self._lists.begin(self._features)
+            self._lists.begin(_described(message.result, capabilities), self._features)
         return True
 
     def unreadable(self, answer_id: RawJson | None, text: str) -> bool:
@@ -127,19 +126,20 @@ class Discovery:
         return request
 
     def _catalog(self) -> Catalog:
-        said = self._said
         hint = self._lists.hint
-        catalog = self._lists.catalog(
-            self._key,
-            instructions=text_of(said, "instructions") or "",
-            server_info=RawJson(value_of(value_of(said, "_meta") or b"", SERVER_INFO) or b"{}"),
-            # An extension may bring results and notifications of its own: whoever passes those on says so.
-            capabilities=RawJson(at(value_of(said, "capabilities") or b"{}", {"extensions": None})),
-            version=VERSION,
-            features=self._features,
-        )
+        catalog = self._lists.catalog(self._key, version=VERSION, features=self._features)
         tasks = self._envelope.tasks
         return replace(catalog, era="stateless", ttl_ms=hint.ttl_ms, public=hint.public, tasks=tasks)
+
+
+def _described(said: RawJson, capabilities: RawJson) -> SelfDescription:
+    """What the server says of itself in its answer."""
+    return SelfDescription(
+        text_of(said, "instructions") or "",
+        RawJson(bytes(value_of(value_of(said, "_meta") or b"", SERVER_INFO) or b"{}")),
+        # An extension may bring results and notifications of its own: whoever passes those on says so.
+        RawJson(at(capabilities, {"extensions": None})),
+    )
 
 
 def _supported(said: RawJson) -> list[str]:

@@ -27,6 +27,7 @@ from carpool_supervisor.era.greeting import (
     refusal,
 )
 from carpool_supervisor.era.lists import Lists
+from carpool_supervisor.era.self_description import MAX_CAPABILITIES_BYTES, SelfDescription
 from carpool_supervisor.era.tasks import tools_of
 
 UNSUPPORTED_VERSION: Final = -32022
@@ -146,10 +147,15 @@ class Introduction:
             newer = version > VERSIONS[0]  # dates
             self._fail(f"{said}; carpool speaks {', '.join(VERSIONS)}", said if newer else "")
             return
-        self._greeted = greeted
+        capabilities = RawJson(msgspec.json.encode(greeted.capabilities))
+        info = RawJson(bytes(greeted.serverInfo))
+        described = SelfDescription(greeted.instructions or "", info, capabilities)
+        # Copied out of the answer, which may be large and is not kept.
+        tasks = bytes(greeted.capabilities.get("tasks", b"null"))[:MAX_CAPABILITIES_BYTES]
+        self._greeted = Initialized(greeted.protocolVersion, {"tasks": msgspec.Raw(tasks)})
         self._taken.lines.append(notification_line("notifications/initialized", ABSENT))
-        self._features = features_of(RawJson(msgspec.json.encode(greeted.capabilities)))
-        self._lists.begin(self._features)
+        self._features = features_of(capabilities)
+        self._lists.begin(described, self._features)
 
     def _fail(self, text: str, refused: str = "") -> None:
         self._taken.events.append(GreetingFailed(self._instance, text, refused))
@@ -157,13 +163,7 @@ class Introduction:
     def _catalog(self) -> Catalog:
         greeted = self._greeted
         assert greeted is not None
-        catalog = self._lists.catalog(
-            self._key,
-            instructions=greeted.instructions or "",
-            server_info=RawJson(bytes(greeted.serverInfo)),
-            capabilities=RawJson(msgspec.json.encode(greeted.capabilities)),
-            version=greeted.protocolVersion,
-            features=self._features,
-        )
+        version = greeted.protocolVersion
+        catalog = self._lists.catalog(self._key, version=version, features=self._features)
         self.task_tools = tools_of(greeted, catalog.tools)
         return catalog

@@ -9,7 +9,7 @@ Knows nothing of: greetings, calls.
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from carpool_protocol.ids import ABSENT, InstanceId, PoolKey, RawJson
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, PoolKey, RawJson
 from carpool_protocol.jsonrpc import ErrorAnswer, Result, quote
 from carpool_protocol.list_entries import Family
 from carpool_protocol.messages import Catalog, Feature
@@ -24,6 +24,7 @@ from carpool_supervisor.era.adapter import Taken
 from carpool_supervisor.era.greeting import read_error
 from carpool_supervisor.era.hints import Hint
 from carpool_supervisor.era.reading import FAMILIES, METHODS, Page, Reading
+from carpool_supervisor.era.self_description import SelfDescription
 
 METHOD_NOT_FOUND: Final = -32601
 MAX_BEGUN: Final = 36
@@ -53,9 +54,15 @@ class Lists:
         """How many lists, since `relist`."""
         self._put_off = False
         """Something has changed that is not read before `relist`."""
+        self._said = SelfDescription("", EMPTY_OBJECT, EMPTY_OBJECT)
+        self._over = ""
+        """What of that is over a bound."""
 
-    def begin(self, features: Iterable[Feature]) -> None:
-        """The server has said what it serves: read all of it."""
+    def begin(self, said: SelfDescription, features: Iterable[Feature]) -> None:
+        """The server has said what it is and serves: read all of it."""
+        self._said, self._over = said.bounded()
+        if self._over:
+            self._taken.events.append(ServerMisspoke(self._instance, self._over))
         self._reading.announce(features)
         self._go_on(self._reading.next())
 
@@ -102,7 +109,8 @@ class Lists:
             page, wrong = self._reading.take(message.result)
         if wrong:
             self._taken.events.append(ServerMisspoke(self._instance, wrong))
-            if family == "tools" and not self.fit and "do not end" not in wrong:
+            was_read = family in self._reading.left_out  # only a part of it is left out
+            if family == "tools" and not self.fit and not was_read:
                 self._taken.events.append(GreetingFailed(self._instance, wrong))
                 return True
         self._go_on(page)
@@ -135,26 +143,18 @@ class Lists:
             params = ABSENT if page.cursor is None else RawJson(b'{"cursor":%b}' % quote(page.cursor))
             self._request = self._ask_server(page.family, METHODS[page.family], params)
 
-    def catalog(
-        self,
-        key: PoolKey,
-        *,
-        instructions: str,
-        server_info: RawJson,
-        capabilities: RawJson,
-        version: str,
-        features: list[Feature],
-    ) -> Catalog:
-        """All that is read, beside what the server said of itself."""
+    def catalog(self, key: PoolKey, *, version: str, features: list[Feature]) -> Catalog:
+        """All that is read, beside what the server said of itself; of that, what is within the bounds."""
         return Catalog(
             key=key,
             tools=self._reading.named("tools"),
-            instructions=instructions,
-            server_info=server_info,
-            capabilities=capabilities,
+            instructions=self._said.instructions,
+            server_info=self._said.server_info,
+            capabilities=self._said.capabilities,
             protocol_version=version,
             prompts=self._reading.named("prompts"),
             resources=self._reading.located("resources"),
             templates=self._reading.located("templates"),
             features=features,
+            left_out="; ".join(filter(None, (self._over, *self._reading.left_out.values()))),
         )

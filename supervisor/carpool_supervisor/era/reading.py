@@ -1,9 +1,10 @@
 """Reading what a server offers: four lists, in pages, as far as it announces them.
 
-Owns the order of the requests, the cut-off for pages that never end, and which list is read again when
-it changed while it was read. A generator of requests without I/O: the adapter asks `start`, hands over
-each answer, and writes what comes back. Source: MCP 2025-11-25, server/utilities/pagination and the
-pages on tools, prompts and resources.
+Owns the order of the requests, the cut-off for pages that never end, the bounds in bytes of one entry and of
+all four lists together, and which list is read again when it changed while it was read. What is over a bound
+is left out, and the sentence that says so is kept for as long as the list is. A generator of requests without
+I/O: the adapter asks `start`, hands over each answer, and writes what comes back. Source: MCP 2025-11-25,
+server/utilities/pagination and the pages on tools, prompts and resources.
 
 Knows nothing of: request ids, greetings, who wants the catalog.
 """
@@ -23,6 +24,9 @@ from carpool_protocol.messages import Feature, Offer, ResourceOffer
 from carpool_supervisor.era.hints import NO_WORD, Hint, read_hint
 
 MAX_OFFERS: Final = 100_000
+MAX_ENTRY_BYTES: Final = 256 * 1024
+MAX_CATALOG_BYTES: Final = 16 * 1024 * 1024
+"""Of the entries of all four lists, as the server wrote them."""
 MAX_PAGES: Final = 10_000
 MAX_AGAIN: Final = 3
 """A list that changes whenever it is read is taken as it is after so many times, and read again later."""
@@ -68,6 +72,11 @@ class Reading:
         self._offers: dict[Family, list[tuple[str, RawJson]]] = {family: [] for family in FAMILIES}
         self._found: list[tuple[str, RawJson]] = []
         """Of the list that is being read."""
+        self._found_bytes = 0
+        self._too_large = 0
+        """Entries of that list that are over the bound of one."""
+        self._is_full = False
+        """An entry of that list is over the bound of the catalog."""
         self._cursors: set[str] = set()
         self._now: Family | None = None
         self._again_times = 0
@@ -79,6 +88,9 @@ class Reading:
         self._hint = NO_WORD
         """Of the pages of the list that is being read."""
         self._hints: dict[Family, Hint] = {}
+        self._bytes: dict[Family, int] = dict.fromkeys(FAMILIES, 0)
+        self.left_out: dict[Family, str] = {}
+        """Of each list that is not whole: what is left out of it and why, for people."""
 
     @property
     def hint(self) -> Hint:
@@ -105,7 +117,7 @@ class Reading:
         if not self._todo:
             return None
         self._now = self._todo.pop(0)
-        self._found = []
+        self._found, self._found_bytes, self._too_large, self._is_full = [], 0, 0, False
         self._cursors = set()
         self._hint = NO_WORD
         return Page(self._now, None)
@@ -132,20 +144,34 @@ class Reading:
         if page is None:
             return self.next(), f"answered {METHODS[family]} with no list"
         offers, cursor = page
-        self._found += offers
+        self._add(family, offers)
         self._hint = self._hint.least(read_hint(result))
         if family in self._todo:  # it changed meanwhile: what was read so far may not belong together
             if self._again_times < MAX_AGAIN:
                 return self._again(family), ""
             self._todo.remove(family)
             self._late.append(family)
-        if cursor is None:
-            return self._done(family), ""
+        if cursor is None or self._is_full:
+            return self._done(family)
         endless = len(self._cursors) >= MAX_PAGES or len(self._found) > MAX_OFFERS
         if cursor in self._cursors or endless:
-            return self._done(family), f"its pages of {family} do not end; the rest is left out"
+            return self._done(family, f"its pages of {family} do not end; the rest is left out")
         self._cursors.add(cursor)
         return Page(family, cursor), ""
+
+    def _add(self, family: Family, offers: Iterable[tuple[str, RawJson]]) -> None:
+        """Keep these entries, as far as the bounds let."""
+        room_bytes = MAX_CATALOG_BYTES - sum(self._bytes[each] for each in FAMILIES if each != family)
+        for name, definition in offers:
+            size_bytes = len(definition)
+            if size_bytes > MAX_ENTRY_BYTES:
+                self._too_large += 1
+            elif self._found_bytes + size_bytes > room_bytes:
+                self._is_full = True
+                return
+            else:
+                self._found_bytes += size_bytes
+                self._found.append((name, definition))
 
     def _again(self, family: Family) -> Page | None:
         times = self._again_times + 1
@@ -155,14 +181,33 @@ class Reading:
         self._again_times = times
         return page
 
-    def _done(self, family: Family) -> Page | None:
+    def _done(self, family: Family, wrong: str = "") -> tuple[Page | None, str]:
         # A name offered twice counts once, the first time.
         first: dict[str, RawJson] = {}
         for name, definition in self._found:
             first.setdefault(name, definition)
         self._offers[family] = list(first.items())
+        self._bytes[family] = self._found_bytes
         self._hints[family] = self._hint
-        return self.next()
+        before = self.left_out.pop(family, "")
+        left_out = "; ".join(filter(None, (self._over_bounds(family), wrong)))
+        if left_out:
+            self.left_out[family] = left_out
+        return self.next(), left_out if left_out != before else ""
+
+    def _over_bounds(self, family: Family) -> str:
+        """What of the list that was read is over a bound, as a sentence; empty where nothing is."""
+        said = []
+        if self._too_large:
+            entries = "1 entry" if self._too_large == 1 else f"{self._too_large} entries"
+            are = "is" if self._too_large == 1 else "are"
+            said.append(
+                f"{entries} of its {family} {are} left out: larger than {MAX_ENTRY_BYTES // 1024} KiB each"
+            )
+        if self._is_full:
+            whole = f"its lists are larger than {MAX_CATALOG_BYTES // 1024**2} MiB together"
+            said.append(f"{whole}: the rest of its {family} is left out after {len(self._found)}")
+        return "; ".join(said)
 
     def named(self, family: Literal["tools", "prompts"]) -> list[Offer]:
         """The offers of a list whose entries have names."""
@@ -203,7 +248,9 @@ def _read(result: RawJson, family: Family) -> tuple[list[tuple[str, RawJson]], s
             except msgspec.ValidationError:
                 continue
             if name:
-                found.append((name, readable(RawJson(bytes(raw)), family)))
+                entry = RawJson(bytes(raw))
+                is_large = len(entry) > MAX_ENTRY_BYTES  # it is left out, so nothing of it is mended
+                found.append((name, entry if is_large else readable(entry, family)))
     except _UNREADABLE:
         return _read_leniently(result, family)
     return found, page.nextCursor

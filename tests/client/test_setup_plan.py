@@ -413,6 +413,16 @@ env_http_headers = { "X-A" = "A" }
     }
 
 
+@behaviour("setup:rules")
+def test_a_mode_of_approval_that_codex_keeps_with_a_server_is_told_to_be_lost() -> None:
+    text = '[mcp_servers.{0}]\ncommand = "{0}"\ndefault_tools_approval_mode = "{1}"\n'
+    plan = planned(source(CODEX, text.format("a", "prompt") + text.format("b", "auto")))
+    assert [each.notes for each in plan.moved] == [
+        ("its `default_tools_approval_mode` does not come along: say it for the entry of carpool",),
+        (),
+    ]
+
+
 @behaviour("setup:secrets")
 @pytest.mark.parametrize(
     ("client", "text"),
@@ -494,17 +504,23 @@ def test_whatever_programs_had_each_keeps_just_that(had: Any, later: Any, own: b
         assert after(again)["mcpServers"].keys() >= later.keys()
 
 
-def test_a_program_whose_entry_names_no_profile_of_setups_is_told_of() -> None:
+def test_the_profile_that_an_entry_names_already_gets_what_its_program_brings() -> None:
     def entered(*more: str) -> Any:
         held = {"carpool": {"command": "carpool", "args": ["connect", *more]}, "b": {"command": "b"}}
         return source(CURSOR, {"mcpServers": held})
 
-    own = {"mcpServers": {"a": {"command": "a"}}, "profiles": {"p": {"allow": ["mcp:a"], "max_tools": 1}}}
+    own = {
+        "mcpServers": {"a": {"command": "a"}},
+        "profiles": {"p": {"allow": ["mcp:a"], "max_tools": 1}, "q": {}},
+    }
     said = planned(entered(), own=own, separate=True)
     assert said.notes == ("Cursor sees all servers: its entry for carpool names no profile",)
     said = planned(entered("--profile=p"), own=own, separate=True)
-    assert "names the profile p, which is not of setup's kind: see that it allows b" in said.notes[0]
-    assert "profiles" not in after(said) or after(said)["profiles"] == own["profiles"]
+    assert after(said)["profiles"]["p"] == {"allow": ["mcp:a", "mcp:b"], "max_tools": 1}
+    said = planned(entered("--profile", "q"), own=own, separate=True)
+    assert (said.notes, after(said)["profiles"]) == ((), own["profiles"]), "it allows everything"
+    said = planned(entered("--profile", "gone"), own=own, separate=True)
+    assert said.notes == ("Cursor's entry for carpool names the profile gone, which is not there",)
 
 
 # --- places ------------------------------------------------------------------------------------------------

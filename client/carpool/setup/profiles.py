@@ -36,16 +36,13 @@ def given(
             held = _allowed(own, profile)
             if not profile:
                 notes.append(f"{title} sees all servers: its entry for carpool names no profile")
-                continue
+            elif profile not in taken:
+                notes.append(f"{title}'s entry for carpool names the profile {profile}, which is not there")
             if held is None:
-                names_it = (
-                    f"{title}'s entry for carpool names the profile {profile}, which is not of setup's kind"
-                )
-                notes.append(f"{names_it}: see that it allows {', '.join(its)}")
                 continue
         else:
             profile, held = client, _allowed(own, client)
-            if held is None:
+            if held is None or value_at(own, (PROFILES, client)) != {"allow": held}:
                 number = 1
                 while profile in taken:
                     number += 1
@@ -66,12 +63,9 @@ def given(
 
 
 def _allowed(own: JsonValue, profile: str) -> list[str] | None:
-    """What a profile allows, if it does nothing but that; None: there is no such profile of setup's kind."""
-    held = value_at(own, (PROFILES, profile))
-    if not isinstance(held, dict) or held.keys() != {"allow"} or not isinstance(held["allow"], list):
-        return None
-    said = [each for each in held["allow"] if isinstance(each, str)]
-    return said if len(said) == len(held["allow"]) else None
+    """What a profile allows by name; None: there is no such profile, or it allows all."""
+    held = value_at(own, (PROFILES, profile, "allow"))
+    return [each for each in held if isinstance(each, str)] if isinstance(held, list) else None
 
 
 def named_in(entry: JsonValue) -> str:

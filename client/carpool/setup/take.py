@@ -42,6 +42,8 @@ _RELATIVE = re.compile(r"(?:\.{1,2}|\.{1,2}/.*|[\w.-]+/[\w./-]*\.(?:py|js|mjs|cj
 _VALUE_OF_FLAG = re.compile(r"(?P<flag>--?[A-Za-z][\w.-]*=)?\$\{CARPOOL_\w+\}")
 _PASSWORD = re.compile(r"(?:--?[A-Za-z][\w.-]*=)?[a-z][a-z0-9+.-]*://[^$/?#]*:\$\{CARPOOL_\w+\}@[^$]*")
 """Of a URL."""
+_APPROVAL: Final = "default_tools_approval_mode"
+"""Of a server of Codex: which of its tools the program asks for. It holds for the program's own entries."""
 _WORD = re.compile(r"[\w.:/@+=~%,?&-]+", re.ASCII)
 
 
@@ -90,6 +92,8 @@ def take(
     server, notes = read
     if ours != name:
         notes.insert(0, f"was called {shorten(name)}")
+    if client.form == "codex" and entry.get(_APPROVAL, "auto") != "auto":
+        notes.append(f"its `{_APPROVAL}` does not come along: say it for the entry of carpool")
     if "url" in server and not remote:
         return Stays(f"it has a URL, which needs more than is installed: {install_command('remote')}")
     written = server
@@ -204,9 +208,7 @@ _CODEX: Final = {
     "args": "args",
     "cwd": "cwd",
 }
-_UNREAD_CODEX: Final = frozenset(
-    {"required", "description", "supports_parallel_tool_calls", "default_tools_approval_mode"}
-)
+_UNREAD_CODEX: Final = frozenset({"required", "description", "supports_parallel_tool_calls", _APPROVAL})
 
 
 def _of_codex(entry: dict[str, JsonValue]) -> dict[str, JsonValue]:

@@ -190,6 +190,10 @@ _REMOTE: Final = {
     "remote:failures": Behaviour(
         "rule 17", "Whatever a server over a URL does instead of answering, the call ends honestly."
     ),
+    "remote:statuses": Behaviour(
+        "issue 13",
+        "A status without a message means that a call was not run only where HTTP or MCP guarantees it.",
+    ),
     "remote:redirects": Behaviour(
         "rule 17", "What is sent to a server goes to its own host only, wherever that redirects to."
     ),

@@ -249,7 +249,7 @@ class HonestClient(httpx2.AsyncClient):
         if status >= 400 and _SESSION in response.request.headers and ends_session(status, body):
             self._end(words.session_ended(self._host))
             raise _RefusedError(words.session_ended(self._host))
-        if asked is not None and status >= 400 and not is_rpc_error(body):
+        if asked is not None and status >= 300 and not is_rpc_error(body):
             raise _RefusedError(self._of_status(response))
         if asked is not None and status == 200 and kind.strip().lower() == _JSON:
             found = answer_in(body, asked[0])

@@ -94,7 +94,7 @@ def of_status(response: httpx2.Response, remote: Remote, *, logged_in: bool) -> 
         return words.needs_login(host, remote.server, again=logged_in)
     if status == 403 and "insufficient_scope" in challenge:
         return words.more_scopes(host, remote.server, _scopes_in(challenge))
-    later_s = _retry_after_s(response.headers.get("retry-after", "")) if status in (429, 503) else None
+    later_s = _retry_after_s(response.headers.get("retry-after", "")) if status == 429 else None
     return words.answered_status(host, status, retry_after_s=later_s)
 
 
@@ -132,12 +132,14 @@ def followed(response: httpx2.Response) -> httpx2.Request | None:
 
 
 def moved(response: httpx2.Response, host: str) -> Trouble:
-    """A redirect that is not followed."""
-    request = response.next_request
+    """A redirect that is not followed. The server may have acted, as where a form was sent (301, 302, 303)."""
+    request, kind = response.next_request, words.kind_of_status(response.status_code)
     there = f"{request.url.scheme}://{host_of(str(request.url))}" if request is not None else ""
     if there == f"{response.request.url.scheme}://{host}":
-        return Trouble(f"{host} redirects as for a browser ({response.status_code}): the `url` may be wrong")
-    return Trouble(f"{host} redirects to {there}: if that is right, write it into the `url` of this server")
+        why = f"{host} redirects as for a browser ({response.status_code}): the `url` may be wrong"
+        return Trouble(why, kind)
+    why = f"{host} redirects to {there}: if that is right, write it into the `url` of this server"
+    return Trouble(why, kind)
 
 
 def unreached(url: str, error: BaseException) -> Trouble:

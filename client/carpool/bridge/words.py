@@ -154,6 +154,37 @@ def answered_otherwise(host: str, method: str) -> Trouble:
     return greeted_otherwise(host, page=False) if method in GREETINGS else Trouble("", "bad_answer")
 
 
+NOT_PROCESSED: Final = {
+    307: "the method has to be repeated elsewhere (RFC 9110, 15.4.8)",
+    308: "the method has to be repeated elsewhere (RFC 9110, 15.4.9)",
+    400: "the server will not process it (RFC 9110, 15.5.1)",
+    401: "it has not been applied (RFC 9110, 15.5.2)",
+    403: "the server refuses to fulfil it (RFC 9110, 15.5.4)",
+    404: "nothing is there, or the session is unknown (RFC 9110, 15.5.5; MCP, transports)",
+    405: "the method is not supported there (RFC 9110, 15.5.6; MCP, transports)",
+    407: "a proxy has not let it through (RFC 9110, 15.5.8)",
+    410: "nothing is there any more (RFC 9110, 15.5.11)",
+    411: "the server refuses to accept it (RFC 9110, 15.5.12)",
+    413: "the server refuses to process it (RFC 9110, 15.5.14)",
+    414: "the server refuses to service it (RFC 9110, 15.5.15)",
+    415: "the server refuses to service it (RFC 9110, 15.5.16)",
+    421: "it may be sent again, whatever its method (RFC 9110, 15.5.20)",
+    425: "the server will not risk to process it (RFC 8470, 5.2)",
+    426: "the server refuses to perform it (RFC 9110, 15.5.22)",
+    428: "the server wants another request first (RFC 6585, 3)",
+    429: "the request is one too many (RFC 6585, 4)",
+    431: "the server is unwilling to process it (RFC 6585, 5)",
+}
+"""Statuses by which a request was not processed, and why that is certain. After any other status it may have
+been: a gateway answers 503 or 504 when its server is silent, and 303 or 409 come from servers that have acted.
+"""
+
+
+def kind_of_status(status: int) -> str:
+    """The kind of fault of a call that was answered with this status and no message."""
+    return "unavailable" if status in NOT_PROCESSED else "lost"
+
+
 def answered_status(host: str, status: int, *, retry_after_s: float | None = None) -> Trouble:
     """It answered an HTTP status without a JSON-RPC message."""
     try:
@@ -163,4 +194,4 @@ def answered_status(host: str, status: int, *, retry_after_s: float | None = Non
     text = f"{host} answered HTTP {phrase}"
     if status in {404, 405, 406, 415}:
         text += ': is this the right `url`, and the right `transport` ("http", "sse")?'
-    return Trouble(text, "lost" if status >= 500 and status != 503 else "unavailable", retry_after_s)
+    return Trouble(text, kind_of_status(status), retry_after_s)

@@ -20,6 +20,7 @@ class Browser:
         self.port = port
         self.found: list[AuthorizationCodeResult] = []
         self.refused = ""
+        self.waits = trio.Event()
         self.done = [trio.Event() for _ in range(times)]
 
     async def connect(self) -> trio.SocketStream:
@@ -46,6 +47,8 @@ async def waiting(times: int = 1) -> AsyncIterator[Browser]:
                 callback = Callback(listener)
                 async with listener:
                     for done in browser.done:
+                        callback.expect_state(f"https://as.example/authorize?state=s{len(browser.found)}")
+                        browser.waits.set()
                         try:
                             browser.found.append(await callback.result())
                         except OAuthFlowError as error:
@@ -53,6 +56,7 @@ async def waiting(times: int = 1) -> AsyncIterator[Browser]:
                         done.set()
 
             nursery.start_soon(wait)
+            await browser.waits.wait()
             yield browser
 
 
@@ -66,15 +70,19 @@ async def test_only_the_callback_counts_and_silent_or_broken_connections_hold_it
         await broken.aclose()  # a reset
         assert b"404" in await browser.get("/favicon.ico")
         assert await browser.get("//[x") == b"", "no URL at all"
-        assert b"You are logged in" in await browser.get("/callback?code=c&state=s")
+        assert b"You are logged in" in await browser.get("/callback?code=c&state=s0")
         await browser.done[0].wait()
         await silent.aclose()
-    assert browser.found == [AuthorizationCodeResult(code="c", state="s", iss=None)]
+    assert browser.found == [AuthorizationCodeResult(code="c", state="s0", iss=None)]
 
 
 @pytest.mark.parametrize(
     ("query", "says"),
-    [("error=access_denied&state=s", "access_denied"), ("state=s", "no code"), ("error=<b>", "no code")],
+    [
+        ("error=access_denied&state=s0", "access_denied"),
+        ("state=s0", "no code"),
+        ("error=<b>&state=s0", "no code"),
+    ],
 )
 async def test_a_refusal_is_told_as_far_as_it_is_a_word(query: str, says: str) -> None:
     async with waiting() as browser:
@@ -89,3 +97,15 @@ async def test_a_server_that_wants_more_rights_is_given_the_answer_of_the_second
             assert b"You are logged in" in await browser.get(f"/callback?code=c{number}&state=s{number}")
             await done.wait()
     assert [(each.code, each.state) for each in browser.found] == [("c0", "s0"), ("c1", "s1")]
+
+
+@behaviour("remote:login")
+@pytest.mark.parametrize(
+    "query", ["code=x", "code=x&state=", "code=x&state=S0", "error=access_denied&state=%E9"]
+)
+async def test_a_request_without_the_state_of_this_login_does_not_end_it(query: str) -> None:
+    async with waiting() as browser:
+        assert b"400 Bad Request" in await browser.get(f"/callback?{query}")
+        assert b"You are logged in" in await browser.get("/callback?code=c&state=s0")
+        await browser.done[0].wait()
+    assert (browser.found, browser.refused) == ([AuthorizationCodeResult(code="c", state="s0", iss=None)], "")

@@ -1,11 +1,13 @@
 """The browser's way back from a login: one listener on loopback (RFC 8252, 7.3).
 
-Owns which request is the one that counts, and what the browser is shown. Bounded in bytes and time; the
-whole of it is bounded by the caller.
+Owns which request is the one that counts, and what the browser is shown. Invariant: only a request with the
+`state` of this login counts, so neither a page nor a process that finds the port can end the login (RFC 6749,
+10.12). Bounded in bytes and time; the whole of it is bounded by the caller.
 
-Knows nothing of: what the code is good for, whose state it is.
+Knows nothing of: what the code is good for, who chooses the state.
 """
 
+import hmac
 from contextlib import suppress
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
@@ -29,6 +31,11 @@ class Callback:
         self._listener = listener
         self._came = trio.Event()
         self._query: dict[str, str] = {}
+        self._state = ""
+
+    def expect_state(self, authorization_url: str) -> None:
+        """Wait for the `state` of this authorization request from now on."""
+        self._state = parse_qs(urlsplit(authorization_url).query).get("state", [""])[0]
 
     async def result(self) -> AuthorizationCodeResult:
         """Raises `OAuthFlowError` where the user, or the server, has said no."""
@@ -56,11 +63,18 @@ class Callback:
         query = await _query_of(stream)
         if query is None or self._came.is_set():
             return
+        state = query.get("state", "")
+        if not self._state or not hmac.compare_digest(state.encode(), self._state.encode()):
+            await stream.send_all(_NOT_THIS_LOGIN)
+            return
         try:
             await stream.send_all(_page("code" in query))
         finally:
             self._query = query
             self._came.set()
+
+
+_NOT_THIS_LOGIN: Final = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 def _page(logged_in: bool) -> bytes:

@@ -90,9 +90,11 @@ async def sign_in(remote: Remote, show: Callable[[str], Awaitable[None]], limit_
     async with listener:
         port = listener.socket.getsockname()[1]
         kept = _Kept(_registered(remote, port))
+        callback = Callback(listener)
 
         async def shown(url: str) -> None:
             _settle_secret(provider)
+            callback.expect_state(url)
             await show(url)
 
         provider = OAuthClientProvider(
@@ -100,7 +102,7 @@ async def sign_in(remote: Remote, show: Callable[[str], Awaitable[None]], limit_
             client_metadata=_metadata(remote, port),
             storage=kept,
             redirect_handler=shown,
-            callback_handler=Callback(listener).result,
+            callback_handler=callback.result,
         )
         with trio.move_on_after(limit_s) as limit:
             await _asked(remote, provider)
@@ -164,8 +166,6 @@ def _why(error: Exception) -> str:
     if isinstance(error, ValidationError):
         return "it answered what OAuth does not know"
     said = str(error)
-    if said.startswith("State parameter mismatch"):
-        return "what came back was not for this login"
     return said.partition(": {")[0].splitlines()[0][:300] if said else type(error).__name__
 
 

@@ -197,8 +197,6 @@ async def authorize(request: Request) -> Response:
     back = urlencode({"code": code, "state": asked["state"], "iss": root(request)})
     if asked.get("state") and facts.get("deny"):
         back = urlencode({"error": "access_denied", "state": asked["state"]})
-    if facts.get("state"):
-        back = urlencode({"code": code, "state": facts["state"], "iss": root(request)})
     return RedirectResponse(f"{asked['redirect_uri']}?{back}", status_code=302)
 
 

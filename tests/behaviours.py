@@ -230,7 +230,15 @@ _REMOTE: Final = {
     ),
     "remote:found": Behaviour(
         "issue 6",
-        "A server is found by its host's well-known document, and headers follow it to no other host.",
+        "A server is found by its host's well-known document.",
+    ),
+    "remote:origin": Behaviour(
+        "issue 13",
+        "A well-known document leads to no other origin: the user writes its URL into the configuration.",
+    ),
+    "remote:own-door": Behaviour(
+        "issue 13",
+        "carpool's own HTTP door refuses carpool's own bridges, so no server's list grows by itself.",
     ),
 }
 _SETUP: Final = {

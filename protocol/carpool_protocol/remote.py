@@ -56,10 +56,6 @@ class Remote(Struct, frozen=True, kw_only=True):
     """Of `carpool login` on 127.0.0.1; 0: any."""
     logins: str = ""
     """The directory of all logins; empty: there are none."""
-    named_by: str = ""
-    """The URL of the configuration, where a document there has named another host's; empty: `url` is of the
-    configuration, or of the same origin. Found out by the bridge, never told to it.
-    """
 
     def __repr__(self) -> str:
         """Without the URL and the headers: they may hold secrets."""

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from carpool.bridge import find
-from carpool.bridge.find import _Finding, found
+from carpool.bridge.find import NotFoundError, _Finding, found
 from carpool_protocol.remote import Remote
 from tests.behaviours import behaviour
 
@@ -42,23 +42,78 @@ async def test_a_response_without_end_is_judged_all_the_same(
     assert place == (transport, URL)
 
 
-@behaviour("remote:found")
-@pytest.mark.parametrize(
-    ("named", "named_by"),
-    [
-        ("https://far.example/deep/mcp", ""),
-        ("https://far.example:443/mcp", ""),
-        ("https://other.example/mcp", "https://far.example"),
-        ("http://far.example/mcp", "https://far.example"),
-    ],
-)
-async def test_a_server_that_a_document_names_elsewhere_is_known_by_who_named_it(
-    monkeypatch: pytest.MonkeyPatch, named: str, named_by: str
-) -> None:
+def documented(monkeypatch: pytest.MonkeyPatch, named: str, seen: list[str]) -> None:
+    """Every host has a document that names this URL. `seen`: the URLs that are asked for."""
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        seen.append(str(request.url))
+        return httpx2.Response(200, json={"url": named})
+
     def client(**_: object) -> httpx2.AsyncClient:
-        document = httpx2.MockTransport(lambda _: httpx2.Response(200, json={"url": named}))
-        return httpx2.AsyncClient(transport=document)
+        return httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
 
     monkeypatch.setattr(find, "httpx2", SimpleNamespace(**{**vars(httpx2), "AsyncClient": client}))
-    place = await found(Remote(server="far", url="https://far.example"), None)
-    assert (place.transport, place.url, place.named_by) == ("http", named, named_by)
+
+
+@behaviour("remote:found")
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("https://far.example", "https://far.example/deep/mcp"),
+        ("https://far.example", "https://far.example:443/mcp"),
+        ("https://far.example", "https://FAR.example/mcp"),
+        ("http://far.example", "https://far.example/mcp"),
+        ("http://127.0.0.1:81", "http://127.0.0.1:81/mcp"),
+    ],
+)
+async def test_a_document_leads_to_its_own_origin(
+    monkeypatch: pytest.MonkeyPatch, url: str, named: str
+) -> None:
+    documented(monkeypatch, named, [])
+    place = await found(Remote(server="far", url=url), None)
+    assert (place.transport, place.url) == ("http", named)
+
+
+@behaviour("remote:origin")
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("https://far.example", "https://other.example/mcp"),
+        ("https://far.example", "https://sub.far.example/mcp"),
+        ("https://far.example", "http://far.example/mcp"),
+        ("https://far.example", "https://far.example:8443/mcp"),
+        ("https://far.example", "https://far.example:0/mcp"),
+        ("https://far.example", "https://far.example:99999/mcp"),
+        ("https://far.example", "https://far.example@other.example/mcp"),
+        ("https://far.example", "http://127.0.0.1:8808/mcp"),
+        ("https://far.example", "http://[::1]:8808/mcp"),
+        ("https://far.example", "http://169.254.169.254/latest/meta-data"),
+        ("https://far.example", "http://10.0.0.1/mcp"),
+        ("http://far.example:81", "https://far.example/mcp"),
+        ("http://127.0.0.2:8000", "http://127.0.0.1:8808/mcp"),
+        ("http://127.0.0.1", "http://localhost/mcp"),
+    ],
+)
+@pytest.mark.parametrize("headers", [{}, {"x-key": "secret"}])
+async def test_a_document_leads_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch, url: str, named: str, headers: dict[str, str]
+) -> None:
+    asked: list[str] = []
+    documented(monkeypatch, named, asked)
+    with pytest.raises(NotFoundError) as refused:
+        await found(Remote(server="far", url=url, headers=headers), None)
+    assert "leads elsewhere" in str(refused.value)
+    assert "write it into the `url` of this server" in str(refused.value)
+    assert all(each.startswith(f"{url}/.well-known/") for each in asked)
+
+
+async def test_a_document_cannot_have_a_secret_of_the_user_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    documented(monkeypatch, "https://u:p@other.example/path?q=1", [])
+    with pytest.raises(NotFoundError, match=r"to https://other\.example/path: if"):
+        await found(Remote(server="far", url="https://far.example"), None)
+    for remote in (
+        Remote(server="far", url="https://far.example", headers={"x-key": "path"}),
+        Remote(server="far", url="https://far.example/path/.well-known/mcp.json"),
+    ):
+        with pytest.raises(NotFoundError, match=r"to other\.example: if"):
+            await found(remote, None)

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import trio
-from msgspec.structs import replace
 
 from carpool.bridge.logins import Login, Logins
 from carpool.private_house import PrivateHouse
@@ -28,19 +27,6 @@ def test_a_file_that_cannot_be_read_is_no_login(tmp_path: Path) -> None:
     its.write(login("two"))
     assert its.read() == login("two")
     assert "two" not in repr(its.read())
-
-
-@behaviour("remote:login", "remote:found")
-def test_who_names_the_url_of_another_server_does_not_have_its_login(tmp_path: Path) -> None:
-    its = Logins(str(tmp_path / "logins"), FAR)
-    its.write(login("one"))
-    named, again = (
-        Logins(str(tmp_path / "logins"), replace(FAR, named_by=url))
-        for url in ("https://evil.example/", "https://other.example/")
-    )
-    assert named.read() is None
-    named.write(login("two"))
-    assert (its.read(), named.read(), again.read()) == (login("one"), login("two"), None)
 
 
 @behaviour("remote:login")

@@ -253,11 +253,13 @@ async def test_a_host_is_asked_for_its_well_known_document(shared: Far) -> None:
             assert await one.text("header", {"name": "x-key"}) == "here"
 
 
-@behaviour("remote:found")
-async def test_a_document_that_leads_elsewhere_gets_no_headers_there(shared: Far) -> None:
-    shared.change(set={"card": f"http://localhost:{shared.port}/mcp"})
-    async with bridge(f"http://{shared.host}", "url", headers={"X-Key": "secret"}) as one:
-        answer = await one.ask("initialize", {})
-        assert f"names another host, localhost:{shared.port}" in answer["error"]["message"]
-    async with bridge(f"http://{shared.host}", "url") as one:
-        await one.greet()
+@behaviour("remote:origin")
+async def test_a_document_that_leads_elsewhere_is_named_and_nothing_is_sent_there(shared: Far) -> None:
+    there = f"localhost:{shared.port}"
+    shared.change(set={"card": f"http://{there}/mcp"})
+    for headers, shown in (({"X-Key": "secret"}, there), ({}, f"http://{there}/mcp")):
+        before = len(shared.requests())
+        async with bridge(f"http://{shared.host}", "url", headers=headers) as one:
+            answer = await one.ask("initialize", {})
+            assert f"leads elsewhere, to {shown}: if that is right" in answer["error"]["message"]
+        assert len(shared.requests()) == before

@@ -15,7 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 from carpool.http.gate import hash_of
 from tests.behaviours import behaviour
 from tests.kit.house import until as until_now
-from tests.kit.line_agent import LIMIT_S, WAIT_S
+from tests.kit.line_agent import LIMIT_S, WAIT_S, fault_of
 from tests.kit.live import Daemon, kit
 from tests.kit.sdks import entry
 from tests.live.conftest import shared_daemon
@@ -261,3 +261,26 @@ def test_without_the_extra_the_door_says_what_to_install(
     assert done.returncode == 0
     assert "-m pip install 'httptools>=0.6.4' 'uvloop>=0.21'" in done.stderr
     one.note_fds()
+
+
+@behaviour("remote:own-door")
+async def test_a_server_that_leads_to_carpools_own_door_is_refused_there(
+    daemon: Callable[..., Daemon],
+) -> None:
+    one = daemon({"echo": kit("echo")}, http={"port": 0})
+    url, _ = door(one)
+    servers: dict[str, Json] = {
+        "found": {"url": f"{url}/s/echo"},
+        "new": {"url": url, "transport": "http", "era": "modern"},
+        "old": {"url": url.replace("/mcp", "/sse"), "transport": "sse"},
+    }
+    one.configure({"echo": kit("echo"), **servers}, http={"port": 0})
+    assert (await one.reload())["ok"]
+    async with one.agent() as agent:
+        for name in servers:
+            refused = await agent.call(f"{name}__echo", {"text": "round"})
+            says = "HTTP 508" if name == "old" else "this is carpool's own HTTP door"
+            assert says in refused["content"][0]["text"]
+            assert fault_of(refused)["delivered"] == "no"
+        listed = [each["name"] for each in (await agent.result("tools/list", {}))["tools"]]
+    assert {each.partition("__")[0] for each in listed} == {"echo"}

@@ -2,9 +2,9 @@
 
 Owns the order of the questions. A URL without a path is that of a host: its well-known document is read
 (`card`). Any other is tried as it is: Streamable HTTP with a POST, then HTTP+SSE with a GET (MCP
-2025-11-25, basic/transports "Backwards Compatibility"), then the host's document. What a document names on
-another origin is used only where nothing secret would follow: neither headers nor a login. Nor does it have
-the login that the user has there for another server (`Remote.named_by`).
+2025-11-25, basic/transports "Backwards Compatibility"), then the host's document. Invariant: a document leads
+to no other origin, only to the same host's https: a stranger's words would else choose which services of this
+machine and its network are reached. The user says yes by writing that URL into the configuration.
 
 Knows nothing of: conversations, the SDK.
 """
@@ -24,6 +24,7 @@ from carpool.bridge.card import PATHS, Place, is_well_known, place_in
 from carpool.bridge.honest_client import CONNECT_S, bounded
 from carpool.bridge.meaning import unreached
 from carpool.bridge.words import Trouble
+from carpool.bridge_mark import headers_of
 from carpool_protocol.remote import Remote, host_of
 
 _MAX_DOCUMENT_BYTES: Final = 256 * 1024
@@ -61,15 +62,15 @@ async def found(remote: Remote, bearer: Bearer | None) -> Remote:
     """The same server with its transport and its URL. Raises `NotFoundError`."""
     if remote.transport != "url":
         return remote
-    async with httpx2.AsyncClient(headers=remote.headers, auth=bearer, timeout=CONNECT_S) as client:
+    headers = {**remote.headers, **headers_of(remote.logins)}
+    async with httpx2.AsyncClient(headers=headers, auth=bearer, timeout=CONNECT_S) as client:
         try:
             place = await _Finding(remote, client, bearer).place()
         except LoginError as error:
             raise NotFoundError(error.trouble) from None
         except (httpx2.RequestError, httpx2.InvalidURL) as error:
             raise NotFoundError(unreached(remote.url, error)) from None
-    named_by = remote.url if _origin(place[1]) != _origin(remote.url) else ""
-    return replace(remote, transport=place[0], url=place[1], named_by=named_by)
+    return replace(remote, transport=place[0], url=place[1])
 
 
 class _Finding:
@@ -109,17 +110,21 @@ class _Finding:
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
             return None
         place = place_in(document, url)
-        if place is not None and _origin(place[1]) != _origin(url) and self._holds_secrets():
+        if place is not None and not _leads_from(url, place[1]):
+            there = _shown(place[1]) if self._holds_nothing() else host_of(place[1])
             raise NotFoundError(
                 Trouble(
-                    f"the document at {host_of(url)} names another host, {host_of(place[1])}, which must "
-                    "not get the headers of this server: write its URL into the configuration if it is right"
+                    f"the document at {host_of(url)} leads elsewhere, to {there}: if that is right, write it "
+                    "into the `url` of this server"
                 )
             )
         return place
 
-    def _holds_secrets(self) -> bool:
-        return bool(self._remote.headers) or (self._bearer is not None and self._bearer.is_known)
+    def _holds_nothing(self) -> bool:
+        """No value of the user's was sent that a document could repeat."""
+        remote, parts = self._remote, urlsplit(self._remote.url)
+        plain = parts.path in {"", "/"} and not parts.query and "@" not in parts.netloc
+        return plain and not remote.headers and not (self._bearer is not None and self._bearer.is_known)
 
     async def _tried(self, url: str) -> Place | None:
         """The transport that answers at this URL."""
@@ -154,7 +159,23 @@ async def _speaks_json_rpc(response: httpx2.Response) -> bool:
     return False
 
 
+def _leads_from(url: str, place: str) -> bool:
+    """The document at `url` may name this place: one of its own origin, or of its own host's https."""
+    try:
+        here, there = _origin(url), _origin(place)
+    except ValueError:  # a port that is none
+        return False
+    return there == here or (here[0], here[2], *there) == ("http", 80, "https", here[1], 443)
+
+
 def _origin(url: str) -> tuple[str, str, int]:
     parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
+    port = parts.port if parts.port is not None else (443 if parts.scheme == "https" else 80)
     return parts.scheme, parts.hostname or "", port
+
+
+def _shown(url: str) -> str:
+    """Scheme, host and path, for people. The words are a stranger's."""
+    parts = urlsplit(url)
+    text = f"{parts.scheme}://{host_of(url)}{parts.path}"
+    return text if text.isascii() and text.isprintable() and len(text) <= 200 else host_of(url)

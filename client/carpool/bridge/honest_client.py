@@ -36,6 +36,7 @@ from carpool.bridge.meaning import (
     unreached,
 )
 from carpool.bridge.words import Trouble
+from carpool.bridge_mark import headers_of
 from carpool_protocol.ids import RawJson
 from carpool_protocol.remote import Remote, host_of
 
@@ -77,7 +78,7 @@ class HonestClient(httpx2.AsyncClient):
         (HTTP+SSE).
         """
         super().__init__(
-            headers={"user-agent": "carpool", **remote.headers},
+            headers={"user-agent": "carpool", **remote.headers, **headers_of(remote.logins)},
             auth=bearer,
             timeout=httpx2.Timeout(30.0, connect=CONNECT_S, read=None, pool=None),
             limits=httpx2.Limits(keepalive_expiry=_IDLE_S),

@@ -57,8 +57,6 @@ class Logins:
     def __init__(self, directory: str, remote: Remote) -> None:
         """`directory`: where all logins lie."""
         named = f"{remote.url.partition('#')[0]}\0{remote.client_id}"
-        if remote.named_by:  # a stranger's document does not get its agents the login of whom it names
-            named += f"\0{remote.named_by}"
         # The private carpool of a probe has a link there, to the logins of the user's own.
         self._directory = os.path.realpath(directory)
         self._path = f"{self._directory}/{hashlib.blake2b(named.encode(), digest_size=16).hexdigest()}.json"

@@ -132,7 +132,7 @@ def followed(response: httpx2.Response) -> httpx2.Request | None:
 
 
 def moved(response: httpx2.Response, host: str) -> Trouble:
-    """A redirect that is not followed. The server may have acted, as where a form was sent (301, 302, 303)."""
+    """A redirect that is not followed. The server may have acted, as after a form (301, 302, 303)."""
     request, kind = response.next_request, words.kind_of_status(response.status_code)
     there = f"{request.url.scheme}://{host_of(str(request.url))}" if request is not None else ""
     if there == f"{response.request.url.scheme}://{host}":

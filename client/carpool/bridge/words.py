@@ -176,7 +176,7 @@ NOT_PROCESSED: Final = {
     431: "the server is unwilling to process it (RFC 6585, 5)",
 }
 """Statuses by which a request was not processed, and why that is certain. After any other status it may have
-been: a gateway answers 503 or 504 when its server is silent, and 303 or 409 come from servers that have acted.
+been: a gateway answers 503 or 504 when its server is silent; 303 and 409 come from servers that have acted.
 """
 
 

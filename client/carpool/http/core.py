@@ -13,6 +13,7 @@ Knows nothing of: sockets, frames, how answers become streams (`table`).
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote
 
+from carpool.bridge_mark import HEADER
 from carpool.http import inquiries
 from carpool.http.calls import Calls
 from carpool.http.effects import SSE, Effect, Request, Respond, Rules, refusal
@@ -161,6 +162,9 @@ class Core:
         if not self.gate.origin_allowed(headers.get("origin"), headers.get("sec-fetch-site")):
             text = "pages of that Origin may not ask here; see `http.origins` in docs/settings.md"
             return refusal(x, 403, INVALID_REQUEST, text)
+        if self.gate.is_own_bridge(headers.get(HEADER)):
+            text = "this is carpool's own HTTP door, so none of its servers may lead here: mend their `url`"
+            return refusal(x, 508, INVALID_REQUEST, text)
         principal = self.gate.principal(headers.get("authorization"))
         if principal is None and path != HEALTH:
             text = "a bearer token that this door knows is needed; `carpool token NAME` makes one"

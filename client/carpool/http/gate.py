@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
 HASH_PREFIX: Final = "sha256:"
@@ -31,6 +31,7 @@ class Gate:
 
     `tokens`: the name of a principal → `sha256:` and 64 hex digits. Without tokens everybody is
     nobody in particular: the principal is empty. `profiles`: of principals that have one, whatever the URL.
+    `own_bridges`: the values of `bridge_mark.HEADER` that bridges of this carpool send.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Gate:
         origins: Iterable[str] = (),
         tokens: Mapping[str, str] | None = None,
         profiles: Mapping[str, str] | None = None,
+        own_bridges: Container[str] = (),
     ) -> None:
         self._hosts = {each.lower() for each in hosts}
         self._origins = {each.lower().rstrip("/") for each in origins}
@@ -46,6 +48,7 @@ class Gate:
             name: bytes.fromhex(each[len(HASH_PREFIX) :]) for name, each in (tokens or {}).items()
         }
         self._profiles = dict(profiles or {})
+        self._own_bridges = own_bridges
         self._good_hosts: set[str] = set()
         """Values seen and found right: agents repeat themselves."""
 
@@ -76,6 +79,10 @@ class Gate:
             return True
         found = _ORIGIN.fullmatch(value)
         return found is not None and is_loopback(host_name(found[1]))
+
+    def is_own_bridge(self, mark: str | None) -> bool:
+        """Whether the request comes from this carpool itself: a server of it leads back here."""
+        return mark is not None and mark in self._own_bridges
 
     def principal(self, authorization: str | None) -> str | None:
         """Whose token it is; None: nobody's, or it is missing where one is needed."""

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from carpool.bridge_mark import OwnBridges
 from carpool.door_watch import EXIT_CONFIG, EXIT_TAKEN, EXIT_UNWANTED
 from carpool.http.core import Core
 from carpool.http.effects import Rules
@@ -158,7 +159,8 @@ class _Door:
         self._url = ""
         """Where it listens, once it does."""
         # Numbers of a door before this one are in event ids that its clients still have.
-        self._core = Core(_rules(settings), _gate(settings), int(unix_s() * 1e6), _HEIR_S)
+        self._own_bridges = OwnBridges(paths.state_dir(os.environ, directory))
+        self._core = Core(_rules(settings), self._gate(settings), int(unix_s() * 1e6), _HEIR_S)
         descriptors = raise_descriptor_limit(settings.max_connections + _SPARE_DESCRIPTORS)
         most = max(1, min(settings.max_connections, descriptors - _SPARE_DESCRIPTORS))
         limits = Limits(body_bytes=settings.max_body_bytes)
@@ -236,7 +238,10 @@ class _Door:
                 self._server.stop()
                 return
             self._settings = fresh
-            self._server.let_in_by(_gate(fresh))
+            self._server.let_in_by(self._gate(fresh))
+
+    def _gate(self, settings: HttpConfig) -> Gate:
+        return _gate(settings, self._own_bridges)
 
 
 def _rules(settings: HttpConfig) -> Rules:
@@ -250,11 +255,11 @@ def _rules(settings: HttpConfig) -> Rules:
     )
 
 
-def _gate(settings: HttpConfig) -> Gate:
+def _gate(settings: HttpConfig, own_bridges: OwnBridges) -> Gate:
     hosts = settings.hosts if is_loopback(host_name_of(settings.host)) else (*settings.hosts, settings.host)
     tokens = settings.tokens.items()
     profiles = {name: token.profile for name, token in tokens if token.profile}
-    return Gate(hosts, settings.origins, {name: token.hash for name, token in tokens}, profiles)
+    return Gate(hosts, settings.origins, {name: token.hash for name, token in tokens}, profiles, own_bridges)
 
 
 def _fixed(settings: HttpConfig) -> tuple[object, ...]:

@@ -410,6 +410,11 @@ _RUNS: Final = {
     "silence:not-while-asked": Behaviour(
         "rule 8", "A server that waits for an agent's answer lives until `ask_timeout_s`, however silent."
     ),
+    "lists:lost-answers": Behaviour(
+        "issue 13",
+        "An unreadable answer to a list request ends the greeting or is asked for again; so is one that "
+        "never comes.",
+    ),
     "failure:broken-stdin": Behaviour(
         "issue 13",
         "An instance that closes its stdin is replaced; calls that never reached it run elsewhere.",

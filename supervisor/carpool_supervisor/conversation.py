@@ -25,6 +25,7 @@ from carpool_supervisor.core.events import (
     GreetingFailed,
     InstanceGreeted,
     InstanceHeard,
+    ListAsked,
     OwnEvent,
     ServerMisspoke,
     StdinBlocked,
@@ -77,6 +78,7 @@ class Conversation:
         self._mask = mask_of(given)
         self._written: deque[WireId] = deque(maxlen=REMEMBERED_LINES)
         """The wire id of each line handed to the pipe, 0 for lines that are no calls."""
+        self._list_out = self._adapter.list_out
         self._dirty = False
         self._unflushed = 0
         self._left_out = ""
@@ -162,6 +164,12 @@ class Conversation:
     def relist(self) -> None:
         """Have its lists told again."""
         self._write(self._adapter.relist())
+        self._tell_list_out()
+
+    def give_up_list(self, after_s: float) -> None:
+        """Wait no longer for the list request that is out."""
+        self._feed(self._adapter.list_overdue(after_s))
+        self._tell_list_out()
 
     def flush(self) -> None:
         """Hand over what was written since the last flush, as one burst."""
@@ -208,6 +216,13 @@ class Conversation:
         count = self.io.unwritten_count()
         return tuple(wire for wire in list(self._written)[-count:] if wire) if count else ()
 
+    def _tell_list_out(self) -> None:
+        """Say it if another list request is out than before, or none."""
+        out = self._adapter.list_out
+        if out is not self._list_out:
+            self._list_out = out
+            self._feed((ListAsked(self.instance, out[1]),))
+
     def _long_line(self, io: ChildIo) -> None:
         """Bytes of a line that is not at its end are a sign of life too (rule 8)."""
         self._intake.line_grew(io)
@@ -229,6 +244,7 @@ class Conversation:
             self._feed([self._without_values(event) for event in events])
         else:
             self._feed((InstanceHeard(self.instance),))
+        self._tell_list_out()
 
     def _without_values(self, event: OwnEvent) -> OwnEvent:
         """The event, with the server's words masked where they become part of our errors and of `status`."""

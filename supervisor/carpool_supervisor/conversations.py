@@ -65,6 +65,7 @@ class Conversations:
             effects.Probe: lambda e: held[e.instance].probe(),
             effects.GreetOtherwise: lambda e: held[e.instance].greet_otherwise(),
             effects.Relist: lambda e: held[e.instance].relist(),
+            effects.GiveUpList: lambda e: held[e.instance].give_up_list(e.after_s),
             effects.Forget: self._forget,
         }
 

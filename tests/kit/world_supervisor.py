@@ -152,7 +152,7 @@ class SupervisorSide(Side):
                 instance.again(effect.wire)
             case sf.Relist():
                 instance.relist()
-            case sf.GreetOtherwise() | sf.KeepLog():
+            case sf.GreetOtherwise() | sf.KeepLog() | sf.GiveUpList():
                 pass
             case _:
                 raise Violation(f"{type(effect).__name__} is not for an instance that runs in here")

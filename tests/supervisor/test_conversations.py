@@ -34,6 +34,15 @@ def spec(era: EraWish) -> PoolSpec:
     )
 
 
+def with_tools(request: dict[str, Any]) -> dict[str, Any] | None:
+    if request["method"] == "tools/list":
+        return {"result": {"tools": []}}
+    answer = old_server(request)
+    if answer is not None and "result" in answer:
+        answer["result"]["capabilities"] = {"tools": {}}
+    return answer
+
+
 class House:
     """One instance's conversation, and the far ends of its pipes."""
 
@@ -176,4 +185,21 @@ def test_each_call_that_a_closed_stdin_does_not_take_is_told_as_never_delivered(
     write(effects.WriteCall(ME, WireId(3), call(3)))
     assert house.fed[1:] == [events.StdinBroken(ME, (WireId(3),))]
     assert house.conversations.exited(ME)[0] == (1, 2, 3)
+    house.close()
+
+
+@behaviour("lists:lost-answers")
+def test_a_list_request_is_told_as_out_until_its_answer_comes_or_it_is_given_up(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.talk(with_tools, "handshake", "handshake")
+    told = [each for each in house.fed if isinstance(each, events.ListAsked)]
+    assert told == [events.ListAsked(ME, "tools/list"), events.ListAsked(ME, "")]
+    house.fed.clear()
+    house.conversations.ways[effects.Relist](effects.Relist(ME))
+    house.conversations.ways[effects.GiveUpList](effects.GiveUpList(ME, 60.0))
+    assert house.fed == [
+        events.ListAsked(ME, "tools/list"),
+        events.ListsLost(ME, 1, "did not answer tools/list within 60 s"),
+        events.ListAsked(ME, ""),
+    ]
     house.close()

@@ -530,6 +530,14 @@ class SupervisorMachine(RuleBasedStateMachine):
             found[1].paused = paused
             self.feed(ev.StdoutPaused(found[0], paused))
 
+    @rule(pick=PICK, event=st.sampled_from(["out", "in", "lost"]), times=st.integers(1, 7))
+    def lists(self, pick: int, event: str, times: int) -> None:
+        found = self.process(pick)
+        if found and event == "lost":
+            self.feed(ev.ListsLost(found[0], times, "it was nonsense"))
+        elif found:
+            self.feed(ev.ListAsked(found[0], "tools/list" if event == "out" else ""))
+
     def stdout_closed(self, pick: int) -> None:
         found = self.process(pick)
         if found:

@@ -54,6 +54,13 @@ class GreetOtherwise(Effect, frozen=True):
     instance: InstanceId
 
 
+class GiveUpList(Effect, frozen=True):
+    """Give up the list request that is out: its answer has not come for so long."""
+
+    instance: InstanceId
+    after_s: float
+
+
 class Relist(Effect, frozen=True):
     """Have the instance tell its lists again."""
 
@@ -204,6 +211,7 @@ OwnEffect = (
     | WriteAskProgress
     | WriteAgain
     | GreetOtherwise
+    | GiveUpList
     | Relist
     | Observe
     | ObserveEra

@@ -114,6 +114,26 @@ class ListsOld(Event, frozen=True):
     instance: InstanceId
 
 
+class ListsLost(Event, frozen=True):
+    """An answer to a list request could not be read, or never came: what was known stays. All lists are to be
+    read again later.
+    """
+
+    instance: InstanceId
+    times: int
+    """So often in a row."""
+    text: str
+    """Why; empty where that has been said."""
+
+
+class ListAsked(Event, frozen=True):
+    """A list request is out, or none any more."""
+
+    instance: InstanceId
+    method: str
+    """Empty: none is."""
+
+
 class ServerAnswered(Event, frozen=True):
     """An answer with one of our wire ids. Whether it is late or unknown is for the core to say."""
 
@@ -335,6 +355,8 @@ InstanceEvent = (
     | EraRefused
     | CatalogRead
     | ListsOld
+    | ListsLost
+    | ListAsked
     | ServerAnswered
     | AnswerUnreadable
     | ServerProgressed

@@ -91,9 +91,9 @@ class Instance:
     """One process of a pool."""
 
     __slots__ = (
-        "asks", "asks_over_at", "blocked", "calls", "cause", "era", "failure", "fit_at",
-        "generation", "heeded_at", "held", "id", "idle_since", "in_flight", "is_deaf", "last_heard",
-        "lingering", "next_wire", "over_rss", "pid", "pool", "probed_at", "probed_era", "refusals",
+        "asks", "asks_over_at", "blocked", "calls", "cause", "era", "failure", "fit_at", "generation",
+        "heeded_at", "held", "id", "idle_since", "in_flight", "is_deaf", "last_heard", "lingering",
+        "listing", "next_wire", "over_rss", "pid", "pool", "probed_at", "probed_era", "refusals",
         "rss_mb", "spawned_at", "state", "suspended", "tasks", "unread_since", "worn", "worn_since",
     )  # fmt: skip
 
@@ -132,6 +132,8 @@ class Instance:
         self.idle_since = now
         self.blocked = False
         """It does not read its stdin."""
+        self.listing = ""
+        """The method of the list request that is out; empty: none is."""
         self.is_deaf = False
         """It never will again: it has closed it."""
         self.suspended = False

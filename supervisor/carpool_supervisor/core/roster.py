@@ -340,7 +340,8 @@ class Roster:
                 self.condemn(instance, "closed its stdout and went on running", now)
             case State.SPAWNING | State.GREETING:
                 limit_s = instance.pool.start_limit_s()
-                self.condemn(instance, f"did not greet within {limit_s:g} s", now)
+                missing = f": it has not answered {instance.listing}" if instance.listing else ""
+                self.condemn(instance, f"did not greet within {limit_s:g} s{missing}", now)
             case State.DRAINING:
                 self.stop(instance, now, instance.cause)
             case State.STOPPING:

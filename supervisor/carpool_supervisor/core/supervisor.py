@@ -53,6 +53,8 @@ from carpool_supervisor.core.events import (
     InstanceGreeted,
     InstanceHeard,
     InstanceSpawned,
+    ListAsked,
+    ListsLost,
     ListsOld,
     MemoryMeasured,
     PoolKnown,
@@ -305,6 +307,12 @@ class SupervisorCore:
                 self.roster.learn(pool, event.catalog, now)
             case ListsOld():
                 self.stale.told(instance, now)
+            case ListsLost():
+                if event.text:
+                    pool.erred(event.text)
+                self.stale.lost(instance, event.times, now)
+            case ListAsked():
+                self.stale.asked(instance, event.method, now)
             case ServerAnswered():
                 self._answered(event, now)
             case AnswerUnreadable():

@@ -74,6 +74,13 @@ class Adapter(Protocol):
     def probe(self) -> bytes:
         """The line that a living server answers."""
 
+    @property
+    def list_out(self) -> tuple[RawJson, str]:
+        """The id and the method of the list request that is out; both empty for none."""
+
+    def list_overdue(self, after_s: float) -> Sequence[OwnEvent]:
+        """That request is given up after so long. What follows from that; nothing is written."""
+
     def relist(self) -> bytes:
         """The line that begins to read its lists again."""
 

@@ -19,7 +19,7 @@ from carpool_protocol.jsonrpc import ErrorAnswer, Result
 from carpool_protocol.list_entries import Family
 from carpool_protocol.messages import Catalog, Feature
 from carpool_protocol.stateless import SERVER_INFO, TASKS, VERSION
-from carpool_supervisor.core.events import GreetingFailed
+from carpool_supervisor.core.events import GreetingFailed, OwnEvent
 from carpool_supervisor.era.adapter import Taken
 from carpool_supervisor.era.envelope import Envelope
 from carpool_supervisor.era.greeting import VERSIONS, RpcError, read_error, refusal
@@ -72,6 +72,15 @@ class Discovery:
         """These lists are old."""
         self._lists.changed(families)
 
+    @property
+    def list_out(self) -> tuple[RawJson, str]:
+        """See `adapter.Adapter`."""
+        return self._lists.out
+
+    def list_overdue(self, after_s: float) -> list[OwnEvent]:
+        """See `adapter.Adapter`."""
+        return self._lists.overdue(after_s)
+
     def relist(self) -> bytes:
         """The line that begins to read all of them again."""
         return self._lists.relist()
@@ -101,9 +110,11 @@ class Discovery:
         return True
 
     def unreadable(self, answer_id: RawJson | None, text: str) -> bool:
-        """A line with this id cannot be read. Whether that ends the greeting."""
-        if not answer_id or answer_id != self._request:
+        """A line with this id cannot be read. Whether it was the answer to a request from here."""
+        if not answer_id:
             return False
+        if answer_id != self._request:
+            return self._lists.unreadable(answer_id, text)
         self._fail(f"answered {DISCOVER} with no message: {text}", older=True)
         return True
 

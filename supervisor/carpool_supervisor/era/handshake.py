@@ -158,6 +158,15 @@ class Handshake:
         """`ping`. Any answer, an error too, is a sign of life."""
         return request_line(self._next_id("ping"), "ping", ABSENT)
 
+    @property
+    def list_out(self) -> tuple[RawJson, str]:
+        """See `adapter.Adapter`."""
+        return self._introduction.list_out
+
+    def list_overdue(self, after_s: float) -> Sequence[OwnEvent]:
+        """See `adapter.Adapter`."""
+        return self._introduction.list_overdue(after_s)
+
     def relist(self) -> bytes:
         """The first page of the first list."""
         return self._introduction.relist()
@@ -302,7 +311,7 @@ class Handshake:
         if wire is not None:
             self._over(wire)
             self._events.append(AnswerUnreadable(self._instance, wire, "answer_too_large", f"It was {text}."))
-        else:
+        elif not self._introduction.unreadable(line.id, text):
             self._misspoke(f"wrote {text}")
 
     def _misspoke(self, text: str) -> None:

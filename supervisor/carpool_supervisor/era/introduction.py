@@ -16,7 +16,7 @@ from carpool_protocol.ids import ABSENT, InstanceId, PoolKey, RawJson
 from carpool_protocol.jsonrpc import ErrorAnswer, Result, notification_line, quote, request_line
 from carpool_protocol.list_entries import Family
 from carpool_protocol.messages import Catalog, Feature
-from carpool_supervisor.core.events import GreetingFailed
+from carpool_supervisor.core.events import GreetingFailed, OwnEvent
 from carpool_supervisor.era.adapter import Taken
 from carpool_supervisor.era.greeting import (
     VERSIONS,
@@ -110,9 +110,11 @@ class Introduction:
         return self._lists.answered(answer_id, message)
 
     def unreadable(self, answer_id: RawJson | None, text: str) -> bool:
-        """A line with this id cannot be read. Whether that ends the greeting."""
-        if not answer_id or answer_id != self._initialize:
+        """A line with this id cannot be read. Whether it was the answer to a request from here."""
+        if not answer_id:
             return False
+        if answer_id != self._initialize:
+            return self._lists.unreadable(answer_id, text)
         self._fail(f"answered initialize with no message: {text}")
         return True
 
@@ -120,6 +122,15 @@ class Introduction:
         """These lists are old."""
         if self._greeted is not None:
             self._lists.changed(families)
+
+    @property
+    def list_out(self) -> tuple[RawJson, str]:
+        """See `adapter.Adapter`."""
+        return self._lists.out
+
+    def list_overdue(self, after_s: float) -> list[OwnEvent]:
+        """See `adapter.Adapter`."""
+        return self._lists.overdue(after_s)
 
     def relist(self) -> bytes:
         """The line that begins to read all of them again."""

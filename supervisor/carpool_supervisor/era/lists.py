@@ -1,11 +1,14 @@
 """The list request that is out at a time, in either era, until everything that a server offers is read.
 
-Owns the id of that request and what follows from its answer; which list and which page: `reading`. How a
-request is worded, and who is told of the catalog, is the era's (`Introduction`, `Discovery`).
+Owns the id of that request and what follows from its answer, from one that cannot be read, and from none:
+without its tools a server is not fit; any other list keeps what was known, and all are read again later
+(`core.stale`). Which list and which page: `reading`. How a request is worded, and who is told of the catalog,
+is the era's (`Introduction`, `Discovery`).
 
 Knows nothing of: greetings, calls.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -17,7 +20,9 @@ from carpool_supervisor.core.events import (
     CatalogRead,
     GreetingFailed,
     InstanceGreeted,
+    ListsLost,
     ListsOld,
+    OwnEvent,
     ServerMisspoke,
 )
 from carpool_supervisor.era.adapter import Taken
@@ -27,6 +32,9 @@ from carpool_supervisor.era.reading import FAMILIES, METHODS, Page, Reading
 from carpool_supervisor.era.self_description import SelfDescription
 
 METHOD_NOT_FOUND: Final = -32601
+REMEMBERED: Final = 16
+"""So many requests that were given up are known again when they are answered late."""
+NONE_OUT: Final = (ABSENT, "")
 MAX_BEGUN: Final = 36
 """So many lists are begun because the server says that they have changed, four to begin with; after that when
 `relist` says so.
@@ -45,8 +53,13 @@ class Lists:
         self._taken = taken
         self._ask_server = ask
         self._catalog = catalog
-        self._request = ABSENT
-        """The id of the list request that is out."""
+        self.out: tuple[RawJson, str] = NONE_OUT
+        """The id and the method of the list request that is out."""
+        self._given_up: deque[RawJson] = deque(maxlen=REMEMBERED)
+        self._is_lost = False
+        """The answer to a request of this round could not be read."""
+        self._lost_times = 0
+        """Rounds in a row of which that is true, or of which an answer never came."""
         self._reading = Reading()
         self.fit = False
         """It has told everything once."""
@@ -79,7 +92,7 @@ class Lists:
         """All of them are: the line that begins to read them again; none while they are read anyway."""
         self._begun = 0
         self._put_off, was_put_off = False, self._put_off
-        if self._request:
+        if self.out[0]:
             if was_put_off:
                 self._reading.changed(FAMILIES)  # after the one that is out
             return b""
@@ -95,9 +108,9 @@ class Lists:
 
     def answered(self, answer_id: RawJson, message: Result | ErrorAnswer) -> bool:
         """An answer with an id that is no number. Whether it was for a request from here."""
-        if not self._request or answer_id != self._request:
-            return False
-        self._request = ABSENT
+        if not self._is_out(answer_id):
+            return answer_id in self._given_up
+        self.out = NONE_OUT
         family = self._reading.family
         if isinstance(message, ErrorAnswer):
             error = read_error(message.error)
@@ -116,6 +129,39 @@ class Lists:
         self._go_on(page)
         return True
 
+    def unreadable(self, answer_id: RawJson, text: str) -> bool:
+        """A line with this id cannot be read. Whether it was the answer to a request from here."""
+        if not self._is_out(answer_id):
+            return answer_id in self._given_up
+        wrong = f"answered {self.out[1]} with no message: {text}"
+        self.out = NONE_OUT
+        self._taken.events.append(ServerMisspoke(self._instance, wrong))
+        if self._reading.family == "tools" and not self.fit:
+            self._taken.events.append(GreetingFailed(self._instance, wrong))
+        else:
+            self._is_lost = True
+            self._go_on(self._reading.refused())
+        return True
+
+    def overdue(self, after_s: float) -> list[OwnEvent]:
+        """No answer has come for so long: what was known of all lists stays."""
+        request, method = self.out
+        if not request:
+            return []
+        self.out = NONE_OUT
+        self._given_up.append(request)
+        self._reading.abandon()
+        self._is_lost = True
+        return [self._lost(f"did not answer {method} within {after_s:g} s")]
+
+    def _is_out(self, answer_id: RawJson) -> bool:
+        return bool(self.out[0]) and answer_id == self.out[0]
+
+    def _lost(self, text: str) -> ListsLost:
+        self._is_lost = False
+        self._lost_times += 1
+        return ListsLost(self._instance, self._lost_times, text)
+
     def close(self) -> None:
         """Let go of whoever words the requests: see `adapter.Adapter`."""
         del self._ask_server, self._catalog
@@ -132,6 +178,10 @@ class Lists:
             self._taken.events.append(InstanceGreeted(self._instance, catalog))
             if self._put_off:
                 self._taken.events.append(ListsOld(self._instance))
+        if self._is_lost:
+            self._taken.events.append(self._lost(""))
+        else:
+            self._lost_times = 0
         late = self._reading.late()
         if late:
             self.changed(late)
@@ -141,7 +191,8 @@ class Lists:
         if page is not None:
             self._begun += page.cursor is None
             params = ABSENT if page.cursor is None else RawJson(b'{"cursor":%b}' % quote(page.cursor))
-            self._request = self._ask_server(page.family, METHODS[page.family], params)
+            method = METHODS[page.family]
+            self.out = (self._ask_server(page.family, method, params), method)
 
     def catalog(self, key: PoolKey, *, version: str, features: list[Feature]) -> Catalog:
         """All that is read, beside what the server said of itself; of that, what is within the bounds."""

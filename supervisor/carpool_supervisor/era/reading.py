@@ -136,6 +136,12 @@ class Reading:
         """The server would not tell this list: it keeps what was known. The next request."""
         return self.next()
 
+    def abandon(self) -> None:
+        """Nothing more is read of this round: the lists keep what was known."""
+        self._todo.clear()
+        self._late.clear()
+        self.next()
+
     def take(self, result: RawJson) -> tuple[Page | None, str]:
         """A page came. The next request, and what was wrong with the page (or nothing)."""
         family = self._now

@@ -159,6 +159,15 @@ class Stateless:
         """`server/discover`. Any answer, an error too, is a sign of life."""
         return self._envelope.request(self._envelope.next_id("ping"), DISCOVER)
 
+    @property
+    def list_out(self) -> tuple[RawJson, str]:
+        """See `adapter.Adapter`."""
+        return self._discovery.list_out
+
+    def list_overdue(self, after_s: float) -> Sequence[OwnEvent]:
+        """See `adapter.Adapter`."""
+        return self._discovery.list_overdue(after_s)
+
     def relist(self) -> bytes:
         """The first page of the first list."""
         return self._discovery.relist()
@@ -324,7 +333,8 @@ class Stateless:
         text = f"a line of {line.size_bytes} bytes, more than carpool reads"
         found = call_of(line.id)
         if line.is_answer is False or found is None or self._rounds.is_stale(*found):
-            self._misspoke(f"wrote {text}")
+            if line.is_answer is False or not self._discovery.unreadable(line.id, text):
+                self._misspoke(f"wrote {text}")
             return
         self._rounds.over(found[0])
         self._relayed.over(found[0])

@@ -422,6 +422,10 @@ _RUNS: Final = {
     "silence:timeouts-kill-nobody": Behaviour(
         "rule 8", "A call that times out is cancelled; its process lives on."
     ),
+    "start:told": Behaviour(
+        "issue 13",
+        "Why a server cannot start or does not greet is told at once, in errors, `status` and its log.",
+    ),
     "silence:breaker": Behaviour(
         "rule 8", "Transport failures in a row end restarting; then calls are refused at once, and say when."
     ),

@@ -5,7 +5,7 @@ Knows nothing of: how anything was found out, how it is shown to people.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -123,8 +123,7 @@ def _health(facts: Facts, servers: Mapping[str, Any]) -> tuple[bool, str]:
         return False, "supervisor_silent"
     if facts.config_problem:
         return True, "config_broken"
-    failing = ("given_up", "breaker_open", "half_open", "backing_off", "misconfigured")
-    if any(server["state"] in failing for server in servers.values()):
+    if not all(server["well"] for server in servers.values()):
         return True, "servers_failing"
     return True, "ok"
 
@@ -146,11 +145,26 @@ def _servers(facts: Facts, pools: list[PoolReport]) -> dict[str, Any]:
         found[name] = _server_of(facts, its_pools, sessions)
     for each, server in found.items():
         name = ServerName(each)
+        server["well"] = _is_well(server)
         server["tags"] = list(facts.tags.get(name, ()))
         server["pinned"] = facts.pinned.get(name)
         server["switched"] = _SWITCHED[facts.switches.get(name)]
         server["disabled_in"] = list(facts.disabled_in.get(name, ()))
     return found
+
+
+_FAILING = frozenset({"given_up", "breaker_open", "half_open", "backing_off", "misconfigured"})
+SLOW_START_S: Final = 30.0
+"""A server that has not greeted for this long is not well, though it may be installing."""
+
+
+def _is_well(server: Mapping[str, Any]) -> bool:
+    """False for a server that fails, or that starts and has not greeted for long or after an error."""
+    if server["state"] == "starting":
+        return not server["last_error"] and all(
+            each["uptime_s"] < SLOW_START_S for each in server["instances"]
+        )
+    return server["state"] not in _FAILING
 
 
 def _server_of(

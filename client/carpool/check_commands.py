@@ -15,6 +15,7 @@ from carpool_protocol.config.expand import from_home
 from carpool_protocol.config.model import Config, ServerConfig
 from carpool_protocol.config.problems import ConfigProblem, render_path
 from carpool_protocol.ids import ServerName
+from carpool_protocol.programs import install_hint
 
 Expand = Callable[[ServerConfig, str], str | None]
 """A text of a server with its variables filled in; None where one is missing."""
@@ -49,7 +50,9 @@ def absent_text(program: str, server: str) -> str:
     """The sentence about a program that is nowhere in PATH."""
     if " " in program.strip():
         return f"{program!r} is no program: put what follows the first word into `args`"
-    return f"{program} is not in PATH here: {server} cannot start before it is installed"
+    hint = install_hint(program)
+    more = f" ({hint})" if hint else ""
+    return f"{program} is not in PATH here: {server} cannot start before it is installed{more}"
 
 
 def _program_problem(

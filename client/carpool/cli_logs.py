@@ -30,7 +30,7 @@ _LONGEST_LINE_BYTES = 64 * 1024
 @click.option("-f", "follow", is_flag=True, help="Go on with what is added, until Ctrl-C.")
 @json_option
 def logs(server: str | None, daemon: bool, count: int, follow: bool, as_json: bool) -> None:
-    """Show the last lines that SERVER wrote to its stderr; without SERVER those of every log."""
+    """Show the last lines of SERVER: its stderr, its starts and ends; without SERVER those of every log."""
     if server and daemon:
         raise click.UsageError("name a server or say --daemon, not both")
     if follow and as_json:
@@ -142,9 +142,10 @@ def _found(folder: str) -> dict[str, str]:
 
 def _chosen(found: dict[str, str], server: str | None, daemon: bool, folder: str) -> dict[str, str]:
     if server and server not in found:
-        meant = did_you_mean(server, [name for name in found if not name.startswith("(")])
-        hint = f"; did you mean {meant!r}?" if meant else f"; logs are in {folder}"
-        fail(f"no log of a server {server!r}: it has written nothing to stderr{hint}")
+        known = sorted(name for name in found if not name.startswith("("))
+        meant = did_you_mean(server, known)
+        hint = f"did you mean {meant!r}?" if meant else f"there are logs of: {', '.join(known) or 'none'}"
+        fail(f"no server of the name {server!r} has been started here; {hint} (in {folder})")
     if server:
         return {server: found[server]}
     chosen = {name: path for name, path in found.items() if not daemon or name.startswith("(")}

@@ -245,9 +245,6 @@ def status_page(facts: Facts) -> str:
     return "\n\n".join(parts)
 
 
-FAILING = ("given_up", "breaker_open", "half_open", "backing_off", "misconfigured")
-
-
 def _how_it_is(facts: Facts) -> str:
     """The broker's `reason`, for people."""
     match facts.get("reason"):
@@ -255,7 +252,11 @@ def _how_it_is(facts: Facts) -> str:
             return "all is well"
         case "servers_failing":
             servers: Facts = facts.get("servers") or {}
-            names = [name for name, server in servers.items() if server["state"] in FAILING]
+            names = [
+                f"{name} (it has not greeted yet)" if server["state"] == "starting" else name
+                for name, server in servers.items()
+                if not server["well"]
+            ]
             return f"serving; not well: {display.printable(', '.join(names))}"
         case "config_broken":
             problem = (facts.get("config") or {}).get("problem", "")

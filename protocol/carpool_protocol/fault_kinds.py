@@ -332,6 +332,14 @@ _KINDS: Final = (
         "Try again later; one call will then be let through to see whether it is well.",
     ),
     FaultKind(
+        "cannot_start",
+        "unavailable",
+        5316,
+        "The server's program cannot be started on this machine as it is configured.",
+        "Tell the user what is missing: a repeated call does not help before that is mended. `carpool logs "
+        "SERVER` and `carpool check` show it.",
+    ),
+    FaultKind(
         "state_lost",
         "unavailable",
         5311,

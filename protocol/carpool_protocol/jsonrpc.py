@@ -37,6 +37,7 @@ Why = Literal[
     "bad_answer",
     "ambiguous",
     "not_message",
+    "header",
 ]
 """What is wrong with a line. `TEXTS` has the sentence for each."""
 
@@ -53,6 +54,8 @@ TEXTS: Final[dict[Why, str]] = {
     "bad_answer": "an answer needs an id and exactly one of result and error",
     "ambiguous": "the message has a method and also a result or an error",
     "not_message": "the message has no method, no result and no error",
+    "header": "the line is a Content-Length header, as of a language server: MCP over stdio has one JSON "
+    "message on each line, and no headers",
 }
 
 
@@ -129,6 +132,7 @@ _BEFORE_AND_AFTER_ID: Final = len(b'{"jsonrpc":"2.0","id":,')
 _WHITE_TO_BLANK = bytes.maketrans(b"\t\n\r", b"   ")
 # As numbers: `b"\r" in line` takes four times as long; it was a third of reading a line.
 _TAB, _LF, _CR = b"\t\n\r"
+_HEADER: Final = b"content-length:"
 FIRST_OF_ID = frozenset(b'"-0123456789')
 _FIRST_OF_OBJECT = b"{"[0]
 
@@ -212,7 +216,8 @@ def _decode_unusual(line: bytes) -> Message:
     except msgspec.ValidationError:  # no object; msgspec looks no further than the first byte
         return _garbage("batch" if line.lstrip().startswith(b"[") else "not_object", b"", "unknown")
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return _unreadable(line, "not_json")
+        is_header = line[: len(_HEADER)].lower() == _HEADER
+        return _unreadable(line, "header" if is_header else "not_json")
     found = fields(line.translate(_WHITE_TO_BLANK))
     if found is None:
         return _unreadable(line, "too_complex")

@@ -550,6 +550,8 @@ class PoolChanged(Message, frozen=True, tag=34):
     """Why, where the state is not good: for people."""
     retry_after_s: float | None = None
     mode: Mode = "concurrent"
+    cannot_start: bool = False
+    """Its program cannot be started as it is configured: waiting does not help."""
 
 
 class Operated(Message, frozen=True, tag=35):

@@ -41,6 +41,8 @@ from carpool_supervisor.stderr_log import TAIL_LINE_CHARS, StderrLog
 
 REMEMBERED_LINES = 8192
 """Lines of which we know the wire id until they are written; far more than may be in flight."""
+MAX_UNREAD, MAX_UNREAD_BYTES = 100, 1000
+"""Of an instance: lines on stdout that are no messages and go into its log, and how much of each."""
 MIN_SECRET_CHARS = 6
 """Shorter environment values (`1`, `true`, `en`) are not worth masking: they are in every text."""
 
@@ -83,6 +85,8 @@ class Conversation:
         self._unflushed = 0
         self._left_out = ""
         """What its lists hold beyond the bounds, as the log was told."""
+        self._unread = 0
+        """Lines on stdout that were no messages and are in the log."""
         self._intake = intake
         self.io = ChildIo(
             ready,
@@ -241,10 +245,20 @@ class Conversation:
         for line in answers:
             self._write(line)
         if events:
+            if any(type(event) is ServerMisspoke for event in events):
+                self._keep_unread(lines)
             self._feed([self._without_values(event) for event in events])
         else:
             self._feed((InstanceHeard(self.instance),))
         self._tell_list_out()
+
+    def _keep_unread(self, lines: Sequence[bytes | OverlongLine]) -> None:
+        """Put lines on stdout that are no messages into the server's log: a print, a banner, a stack."""
+        for line in lines:
+            if isinstance(line, bytes) and line[:1] != b"{" and line.strip() and self._unread < MAX_UNREAD:
+                self._unread += 1
+                text = line[:MAX_UNREAD_BYTES].decode("utf-8", "replace")
+                self._log.note(self.instance, f"[stdout] {text}")
 
     def _without_values(self, event: OwnEvent) -> OwnEvent:
         """The event, with the server's words masked where they become part of our errors and of `status`."""

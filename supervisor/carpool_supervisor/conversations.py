@@ -85,6 +85,10 @@ class Conversations:
             intake=self.intake,
         )
 
+    def note(self, server: ServerName, instance: InstanceId, text: str) -> None:
+        """A line of ours for the log of a server: what `carpool logs SERVER` shows beside its stderr."""
+        self._stderr_of(server).note(instance, f"[carpool] {text}")
+
     def masked(self, instance: InstanceId, text: str, spec: PoolSpec | None = None) -> str:
         """A sentence about an instance without the values it was given. `spec`: of one not opened yet."""
         conversation = self._held.get(instance)

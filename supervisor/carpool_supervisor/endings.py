@@ -8,6 +8,8 @@ import errno
 import os
 import signal
 
+from carpool_protocol.programs import install_hint
+
 
 def exit_text(status: int) -> str:
     """How a process ended: `exit code 3`, `killed by SIGKILL`. `status` is minus the signal when killed."""
@@ -37,9 +39,12 @@ def why_not_started(stage: str, number: int, command: str, cwd: str) -> str:
         case ("interpreter", _):
             return f"{command} exists, but the interpreter that its first line names does not"
         case ("command", errno.ENOENT) if "/" in command:
-            return f"the command {command} does not exist"
+            seen_from = "" if command.startswith("/") else f" (looked for from {cwd})"
+            return f"the command {command} does not exist{seen_from}"
         case ("command", errno.ENOENT):
-            return f"the command {command} was not found in the PATH of the server's environment"
+            hint = install_hint(command)
+            more = f"; {hint}" if hint else ""
+            return f"the command {command} was not found in the PATH of the server's environment{more}"
         case ("command", errno.EACCES):
             return f"the command {command} may not be executed (permission denied)"
         case ("command", errno.ENOEXEC):

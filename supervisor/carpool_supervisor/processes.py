@@ -94,6 +94,7 @@ class Processes:
             return
         self._conversations.open(instance, spec, effect.era, pipes)
         log.info("%s #%d starts (generation %d)", effect.server, instance, effect.generation)
+        self._conversations.note(effect.server, instance, f"starts (generation {effect.generation})")
 
     def _spawned(self, instance: InstanceId, pid: int) -> None:
         self._feed((events.InstanceSpawned(instance, pid),))

@@ -194,6 +194,8 @@ class SupervisorShell:
 
     def _note(self, effect: effects.Note) -> None:
         log.log(logging.getLevelNamesMapping()[effect.level.upper()], "%s", effect.text)
+        if effect.server:
+            self._conversations.note(effect.server, effect.instance, effect.text)
 
     def _send(self, message: effects.LinkEffect) -> None:
         self._link.send(BROKER, message)

@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import pytest
+from msgspec.structs import replace
+
 from carpool_broker.core.events import SourceId
 from carpool_broker.core.session import Session
 from carpool_broker.known_lists import Lists
-from carpool_broker.status import Facts, page
+from carpool_broker.status import SLOW_START_S, Facts, page
 from carpool_protocol.ids import InstanceId, PoolKey, ServerName, SessionId
 from carpool_protocol.messages import InstanceReport, PoolReport, PoolState, ProcessReport, Surveyed
 from tests.behaviours import behaviour
@@ -120,6 +123,22 @@ def test_what_is_not_well_is_said_with_a_word_for_programs() -> None:
     assert status(config_problem="line 1")["reason"] == "config_broken"
     for state in ("given_up", "breaker_open", "half_open", "backing_off"):
         assert status(pool(A, state))["reason"] == "servers_failing"
+
+
+@pytest.mark.parametrize(
+    ("last_error", "uptime_s", "reason"),
+    [
+        ("", 1.0, "ok"),
+        ("wrote a line that is no message: the line is not JSON", 1.0, "servers_failing"),
+        ("", SLOW_START_S + 1, "servers_failing"),
+    ],
+)
+def test_a_server_that_does_not_greet_is_not_well(last_error: str, uptime_s: float, reason: str) -> None:
+    starts = replace(instance(1, 100), uptime_s=uptime_s)
+    said = status(replace(pool(A, "starting", starts), last_error=last_error))
+    assert (said["reason"], said["servers"]["a"]["well"]) == (reason, reason == "ok")
+    serves = status(replace(pool(A, "serving", starts), last_error=last_error))
+    assert serves["reason"] == "ok"
 
 
 def test_savings_are_the_servers_that_sessions_would_run_less_all_of_ours() -> None:

@@ -78,7 +78,7 @@ def test_logs_without_a_name_tell_which_line_is_whose(house: House, logs: Path) 
 def test_a_log_that_is_not_there_is_a_failure_with_a_hint(house: House, logs: Path, name: str) -> None:
     done = house.run("logs", name)
     assert done.returncode == 1
-    assert "no log of a server" in done.stderr
+    assert "has been started here" in done.stderr
 
 
 def test_following_shows_what_is_added(house: House, logs: Path) -> None:

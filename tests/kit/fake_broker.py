@@ -64,6 +64,7 @@ STATUS: Json = {
     "servers": {
         "time": {
             "state": "serving",
+            "well": True,
             "sharing": "concurrent",
             "verified": False,
             "waiting": 0,
@@ -93,6 +94,7 @@ STATUS: Json = {
         },
         "browser": {
             "state": "serving",
+            "well": True,
             "sharing": "session",
             "verified": True,
             "waiting": 3,
@@ -123,6 +125,7 @@ STATUS: Json = {
         },
         "git": {
             "state": "breaker_open",
+            "well": False,
             "sharing": "auto",
             "verified": False,
             "waiting": 2,

@@ -96,6 +96,24 @@ def refusal(rig: Rig, number: int) -> tuple[str, str, float | None]:
 
 
 @behaviour("silence:breaker")
+def test_a_program_that_cannot_be_started_is_told_as_that_and_nobody_is_told_to_wait() -> None:
+    rig = Rig()
+    rig.call(1)
+    rig.do(ev.SpawnFailed(rig.spawned.pop(0), "could not be started: no command uvx", 0.0, passing=False))
+    assert refusal(rig, 1) == ("cannot_start", "no", None)
+    assert "no command uvx" in rig.failed[1].text
+    rig.call(2)
+    assert refusal(rig, 2) == ("cannot_start", "no", None)
+    rig.wait(60.0)
+    rig.call(3)
+    rig.greet()
+    assert rig.breaker == "half_open"
+    rig.answer(3)
+    assert rig.breaker == "closed"
+    assert not rig.core.pools[KEY].restart.hopeless
+
+
+@behaviour("silence:breaker")
 def test_an_open_breaker_refuses_calls_at_once_and_says_how_long() -> None:
     rig = Rig().broken()
     assert refusal(rig, 1) == ("breaker_open", "no", 60.0)
@@ -269,7 +287,7 @@ def test_a_command_that_cannot_be_started_opens_it_at_once_and_is_tried_again_to
     rig = Rig(give_up_after=5)
     rig.call(1)
     rig.do(ev.SpawnFailed(rig.spawned.pop(), "could not be started: no such command", 0.0))
-    assert refusal(rig, 1) == ("breaker_open", "no", 60.0)
+    assert refusal(rig, 1) == ("cannot_start", "no", None)
     rig.wait(61.0)
     rig.call(2)
     assert len(rig.spawned) == 1

@@ -83,6 +83,7 @@ async def test_what_could_not_be_started_is_said_precisely(tmp_path: Path) -> No
         for argv, cwd, wanted in [
             (["no-such-command", "--token=secret"], "/", "no-such-command was not found in the PATH"),
             (["/no/such/command"], "/", "the command /no/such/command does not exist"),
+            (["./no-such"], str(tmp_path), f"./no-such does not exist (looked for from {tmp_path})"),
             ([str(plain)], "/", "permission denied"),
             ([str(no_shebang)], "/", "first line with #!"),
             ([str(no_interpreter)], "/", "the interpreter that its first line names does not"),

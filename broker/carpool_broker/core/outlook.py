@@ -72,6 +72,8 @@ class Outlook:
 
     def refusal(self, state: PoolChanged, now: float) -> tuple[str, str, float | None]:
         """Why a pool in this failing state is not asked: (fault, detail, retry_after_s)."""
+        if state.cannot_start and state.state != "stopped":
+            return "cannot_start", state.reason, None
         fault = "breaker_open" if state.state == "half_open" else state.state
         at = self.retry_at.get(state.key)
         return fault, state.reason, None if at is None else max(at - now, 0.1)

@@ -136,7 +136,8 @@ _BY_KIND: Final[dict[str, tuple[type[CarpoolError], Whose]]] = {
     **dict.fromkeys(("answer_denied", "answer_hook_failed"), (Lost, "user")),
     **dict.fromkeys(("misconfigured", "unset", "stopped", "draining"), (Unavailable, "user")),
     **dict.fromkeys(
-        ("starting_failed", "backing_off", "given_up", "breaker_open"), (Unavailable, "server")
+        ("starting_failed", "backing_off", "given_up", "breaker_open", "cannot_start"),
+        (Unavailable, "server"),
     ),
     **dict.fromkeys(("timed_out", "ran_too_long"), (TimedOut, "server")),
     **dict.fromkeys(

@@ -59,5 +59,6 @@ def announced(pool: Pool, now: float) -> Iterator[Operated | Catalog | PoolChang
     error = "" if state == "serving" else pool.last_error
     if said is None or said.state != state or pool.said_error != error or said.mode != pool.mode:
         pool.said_error = error
-        pool.said = PoolChanged(pool.key, state, reason, retry_after_s, pool.mode)
+        cannot_start = pool.restart.hopeless and state != "serving"
+        pool.said = PoolChanged(pool.key, state, reason, retry_after_s, pool.mode, cannot_start)
         yield pool.said

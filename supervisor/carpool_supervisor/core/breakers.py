@@ -46,7 +46,7 @@ class Breakers:
             pool.policy, pool.restart, lived_s=lived_s, jitter=jitter, hopeless=hopeless
         )
         pool.not_before = now + pause_s
-        self._out(Note("warning", f"{pool.server} #{instance.id} {why}"))
+        self._out(Note("warning", f"{pool.server} #{instance.id} {why}", pool.server, instance.id))
         if pool.restart.breaker != "open":
             return
         pool.missed = False
@@ -56,7 +56,7 @@ class Breakers:
             return
         pool.target = 0
         self._desk.fail_waiting(pool, *(no_entry(pool, now) or broken(pool, now)))
-        self._out(Note("error", f"{pool.server} is {broken_text(pool)}"))
+        self._out(Note("error", f"{pool.server} is {broken_text(pool)}", pool.server, instance.id))
 
     def missed(self, pool: Pool, now: float) -> None:
         """Somebody needs this pool, and nothing serves: one start as soon as the breaker lets it."""

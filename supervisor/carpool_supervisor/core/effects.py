@@ -192,10 +192,12 @@ class Forget(Effect, frozen=True):
 
 
 class Note(Effect, frozen=True):
-    """A line for the supervisor's log."""
+    """A line for the supervisor's log, and for that of the server that it is about."""
 
     level: Literal["info", "warning", "error"]
     text: str
+    server: ServerName = ServerName("")
+    instance: InstanceId = InstanceId(0)
 
 
 OwnEffect = (

@@ -74,7 +74,8 @@ class Recycling:
             return
         if not is_held and self._waits(instance, now):
             return
-        self._out(Note("info", f"{pool.server} #{instance.id} is to be replaced: {reached}"))
+        text = f"{pool.server} #{instance.id} is to be replaced: {reached}"
+        self._out(Note("info", text, pool.server, instance.id))
         if is_held:
             self._roster.wind_down(instance, now, "memory")
         elif not _in_use(instance, now):

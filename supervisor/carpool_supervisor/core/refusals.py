@@ -30,14 +30,18 @@ def no_entry(pool: Pool | None, now: float) -> tuple[str, str, float | None] | N
             case "open":
                 return broken(pool, now)
             case "half_open" if pool.waiting:
-                return ("breaker_open", last_error(pool), PROBE_S)
+                return (broken(pool, now)[0], last_error(pool), PROBE_S)
             case _:
                 pass
     return None
 
 
 def broken(pool: Pool, now: float) -> tuple[str, str, float | None]:
-    """Nothing starts here now: (fault, detail, retry_after_s)."""
+    """Nothing starts here now: (fault, detail, retry_after_s). A model is not told to wait for a program that
+    is not installed.
+    """
+    if pool.restart.hopeless:
+        return ("cannot_start", last_error(pool), None)
     if not pool.policy.open_s:
         return ("given_up", last_error(pool), None)
     return ("breaker_open", last_error(pool), pool.retry_after_s(now))
@@ -78,6 +82,7 @@ def last_words(stderr: str) -> str:
         if (line[:1].isalnum() or line[:1] in tuple("/.<[('\"`*!"))
         and " " in line.strip()
         and not line.startswith("Node.js v")
+        and "A complete log of this run" not in line
     ]
     words = told[-1][:LAST_WORDS_CHARS].rstrip(".") if told else ""
     return words + (_NO_CARPOOL if "No module named 'carpool'" in words else "")

@@ -31,6 +31,8 @@ class RestartState(Struct, frozen=True):
     breaker: Breaker = "closed"
     restarts: int = 0
     """Of all time, for `status`."""
+    hopeless: bool = False
+    """Trying again does not mend the last failure, such as a command that does not exist."""
 
 
 FRESH = RestartState()
@@ -49,7 +51,7 @@ def after_failure(
     failures = 1 if was_healthy else state.failures + 1
     is_shut = state.breaker != "closed" and not was_healthy
     if hopeless or is_shut or failures >= policy.give_up_after:
-        return replace(state, failures=failures, breaker="open"), policy.open_s
+        return replace(state, failures=failures, breaker="open", hopeless=hopeless), policy.open_s
     step = min(policy.max_delay_s, policy.first_delay_s * 2.0 ** min(failures - 1, 32))
     return RestartState(failures, "closed", state.restarts + 1), step * (0.5 + jitter / 2)
 
@@ -61,7 +63,8 @@ def after_pause(state: RestartState) -> RestartState:
 
 def after_success(policy: Policy, state: RestartState) -> RestartState:
     """What was let through went well."""
-    return replace(state, breaker="closed", failures=min(state.failures, policy.give_up_after - 1))
+    failures = min(state.failures, policy.give_up_after - 1)
+    return replace(state, breaker="closed", failures=failures, hopeless=False)
 
 
 def after_operator(state: RestartState) -> RestartState:

@@ -118,6 +118,14 @@ class Discovery:
         self._fail(f"answered {DISCOVER} with no message: {text}", older=True)
         return True
 
+    def misframed(self, text: str) -> bool:
+        """The server writes headers, as nobody does who reads lines. Whether that ends the greeting."""
+        if not self._request:
+            return False
+        self._request = ABSENT
+        self._fail(f"does not speak MCP over stdio: {text}", older=False)
+        return True
+
     def _refused(self, error: RpcError) -> None:
         """A server of the era before says all kinds of things here; one of this era at most that it is of
         other versions.

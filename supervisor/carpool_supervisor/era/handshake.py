@@ -297,6 +297,8 @@ class Handshake:
             self._over(wire)
             text = f"The answer cannot be read: {garbage.text}"
             self._events.append(AnswerUnreadable(self._instance, wire, "bad_answer", text))
+        elif garbage.why == "header" and self._introduction.misframed(garbage.text):
+            pass
         elif not self._introduction.unreadable(garbage.id, garbage.text):
             self._misspoke(f"wrote a line that is no message: {garbage.text}")
 

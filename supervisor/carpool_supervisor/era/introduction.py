@@ -118,6 +118,14 @@ class Introduction:
         self._fail(f"answered initialize with no message: {text}")
         return True
 
+    def misframed(self, text: str) -> bool:
+        """The server writes headers, as nobody does who reads lines. Whether that ends the greeting."""
+        if not self._initialize:
+            return False
+        self._initialize = ABSENT
+        self._fail(f"does not speak MCP over stdio: {text}")
+        return True
+
     def changed(self, families: Iterable[Family]) -> None:
         """These lists are old."""
         if self._greeted is not None:

@@ -326,6 +326,8 @@ class Stateless:
             self._rounds.over(found[0])
             self._relayed.over(found[0])
             self._unreadable(found[0], f"The answer cannot be read: {garbage.text}")
+        elif garbage.why == "header" and self._discovery.misframed(garbage.text):
+            pass
         elif not self._discovery.unreadable(garbage.id, garbage.text):
             self._misspoke(f"wrote a line that is no message: {garbage.text}")
 

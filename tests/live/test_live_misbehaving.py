@@ -125,7 +125,7 @@ async def test_a_server_that_never_greets_is_given_up_at_its_limit(shared: Daemo
 async def test_a_command_that_does_not_exist_is_given_up_at_once_with_the_reason(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with undisturbed(shared), shared.agent() as agent:
-            text = await ended(agent, "nothing__anything", "breaker_open", "no")
+            text = await ended(agent, "nothing__anything", "cannot_start", "no")
             assert "/no/such/program" in text or "No such file" in text, text
 
 

@@ -123,6 +123,12 @@ _PINS: Final = {
     "pins:approved": Behaviour(
         "issue 7", "What the user approves is there again at once, and agents hear so."
     ),
+    "pins:everything": Behaviour(
+        "docs/security.md", "A pin covers every member of a tool, and the instructions of the server."
+    ),
+    "pins:seen": Behaviour(
+        "docs/security.md", "What is approved was shown: on a terminal just before, else by its digest."
+    ),
     "pins:unverified": Behaviour(
         "issue 7", "A pinned server is called only once it has said itself, in this run, what it offers."
     ),
@@ -568,6 +574,9 @@ _FEATURES: Final = {
     "catalogs:bounded": Behaviour(
         "docs/security.md",
         "One entry, one catalog and instructions are bounded in bytes; what is over is left out and told.",
+    ),
+    "catalogs:terminal": Behaviour(
+        "docs/security.md", "No name and no text of a hostile catalog is obeyed by a terminal."
     ),
     "catalogs:own-section": Behaviour(
         "docs/security.md", "No server's instructions read as a section of another server."

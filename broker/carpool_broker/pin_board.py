@@ -24,7 +24,7 @@ log = logging.getLogger("carpool.broker")
 
 DIRECTORY: Final = "pins"
 MAX_FILE_BYTES: Final = 16 * 1024 * 1024
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 
 class PinFile(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from carpool_broker.core.approval import PinId, server_of
 from carpool_broker.core.events import PinsApproved
+from carpool_broker.core.pins import INSTRUCTIONS
 from carpool_broker.core.registry import Registry
 from carpool_broker.pin_board import PinBoard
 from carpool_protocol.ids import ServerName
@@ -58,7 +59,7 @@ class Pinning:
         """By server: how many tools are approved, and which are held. The worst of several of one name."""
         found: dict[ServerName, dict[str, Any]] = {}
         for each in self.answer(PinParams("status"))["pinned"]:
-            held = [one["tool"] for one in each["held"]]
+            held = [one["tool"] or "(instructions)" for one in each["held"]]
             before = found.get(each["server"])
             if before is None or len(held) > len(before["held"]):
                 problem, approved = each["problem"], each["approved"]
@@ -72,10 +73,11 @@ class Pinning:
             "pin": pin,
             "server": server_of(pin),
             "met": approved is not None,
-            "approved": 0 if approved is None else len(approved.tools),
+            "approved": 0 if approved is None else len(approved.tools.keys() - {INSTRUCTIONS}),
             "problem": self._board.trouble.get(pin) or ("" if approved is None else approved.damaged),
             "held": [
                 {
+                    "what": "tool" if each.tool else "instructions",
                     "tool": each.tool,
                     "why": each.why,
                     "digest": each.digest,

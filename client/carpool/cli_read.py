@@ -5,7 +5,7 @@ Refuses to know where the facts come from.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -320,6 +320,10 @@ def _breakers(facts: Facts) -> str:
     return "\n".join(lines)
 
 
+_INSTRUCTIONS: Final = "(instructions)"
+"""Stands among the held tools of a server for its instructions."""
+
+
 def _held_back(servers: Facts) -> str:
     """A line for each pinned server of which something is not approved."""
     lines = []
@@ -328,7 +332,9 @@ def _held_back(servers: Facts) -> str:
         if pinned.get("problem"):
             lines.append(f"{name}: {pinned['problem']}")
         if held := pinned.get("held"):
-            lines.append(f"{name}: {_count(len(held), 'tool')} held back (`carpool pin diff {name}`)")
+            tools = _count(len([each for each in held if each != _INSTRUCTIONS]), "tool")
+            what = f"{tools} and its instructions" if _INSTRUCTIONS in held else tools
+            lines.append(f"{name}: {what} held back (`carpool pin diff {name}`)")
     return "\n".join(map(display.printable, lines))
 
 

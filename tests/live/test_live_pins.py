@@ -32,6 +32,19 @@ def ready(daemon: Make, text: str = "act: Acts.\n") -> Daemon:
     return one
 
 
+async def digests(one: Daemon) -> dict[str, str]:
+    """What is held back, as a program is told of it."""
+    code, text, _ = await one.carpool("pin", "diff", "box", "--json")
+    assert code == 0
+    return {each["tool"]: each["digest"] for each in json.loads(text)[0]["held"]}
+
+
+async def until_other(one: Daemon, seen: dict[str, str]) -> None:
+    """Wait until other words are held back."""
+    while await digests(one) == seen:  # noqa: ASYNC110  # conditions of other processes set no event
+        await trio.sleep(0.02)
+
+
 async def refusal(agent: Agent, tool: str) -> str:
     return str(fault_of(await agent.call(tool))["code"])
 
@@ -63,14 +76,22 @@ async def test_a_tool_that_changes_its_words_is_held_back_until_somebody_has_see
             assert "box: more is new" in text
 
             so_far = len(agent.notices)
-            code, text, _ = await one.carpool("pin", "approve", "box", "act")
+            assert (await one.carpool("pin", "approve", "box", "act"))[0] == 2, "nobody has seen it"
+            seen = await digests(one)
+            words(one).write_text("act: Other words.\nmore: New.\n")
+            await other.text("box__tell")
+            await until_other(one, seen)
+            code, _, said = await one.carpool("pin", "approve", "box", "act", "--digest", seen["act"])
+            assert (code, "changed again" in said) == (1, True), "what was seen is not there any more"
+            seen = await digests(one)
+            code, text, _ = await one.carpool("pin", "approve", "box", "act", "--digest", seen["act"])
             assert (code, text) == (0, "approved: act\n")
             await agent.notice(CHANGED, so_far)
             assert await agent.tools() == ["box__act", "box__ran", "box__tell"]
             await agent.text("box__act")
             assert await refusal(agent, "box__more") == "quarantined"
             assert (await one.carpool("pin", "approve", "box", "act"))[0] == 1, "nothing of it is held"
-            assert (await one.carpool("pin", "approve", "box"))[0] == 0
+            assert (await one.carpool("pin", "approve", "box", "--digest", seen["more"]))[0] == 0
             await agent.text("box__more")
 
 
@@ -128,7 +149,9 @@ async def test_a_damaged_file_serves_nothing_and_another_command_is_met_anew(dae
             assert "no tool of its server counts as approved" in page
             told = json.loads((await one.carpool("pin", "--json"))[1])
             assert [each["why"] for each in told[0]["held"]] == ["unreadable"] * 3
-            assert (await one.carpool("pin", "approve", "box"))[0] == 0
+            told = (await digests(one)).values()
+            approve = ("pin", "approve", "box", *(f"--digest={digest}" for digest in told))
+            assert (await one.carpool(*approve))[0] == 0
             await agent.text("box__act")
             other = pinned(one)
             other["box"]["args"].append("another")

@@ -13,9 +13,11 @@ from typing import Final
 from msgspec import Struct
 
 from carpool_broker.core.listing import FAMILIES, Family
+from carpool_broker.core.pins import INSTRUCTIONS
 from carpool_broker.core.scope import ScopeEntry
 from carpool_protocol.content import with_uri
 from carpool_protocol.ids import PoolKey, RawJson, ServerName
+from carpool_protocol.jsonrpc import quote
 from carpool_protocol.messages import Catalog
 from carpool_protocol.params import rewrite_tool
 
@@ -91,6 +93,14 @@ class Shelf:
         self.shown_tools: dict[_Way, ViewTool] = {}
         self.shown_prompts: dict[_Way, ViewPrompt] = {}
         self.shown_resources: dict[tuple[Family, ServerName, str, str], ViewResource] = {}
+
+    @property
+    def pinned(self) -> Mapping[str, RawJson]:
+        """What of it is approved and held where the server is pinned: tools, and instructions."""
+        said = self.catalog.instructions
+        if not said.strip():
+            return self.offers["tools"]
+        return {**self.offers["tools"], INSTRUCTIONS: quote(said)}
 
     def inherit(self, former: "Shelf") -> frozenset[Family]:
         """Keep what was rewritten from definitions that are still the same. Returns what changed."""

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from carpool_broker.core.effects import AnyEffect
 from carpool_broker.core.listing import Family
 from carpool_broker.core.own_tools import how_to
+from carpool_broker.core.pins import INSTRUCTIONS
 from carpool_broker.core.registry import Registry
 from carpool_broker.core.routing import of_profile
 from carpool_broker.core.scope import Scope
@@ -180,7 +181,12 @@ class Outlook:
             )
         if why := self.sources.broken(session.source):
             missing.append(f"the servers of this project ({why})")
-        held = Counter(server for server, _ in view.held)
+        held = Counter(server for server, tool in view.held if tool != INSTRUCTIONS)
+        if servers := ", ".join(sorted(server for server, tool in view.held if tool == INSTRUCTIONS)):
+            parts.append(
+                f"Instructions that are held back until the user approves them: those of {servers}. The user "
+                "can run `carpool pin diff SERVER`."
+            )
         if held:
             each = ", ".join(f"{count} of {server}" for server, count in sorted(held.items()))
             parts.append(

@@ -1,18 +1,21 @@
-"""Which definitions of tools the user has approved, and which tools are held back because theirs is another.
+"""Which words of a server the user has approved: definitions of tools, and its instructions.
 
 Owns, for each pinned server: the definitions that count as approved, and the judgement of a tool by them.
 What a server lists when it is met for the first time is approved as a whole (trust on first use); from then
 on a tool that is new or whose definition differs is held, until `carpool pin approve`. A tool that goes is no
-matter. Where what was approved cannot be read, everything is held. Of a definition that part counts which
-models read: name, title, description, schemas, annotations. Pools of one server (other workspaces, variables
-or classes of agents) may say other words: then each definition is approved for itself, and stays approved
-until another takes its place and no pool offers it any more.
+matter. Where what was approved cannot be read, everything is held. Every member of a definition counts, since
+agents get all of them. One that two readers of JSON can read as two different tools (a key twice, or a known
+key in another case) is approved by hand only, as the very bytes. Instructions are approved and held as a tool
+without a name would be (`INSTRUCTIONS`). Pools of one server (other workspaces, variables or classes of
+agents) may say other words: then each definition is approved for itself, and stays approved until another
+takes its place and no pool offers it any more.
 
 Invariant: nothing is approved that its server has not said itself.
 Knows nothing of: views, files, sessions, what a server is run as (`approval`).
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Literal
@@ -27,7 +30,29 @@ from carpool_protocol.ids import RawJson
 Why = Literal["new", "changed", "unreadable"]
 """Why a tool is held: it is not among the approved; it is, as another; what was approved is not known."""
 
-MEMBERS: Final = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
+INSTRUCTIONS: Final = ""
+"""Stands for the instructions of a server among its tools, which all have names."""
+_KNOWN: Final = frozenset(
+    (
+        *("name", "title", "description", "inputSchema", "outputSchema", "annotations", "icons", "execution"),
+        *(
+            "_meta",
+            "type",
+            "properties",
+            "required",
+            "items",
+            "enum",
+            "default",
+            "format",
+            "pattern",
+            "const",
+        ),
+    )
+)
+"""Keys of a tool and of its schemas by which agents go."""
+_FOLDED: Final = {key.casefold(): key for key in _KNOWN}
+_AMBIGUOUS: Final = "two readers of JSON can read it differently: "
+"""Begins the canonical form of such a definition."""
 
 Definitions = Mapping[str, RawJson]
 """By the server's own name of the tool."""
@@ -61,7 +86,8 @@ class Pins:
     def met(self, pin: PinId, offers: Definitions) -> None:
         """The server itself tells what it has: the first time all of that is approved."""
         if pin in self.known and self.known[pin] is None:
-            self._approve(pin, {tool: defined(definition) for tool, definition in offers.items()})
+            every = {tool: defined(definition) for tool, definition in offers.items()}
+            self._approve(pin, {tool: it for tool, it in every.items() if not is_ambiguous(it)})
 
     def held(self, pin: PinId, offers: Definitions) -> dict[str, Why]:
         """Which of these tools are held."""
@@ -119,10 +145,40 @@ def defined(definition: RawJson) -> Definition:
 
 
 def canonical(definition: RawJson) -> str:
-    """What counts of a definition, in one spelling. One that cannot be read counts as it is."""
+    """A definition in one spelling, every member of it. One that cannot be read, or can be read in two ways,
+    counts as it is.
+    """
     try:
-        whole = msgspec.json.decode(definition, type=dict[str, Any])
-        counts = {key: whole[key] for key in MEMBERS if key in whole}
-        return msgspec.json.encode(counts, order="sorted").decode()
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        whole = json.loads(definition, object_pairs_hook=_members, parse_int=_number, parse_float=_number)
+        text = msgspec.json.encode(whole, order="sorted").decode()
+    except _AmbiguousError:
+        return _AMBIGUOUS + definition.decode("utf-8", "replace")
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return definition.decode("utf-8", "replace")
+    if isinstance(whole, dict) and any(key not in _KNOWN and key.casefold() in _FOLDED for key in whole):
+        return _AMBIGUOUS + definition.decode("utf-8", "replace")
+    return text
+
+
+def is_ambiguous(definition: Definition) -> bool:
+    """Whether it can be read in two ways, so that nobody knows which an agent reads."""
+    return definition.text.startswith(_AMBIGUOUS)
+
+
+class _AmbiguousError(Exception):
+    """A key is there again, or a known key in another case."""
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """One object, at any depth."""
+    members = dict(pairs)
+    if len(members) < len(pairs) or any(
+        key not in _KNOWN and _FOLDED.get(key.casefold()) in members for key in members
+    ):
+        raise _AmbiguousError
+    return members
+
+
+def _number(text: str) -> msgspec.Raw:
+    """As it is written: no number is too large, and none is rounded."""
+    return msgspec.Raw(text.encode())

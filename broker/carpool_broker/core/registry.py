@@ -83,7 +83,7 @@ class Registry:
             return {}
         shelf = self._shelves[catalog.key] = Shelf(catalog)
         for pin in self._pins_of(catalog.key) if self.pins.known else ():
-            self.pins.met(pin, shelf.offers["tools"])
+            self.pins.met(pin, shelf.pinned)
         shown = former or self._kept.get(catalog.key)
         touched = views.ALL if shown is None else shelf.inherit(shown)
         if any(scope.offline_of(catalog.key) is not None for scope in self._scopes_of.get(catalog.key, ())):
@@ -174,14 +174,14 @@ class Registry:
             for pin, keys in self.pinned().items():
                 for key in keys:
                     if key in self._shelves:
-                        self.pins.met(pin, self._shelves[key].offers["tools"])
+                        self.pins.met(pin, self._shelves[key].pinned)
 
     def held_of(self, pin: PinId) -> list[HeldTool]:
         """What is held of this pinned server, in all its pools; of tools of one name the first."""
         found: dict[str, HeldTool] = {}
         for key in self.pinned().get(pin, ()):
             shelf = self._last(key)
-            for each in self.pins.described(pin, shelf.offers["tools"] if shelf is not None else {}):
+            for each in self.pins.described(pin, shelf.pinned if shelf is not None else {}):
                 found.setdefault(each.tool, each)
         return [found[tool] for tool in sorted(found)]
 
@@ -190,7 +190,7 @@ class Registry:
         keys = self.pinned().get(pin, [])
         changes: Changes = {}
         shelves = map(self._last, keys)
-        self.pins.approve(pin, [shelf.offers["tools"] for shelf in shelves if shelf is not None], wanted)
+        self.pins.approve(pin, [shelf.pinned for shelf in shelves if shelf is not None], wanted)
         for key in keys:
             for scope, families in self._look_again(key, frozenset({"tools"})).items():
                 changes[scope] = changes.get(scope, frozenset()) | families
@@ -256,7 +256,7 @@ class Registry:
             key = entry.key
             told = self._shelves.get(key)
             shelf = self._last(key)
-            if entry.pin and shelf is not None and (why := self.pins.held(entry.pin, shelf.offers["tools"])):
+            if entry.pin and shelf is not None and (why := self.pins.held(entry.pin, shelf.pinned)):
                 held[key] = why
             if entry.offline is not None and (told is None or key in self._hidden):
                 shelf = _by_file(entry.key, entry.offline, shelf)

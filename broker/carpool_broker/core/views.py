@@ -22,7 +22,7 @@ from carpool_broker.core.merged_instructions import merge
 from carpool_broker.core.name_table import NameTable
 from carpool_broker.core.offers import Shelf, ViewPrompt, ViewResource, ViewTool
 from carpool_broker.core.own_tools import OwnTool, own_tools
-from carpool_broker.core.pins import Why
+from carpool_broker.core.pins import INSTRUCTIONS, Why
 from carpool_broker.core.resources import Listed, UriTable
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_broker.core.view import NO_OWN, View
@@ -99,8 +99,10 @@ def make_view(
     def listed(family: Family, before: History[K] | None, offered: Iterable[K]) -> History[K]:
         return versioned(family, before, tuple(it for it in offered if it.key not in hidden))
 
+    held: Mapping[Tool, Why] = held_of(known, scope, stock)
+    if former is not None and former.held == held:
+        held = former.held
     if former is None or "tools" in touched:
-        held: Mapping[Tool, Why] = held_of(known, scope, stock)
         tool_names = tool_table(scope, known, held)
         own: Mapping[str, OwnTool] = own_tools(
             tool_names.by_name, search=scope.search, resources=scope.resource_tools
@@ -119,7 +121,6 @@ def make_view(
         tool_list = versioned("tools", None if former is None else former.lists[0], shown)
     else:
         tool_names, tools, own, tool_list = former.tool_names, former.tools, former.own, former.lists[0]
-        held = former.held
         left_out = former.left_out
     if former is None or "prompts" in touched:
         prompt_names = prompt_table(scope, known)
@@ -152,7 +153,7 @@ def make_view(
         hearsay=keys & stock.hearsay,
         held=held,
         untold=frozenset(it.key for it in scope.servers if it.pin and it.key in stock.hearsay),
-        instructions=instructions_of(scope, known, hidden),
+        instructions=instructions_of(scope, known, hidden, held),
         features=features_of_scope(scope, stock),
         left_out=left_out,
     )
@@ -165,7 +166,7 @@ def known_of(scope: Scope, shelves: Mapping[PoolKey, Shelf]) -> Known:
 
 
 def held_of(known: Known, scope: Scope, stock: Stock) -> dict[Tool, Why]:
-    """The tools that the scope would let through and that are not approved."""
+    """The tools that the scope would let through and that are not approved; also instructions."""
     if not stock.held:
         return {}
     return {
@@ -173,7 +174,7 @@ def held_of(known: Known, scope: Scope, stock: Stock) -> dict[Tool, Why]:
         for entry, _ in known
         if entry.pin
         for name, why in stock.held.get(entry.key, {}).items()
-        if scope.permits("tool", entry, name)
+        if name == INSTRUCTIONS or scope.permits("tool", entry, name)
     }
 
 
@@ -299,12 +300,16 @@ def features_of_scope(scope: Scope, stock: Stock) -> frozenset[Feature]:
     return frozenset(found)
 
 
-def instructions_of(scope: Scope, known: Known, hidden: Collection[PoolKey]) -> str:
-    """What the servers that are not hidden say about themselves."""
+def instructions_of(
+    scope: Scope, known: Known, hidden: Collection[PoolKey], held: Collection[Tool] = ()
+) -> str:
+    """What the servers that are not hidden say about themselves, but for what is not approved."""
     told = {
         entry.server: shelf.catalog.instructions
         for entry, shelf in known
-        if entry.key not in hidden and shelf.catalog.instructions.strip()
+        if entry.key not in hidden
+        and (entry.server, INSTRUCTIONS) not in held
+        and shelf.catalog.instructions.strip()
     }
     if len(scope.servers) == 1:  # one server exposed as itself is passed on word for word
         return "".join(told.values())

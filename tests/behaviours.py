@@ -316,6 +316,11 @@ _RUNS: Final = {
     "children:end-with-us": Behaviour(
         "rule 2", "Every process of a server ends with the supervisor, however it dies, grandchildren too."
     ),
+    "children:escaped": Behaviour(
+        "issue 13",
+        "A process that has left session, group and environment of its server ends with its instance, and is "
+        "found after a death of supervisor and spawner.",
+    ),
     "reattach:carrier-keeps": Behaviour(
         "rule 4",
         "After a death of the broker a carrier says again what is open, and nothing that is answered.",
@@ -1034,6 +1039,10 @@ _PRIVATE: Final = {
     ),
     "private:http": Behaviour(
         "issue 5", "A door without tokens serves the processes of its own user only, on loopback too."
+    ),
+    "private:core-dumps": Behaviour(
+        "issue 13",
+        "Processes of carpool that hold secrets write no core dump; servers keep the user's own limit.",
     ),
     "private:environment": Behaviour(
         "rule 13", "Whose variables an agent has its carrier says, and no line of the agent itself."

@@ -1,7 +1,8 @@
 """From fork to exec: how a forked copy of the spawner turns into a server.
 
-Owns what a server process is given: a session and group of its own, a parent-death signal, default signal
-handlers, an empty signal mask, its directory, three pipes and nothing else of ours, its own environment.
+Owns what a server process is given: a session and group of its own, a parent-death signal, the mark of its
+instance by limit (`marks`), the limit of core dumps that carpool was started with, default signal handlers,
+an empty signal mask, its directory, three pipes and nothing else of ours, its own environment.
 What fails is said precisely on the report pipe (close-on-exec: end of file there means exec went well).
 
 Runs in the spawner, so: standard library only and few modules (decision 0002).
@@ -12,7 +13,10 @@ import _signal  # type: ignore[import-not-found]  # no stub; `signal` drags in e
 import errno
 import marshal
 import os
+import resource
 import sys
+
+from carpool_supervisor import marks
 
 LINUX = sys.platform == "linux"
 
@@ -39,8 +43,24 @@ def prctl(option: int, value: int) -> bool:
     return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
 
 
+def limit_core_dumps(size_bytes: int) -> None:
+    """Of this process and what it starts. Where the system does not permit so many, the limit stays."""
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (size_bytes, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    except (OSError, ValueError):
+        return
+
+
 def become(
-    argv: list[bytes], env: dict[bytes, bytes], cwd: bytes, *, fds: list[int], report_fd: int, parent: int
+    argv: list[bytes],
+    env: dict[bytes, bytes],
+    cwd: bytes,
+    *,
+    fds: list[int],
+    report_fd: int,
+    parent: int,
+    limit: int,
+    core_bytes: int,
 ) -> None:
     """Turn into the server; never returns. Call in the forked child with every signal blocked.
 
@@ -51,6 +71,8 @@ def become(
     stage, number = "setup", 0
     try:
         os.setsid()
+        marks.set_limit(limit)
+        limit_core_dumps(core_bytes)
         if LINUX:
             prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)
             if os.getppid() != parent:  # it died before the signal was armed

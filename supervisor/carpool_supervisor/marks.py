@@ -4,22 +4,78 @@ Owns the spelling: `CARPOOL_RUNTIME=<runtime id>` and `CARPOOL_INSTANCE=<runtime
 Environments are inherited, so whatever a server starts carries the mark of its instance (rule 2), also
 what has left the server's process group. A pid alone proves nothing, it may have been reused.
 
+A process can drop its environment (`env -i setsid …`). Resource limits are inherited through that, too, so
+each instance also has a limit of its own that limits nothing: its real-time timeout (RLIMIT_RTTIME), some
+hundred thousand years, with runtime, epoch and instance in its lower bits (decision 0035). This mark counts
+only for a process whose environment has no mark of any carpool.
+
 Standard library only and few modules: the spawner and the launcher's sweep import this. Reads `/proc`;
 where there is none (macOS) these functions find nothing and `vitals.find_marked` does it.
 Knows nothing of: who is started, why it is ended.
 """
 
 import _signal  # type: ignore[import-not-found]  # no stub; `signal` drags in enum, 0.7 MB
+import binascii
 import os
+import resource
 from _collections_abc import Callable  # `collections.abc` and `typing` would cost 2 MB more
 
 RUNTIME = "CARPOOL_RUNTIME"
 INSTANCE = "CARPOOL_INSTANCE"
+_DAEMON = "CARPOOL_DAEMON"
+_RTTIME = getattr(resource, "RLIMIT_RTTIME", -1)
+"""Linux only."""
+_BASE = 1 << 62
+_RUNTIME_BITS, _EPOCH_BITS, _TAIL_BITS = 24, 16, 22
+NO_LIMITS = range(0)
 
 
 def instance_mark(runtime_id: str, epoch: str, tail: int | str) -> str:
     """The value of `CARPOOL_INSTANCE`. `tail` is the instance, or `spawner`."""
     return f"{runtime_id}:{epoch}.{tail}"
+
+
+def limit_of(mark: str) -> int:
+    """The limit that carries the same mark as this value of `CARPOOL_INSTANCE`."""
+    runtime_id, _, rest = mark.partition(":")
+    epoch, _, tail = rest.rpartition(".")
+    number = int(tail) if tail.isdigit() else binascii.crc32(tail.encode())
+    return limits_of_epoch(runtime_id, epoch).start + number % (1 << _TAIL_BITS)
+
+
+def limits_of_epoch(runtime_id: str, epoch: str) -> range:
+    """Those of all instances of one life of a supervisor."""
+    number = binascii.crc32(epoch.encode()) % (1 << _EPOCH_BITS)
+    start = limits_of_runtime(runtime_id).start + (number << _TAIL_BITS)
+    return range(start, start + (1 << _TAIL_BITS))
+
+
+def limits_of_runtime(runtime_id: str) -> range:
+    """Those of all instances of one runtime directory."""
+    below = _EPOCH_BITS + _TAIL_BITS
+    start = _BASE + (binascii.crc32(runtime_id.encode()) % (1 << _RUNTIME_BITS) << below)
+    return range(start, start + (1 << below))
+
+
+def set_limit(limit: int) -> None:
+    """Give this process the mark, and all that it starts. Where the limit is lower already, it stays."""
+    if _RTTIME >= 0:
+        try:
+            resource.setrlimit(_RTTIME, (limit, limit))
+        except (OSError, ValueError):
+            return
+
+
+def escaped_limit(pid: int) -> int:
+    """The mark by limit of a process without any carpool's mark in its environment; 0: there is none."""
+    for line in _slurp(f"/proc/{pid}/limits").splitlines():
+        if line.startswith(b"Max realtime timeout"):
+            hard = line.split()[-2]
+            limit = int(hard) if hard.isdigit() else 0
+            if limit < _BASE or any(value_of(pid, name) is not None for name in (INSTANCE, RUNTIME, _DAEMON)):
+                return 0
+            return limit
+    return 0
 
 
 def _slurp(path: str) -> bytes:
@@ -70,8 +126,10 @@ def is_running(pid: int) -> bool:
     return state_and_group(pid)[0] not in {"", "Z", "X"}
 
 
-def find(name: str, is_wanted: Callable[[str], bool]) -> list[int]:
-    """Running processes of this user whose `name` in the environment is wanted, ourselves left out."""
+def find(name: str, is_wanted: Callable[[str], bool], limits: range = NO_LIMITS) -> list[int]:
+    """Running processes of this user whose `name` in the environment is wanted, or whose mark by limit is one
+    of `limits`; ourselves left out.
+    """
     mine, me = os.getuid(), os.getpid()
     found: list[int] = []
     try:
@@ -84,13 +142,21 @@ def find(name: str, is_wanted: Callable[[str], bool]) -> list[int]:
                 continue
         except OSError:
             continue
-        value = value_of(pid, name)
-        if value is not None and is_wanted(value) and is_running(pid):
+        if _is_marked(pid, name, is_wanted, limits) and is_running(pid):
             found.append(pid)
     return found
 
 
-def signal_marked(pid: int, number: int, name: str, is_wanted: Callable[[str], bool]) -> bool:
+def _is_marked(pid: int, name: str, is_wanted: Callable[[str], bool], limits: range) -> bool:
+    value = value_of(pid, name)
+    if value is not None:
+        return is_wanted(value)
+    return bool(limits) and escaped_limit(pid) in limits
+
+
+def signal_marked(
+    pid: int, number: int, name: str, is_wanted: Callable[[str], bool], limits: range = NO_LIMITS
+) -> bool:
     """Signal `pid` only if it is still a process with this mark. Says whether it was signalled.
 
     The pidfd pins the process before the mark is read again, so a reused pid is never hit.
@@ -99,8 +165,7 @@ def signal_marked(pid: int, number: int, name: str, is_wanted: Callable[[str], b
     try:
         if hasattr(os, "pidfd_open"):
             fd = os.pidfd_open(pid)
-        value = value_of(pid, name)
-        if value is None or not is_wanted(value):
+        if not _is_marked(pid, name, is_wanted, limits):
             return False
         if fd >= 0:
             _signal.pidfd_send_signal(fd, number)

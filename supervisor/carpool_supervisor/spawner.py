@@ -26,6 +26,7 @@ from typing import Literal
 import trio
 
 from carpool_protocol.ids import Epoch, InstanceId
+from carpool_protocol.runtime import core_dumps
 from carpool_protocol.runtime.ready import ReadySet
 from carpool_supervisor import marks
 from carpool_supervisor.endings import is_passing, why_not_started
@@ -50,7 +51,7 @@ CLOSE_S = 15.0
 
 _CODE = (
     "import sys; sys.path.append(sys.argv[1]); "
-    "from carpool_supervisor.spawner_child import main; main(int(sys.argv[2]))"
+    "from carpool_supervisor.spawner_child import main; main(int(sys.argv[2]), int(sys.argv[3]))"
 )
 
 
@@ -159,10 +160,11 @@ class Spawner:
         ours.setblocking(False)
         root = str(Path(__file__).resolve().parent.parent)
         mark = marks.instance_mark(self._runtime_id, self._epoch, "spawner")
+        core_bytes = str(core_dumps.limit_before())
         with theirs:
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", "-c", _CODE, root, str(theirs.fileno())],
+                    [sys.executable, "-I", "-S", "-c", _CODE, root, str(theirs.fileno()), core_bytes],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
@@ -255,7 +257,8 @@ class Spawner:
         ours = marks.instance_mark(self._runtime_id, self._epoch, "")
         groups = list(self._pids.values())
         if sys.platform == "linux":  # the leaders are dead; what they started is found by its mark
-            end_marked(marks.INSTANCE, lambda value: value.startswith(ours), grace_s=0.0, kill_wait_s=0.2)
+            limits = marks.limits_of_epoch(self._runtime_id, self._epoch)
+            end_marked(marks.INSTANCE, lambda value: value.startswith(ours), 0.0, 0.2, limits)
         else:
             for pid in groups:
                 with contextlib.suppress(OSError):

@@ -28,7 +28,7 @@ import sys
 import time
 
 from carpool_supervisor import marks
-from carpool_supervisor.become import LINUX, PR_SET_CHILD_SUBREAPER, become, prctl
+from carpool_supervisor.become import LINUX, PR_SET_CHILD_SUBREAPER, become, limit_core_dumps, prctl
 
 GRACE_S = 2.0
 """From TERM to KILL for what an instance leaves behind, and for everything once the supervisor is gone."""
@@ -62,8 +62,9 @@ class Instance:
 class Spawner:
     """The whole process: its instances, and one loop over the socket, SIGCHLD and exec results."""
 
-    def __init__(self, sock: _socket.socket) -> None:
+    def __init__(self, sock: _socket.socket, core_bytes: int) -> None:
         self._sock = sock
+        self._core_bytes = core_bytes
         self._poll = select.poll()
         self._poll.register(sock.fileno(), select.POLLIN)
         self._wake_fd, wake_end = os.pipe()
@@ -162,7 +163,16 @@ class Spawner:
             return
         else:
             if pid == 0:
-                become(argv, env, cwd, fds=fds, report_fd=report_fd, parent=parent)
+                become(
+                    argv,
+                    env,
+                    cwd,
+                    fds=fds,
+                    report_fd=report_fd,
+                    parent=parent,
+                    limit=marks.limit_of(mark),
+                    core_bytes=self._core_bytes,
+                )
             os.close(report_fd)
         finally:
             for fd in fds:
@@ -292,7 +302,9 @@ def _belongs(pid: int, instance: Instance) -> bool:
     state, group = marks.state_and_group(pid)
     if state in {"", "Z", "X"}:
         return False
-    return group == instance.pid or marks.value_of(pid, marks.INSTANCE) == instance.mark
+    if group == instance.pid or marks.value_of(pid, marks.INSTANCE) == instance.mark:
+        return True
+    return marks.escaped_limit(pid) == marks.limit_of(instance.mark)
 
 
 def _group(pid: int) -> list[int]:
@@ -311,12 +323,17 @@ def _send(pid: int, number: int) -> None:
         return
 
 
-def main(fd: int) -> None:
-    """Serve the supervisor on this inherited socket until it closes it; then leave nothing behind."""
+def main(fd: int, core_bytes: int) -> None:
+    """Serve the supervisor on this inherited socket until it closes it; then leave nothing behind.
+
+    `core_bytes`: the limit of core dumps that servers get. Ours are off: environments of servers are in
+    memory.
+    """
+    limit_core_dumps(1)  # as in `carpool_protocol.runtime.core_dumps`
     while (low := os.open(os.devnull, os.O_RDWR)) <= 2:  # descriptors we are passed must be above 2
         os.set_inheritable(low, True)
     os.close(low)
     os.set_inheritable(fd, False)
     if LINUX:
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-    Spawner(_socket.socket(fileno=fd)).run()
+    Spawner(_socket.socket(fileno=fd), core_bytes).run()

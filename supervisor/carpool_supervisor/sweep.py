@@ -25,20 +25,26 @@ _LOOK_S = 0.02
 
 def sweep(runtime_id: str) -> tuple[int, int]:
     """End every process of this runtime: TERM, `GRACE_S`, KILL. Returns (found, still there)."""
-    return end_marked(marks.RUNTIME, lambda value: value == runtime_id)
+    limits = marks.limits_of_runtime(runtime_id)
+    return end_marked(marks.RUNTIME, lambda value: value == runtime_id, limits=limits)
 
 
 def end_marked(
-    name: str, is_wanted: Callable[[str], bool], grace_s: float = GRACE_S, kill_wait_s: float = KILL_WAIT_S
+    name: str,
+    is_wanted: Callable[[str], bool],
+    grace_s: float = GRACE_S,
+    kill_wait_s: float = KILL_WAIT_S,
+    limits: range = marks.NO_LIMITS,
 ) -> tuple[int, int]:
-    """The same for any mark; `grace_s` 0 starts with KILL. Looks again until nothing is found, since what
-    is being ended may just have started something."""
+    """The same for any mark, in the environment or by limit; `grace_s` 0 starts with KILL. Looks again until
+    nothing is found, since what is being ended may just have started something.
+    """
     spared = _ancestors()
     seen: set[int] = set()
     signalled: set[tuple[int, int]] = set()
     start = time.monotonic()
     while True:
-        found = [pid for pid in _find(name, is_wanted) if pid not in spared]
+        found = [pid for pid in _find(name, is_wanted, limits) if pid not in spared]
         seen.update(found)
         waited_s = time.monotonic() - start
         if not found or waited_s > grace_s + kill_wait_s:
@@ -47,23 +53,23 @@ def end_marked(
         for pid in found:
             if (pid, number) not in signalled:
                 signalled.add((pid, number))
-                _signal(pid, number, name, is_wanted)
+                _signal(pid, number, name, is_wanted, limits)
         time.sleep(_LOOK_S)
 
 
-def _find(name: str, is_wanted: Callable[[str], bool]) -> list[int]:
+def _find(name: str, is_wanted: Callable[[str], bool], limits: range) -> list[int]:
     if sys.platform == "linux":
-        return marks.find(name, is_wanted)
+        return marks.find(name, is_wanted, limits)
     else:
         from carpool_supervisor.vitals import find_marked  # psutil: only where there is no /proc
 
         return find_marked(name, is_wanted)
 
 
-def _signal(pid: int, number: int, name: str, is_wanted: Callable[[str], bool]) -> None:
+def _signal(pid: int, number: int, name: str, is_wanted: Callable[[str], bool], limits: range) -> None:
     if sys.platform == "linux":
-        marks.signal_marked(pid, number, name, is_wanted)
-    elif pid in _find(name, is_wanted):
+        marks.signal_marked(pid, number, name, is_wanted, limits)
+    elif pid in _find(name, is_wanted, limits):
         try:
             os.kill(pid, number)
         except OSError:

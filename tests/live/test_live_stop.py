@@ -6,14 +6,19 @@ clears away for 10. The verb fails where that and 5 s more are not enough.
 """
 
 import os
+import resource
+import shlex
 import signal
+from pathlib import Path
 
 import trio
 
 from carpool_supervisor import marks
 from tests.behaviours import behaviour
+from tests.kit.far import Json, far
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Agent
-from tests.kit.live import Daemon, Make, kit, observer
+from tests.kit.live import Daemon, Make, alive, kit, observer
+from tests.kit.waits import until
 
 
 async def down(one: Daemon) -> None:
@@ -95,3 +100,78 @@ async def freeze_and_end(one: Daemon, part: str) -> None:
             [pid] = [child for child in one.running() if marks.parent_of(child) == pid]
         os.kill(pid, signal.SIGSTOP)
         await down(one)
+
+
+def escaping(pids: Path, **settings: object) -> Json:
+    """A server that has started a process without its group, session and environment."""
+    server = kit("echo")
+    start = f"env -i setsid sh -c 'echo $$ >> {shlex.quote(str(pids))}; exec sleep 1000' &"
+    command = shlex.join([server["command"], *server["args"]])
+    return {**server, "command": "sh", "args": ["-c", f"{start} exec {command}"], **settings}
+
+
+@behaviour("children:escaped")
+async def test_a_process_that_left_everything_of_its_server_is_found_all_the_same(
+    daemon: Make, tmp_path: Path
+) -> None:
+    pids = tmp_path / "pids"
+    one = daemon({"escaping": escaping(pids)})
+
+    async def escaped(count: int) -> int:
+        await until(lambda: pids.exists() and len(pids.read_text().split()) == count, "it has escaped")
+        return int(pids.read_text().split()[-1])
+
+    try:
+        with trio.fail_after(LIMIT_S):
+            async with one.shim() as agent:
+                await agent.text("escaping__echo", {"text": "x"})
+                first = await escaped(1)
+                await one.operate("stop", "escaping")
+                await until(lambda: not alive(first), "it ends with `stop`")
+                await one.operate("start", "escaping")
+                await agent.text("escaping__echo", {"text": "x"})
+                second = await escaped(2)
+                facts = await one.status()
+                supervisor: int = facts["supervisors"][0]["pid"]
+                spawners = [each for each in one.running() if marks.parent_of(each) == supervisor]
+                for pid in (supervisor, *spawners):
+                    os.kill(pid, signal.SIGKILL)
+                await until(lambda: not alive(second), "the launcher finds it", WAIT_S)
+                await agent.text("escaping__echo", {"text": "x"})
+                third = await escaped(3)
+                await down(one)
+                await until(lambda: not alive(third), "it ends with `down`")
+    finally:
+        for pid in map(int, pids.read_text().split()):
+            if alive(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def core_bytes(pid: int) -> str:
+    """The soft limit of core dumps of a process."""
+    lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
+    [line] = [each for each in lines if each.startswith("Max core file size")]
+    return line.split()[4]
+
+
+@behaviour("private:core-dumps")
+async def test_core_dumps_are_off_where_secrets_are_and_as_they_were_for_servers(daemon: Make) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    wanted = 4096 if hard == resource.RLIM_INFINITY or hard >= 4096 else soft
+    resource.setrlimit(resource.RLIMIT_CORE, (wanted, hard))
+    try:
+        with far() as its:
+            one = daemon(
+                {"echo": kit("echo"), "far": {"url": its.url(), "transport": "http"}}, http={"port": 0}
+            )
+            async with one.agent() as agent:
+                await agent.text("echo__echo", {"text": "x"})
+                await agent.text("far__echo", {"text": "x"})
+            found = {line: core_bytes(pid) for pid, line in one.running().items() if alive(pid)}
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
+    for part in ("carpool_broker", "carpool_supervisor ", "spawner_child", "carpool.bridge", "carpool.http"):
+        [limit] = [each for line, each in found.items() if part in line]
+        assert limit in {"0", "1"}, part
+    [limit] = [each for line, each in found.items() if "echo.py" in line]
+    assert limit == str(wanted)

@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from carpool_supervisor import marks
 from carpool_supervisor.endings import exit_text
 from carpool_supervisor.spawn_request import SpawnRefusedError
 from carpool_supervisor.spawner import LOST
+from carpool_supervisor.sweep import sweep
 from tests.behaviours import behaviour
 from tests.kit.leaks import command_line, marked, open_fds, zombies_of
 from tests.kit.spawning import Garage, end_everything, garage, server_argv
@@ -170,6 +172,71 @@ async def test_what_an_instance_leaves_behind_is_ended_after_it_and_nobody_elses
         await until(lambda: not any(map(marks.is_running, left)), "both grandchildren have ended")
         assert all(map(marks.is_running, kept))
         await until(lambda: not zombies_of(one.spawner.pid), "no zombie is left")
+
+
+ESCAPES = (
+    "env -i setsid sh -c 'echo $$; exec sleep 1000' & "  # its parent lives
+    "(env -i setsid sh -c 'echo $$; env -i setsid sh -c \"echo \\$\\$; exec sleep 1000\" & sleep 1000' &) ; "
+    "exec cat >/dev/null"
+)
+"""Starts three processes that are in no group, session or environment of the instance."""
+
+
+async def _escaped(one: Garage, instance: InstanceId) -> list[int]:
+    said = b""
+    while said.count(b"\n") < 3:
+        said += await one.read_until(one.pipes[instance].stdout_fd, b"\n")
+    return [int(each) for each in said.split()]
+
+
+@behaviour("children:escaped")
+@linux_only
+async def test_a_child_without_group_session_and_environment_ends_with_its_instance_alone() -> None:
+    async with garage() as one:
+        bystander, child = [await one.started("sh", "-c", ESCAPES) for _ in range(2)]
+        kept, left = await _escaped(one, bystander), await _escaped(one, child)
+        for pid in left:
+            assert os.getsid(pid) != one.pids[child]
+            assert marks.value_of(pid, marks.INSTANCE) is None
+        one.spawner.signal(child, "TERM")
+        await one.exited(child)
+        await until(lambda: not any(map(marks.is_running, left)), "they have ended with their instance")
+        assert all(map(marks.is_running, kept))
+        os.kill(one.spawner.pid, signal.SIGKILL)
+        await until(lambda: one.losses, "the loss is noticed")
+        await until(lambda: not any(map(marks.is_running, kept)), "they have ended with the spawner")
+        await one.spawner.start()
+
+
+@behaviour("children:escaped", "children:sweep")
+@linux_only
+async def test_the_sweep_finds_a_child_that_has_dropped_its_environment_but_no_other_carpools_process() -> (
+    None
+):
+    runtime_id = f"test-{uuid.uuid4().hex[:12]}"
+    mark = marks.instance_mark(runtime_id, "e1", 1)
+
+    code = (
+        f"import os, resource; resource.setrlimit(resource.RLIMIT_RTTIME, ({marks.limit_of(mark)},) * 2);"
+        "os.write(1, b'.'); os.execv('/bin/sleep', ['sleep', '1000'])"
+    )
+
+    def limited(environ: dict[str, str]) -> "subprocess.Popen[bytes]":
+        argv = [sys.executable, "-I", "-S", "-c", code]
+        started = subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE)
+        assert started.stdout is not None
+        assert started.stdout.read(1) == b"."
+        return started
+
+    with limited({}) as escaped, limited({"CARPOOL_DAEMON": "of-another"}) as daemon:
+        try:
+            assert await trio.to_thread.run_sync(sweep, runtime_id + "x") == (0, 0)
+            assert await trio.to_thread.run_sync(sweep, runtime_id) == (1, 0)
+            assert escaped.wait() == -signal.SIGTERM
+            assert daemon.poll() is None
+        finally:
+            daemon.kill()
+            escaped.kill()
 
 
 @behaviour("children:end-with-us")

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from carpool.bridge.refusing import refuse
 from carpool.bridge.words import NO_EXTRA, Trouble
 from carpool_protocol.remote import of_environment
+from carpool_protocol.runtime import core_dumps
 
 
 def main() -> int:
@@ -19,6 +20,7 @@ def main() -> int:
     if remote is None:
         print("this is a child of carpool's: configure a server with `url` instead", file=sys.stderr)
         return 2
+    core_dumps.turn_off()  # headers and logins are in memory here
     if find_spec("mcp") is None or find_spec("httpx2") is None:
         refuse(Trouble(NO_EXTRA), remote.server)
         return 0

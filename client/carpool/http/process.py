@@ -27,6 +27,7 @@ from carpool_protocol import paths
 from carpool_protocol.config.last_good import LastGood
 from carpool_protocol.config.load import ConfigFile, find_config_file, load_config, load_layer
 from carpool_protocol.config.model import Config, HttpConfig
+from carpool_protocol.runtime import core_dumps
 from carpool_protocol.wallclock import unix_s
 
 PROFILE_VARIABLE = "CARPOOL_PROFILE"
@@ -53,6 +54,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--listen", default="", help="HOST:PORT, above the configuration's")
     parser.add_argument("--lifeline", type=int, default=-1)
     told = parser.parse_args(arguments)
+    core_dumps.turn_off()
     file = find_config_file(os.environ, told.config)
     try:
         settings = settings_of(file, told.listen, LastGood(paths.last_good_file(told.runtime_dir)))

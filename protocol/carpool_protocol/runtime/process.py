@@ -1,6 +1,6 @@
 """What every process of the daemon does around its trio run.
 
-Owns garbage-collector settings, profiles on request, and the exit code of a bug (70).
+Owns garbage-collector settings, profiles on request, and the exit code of a bug (70). Core dumps are off.
 Knows nothing of: what the process does.
 """
 
@@ -13,6 +13,8 @@ from pathlib import Path
 
 import trio
 
+from carpool_protocol.runtime import core_dumps
+
 EXIT_BUG = 70
 PROFILE_VARIABLE = "CARPOOL_PROFILE"
 """A directory: the process writes `ROLE-PID.prof` (cProfile) there when it ends."""
@@ -20,6 +22,7 @@ PROFILE_VARIABLE = "CARPOOL_PROFILE"
 
 def run_daemon(role: str, main: Callable[[], Awaitable[None]]) -> int:
     """Run `main` to its end. 0, or 70 after a bug, which is logged with its traceback."""
+    core_dumps.turn_off()
     # What is alive now stays: scanning it again and again is most of the collector's work here.
     gc.collect()
     gc.freeze()

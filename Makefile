@@ -30,7 +30,7 @@ conformance: .venv/ready .venv/conformance/ready
 	.venv/bin/python -m tests.conformance.run
 	.venv/bin/python -m tests.conformance.run --through
 
-# New seeds of the simulated world, for so many seconds.
+# New seeds of the simulated world and of the machines on real sockets, for so many seconds.
 SOAK_S ?= 600
 soak: .venv/ready
 	.venv/bin/python -m tests.kit.soak $(SOAK_S)

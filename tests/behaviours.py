@@ -1063,6 +1063,11 @@ _INPUT: Final = {
         "issue 5",
         "Whatever passes through a shim arrives as it was, and its session can go on after it.",
     ),
+    "boundary:one-answer": Behaviour(
+        "issue 13",
+        "However agents come, stop, answer late, leave and lose their broker, each request has one answer, "
+        "none runs twice, and no other agent notices.",
+    ),
     "leave:between-bursts": Behaviour(
         "issue 13",
         "A session ends between two bursts, never within a write to it, and no other session notices.",

@@ -16,7 +16,8 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
 
-from tests.kit.world_storms import STORMS
+from tests.kit.world import World
+from tests.kit.world_storms import EVERY
 
 AGAIN = "python -m tests.kit.soak --seed"
 STORM_S = 120
@@ -30,7 +31,7 @@ def new_seeds(for_s: float, first: int | None = None) -> Iterator[tuple[str, int
     until = time.monotonic() + for_s
     seed = secrets.randbelow(10**9) if first is None else first
     while time.monotonic() < until:
-        for kind in STORMS:
+        for kind in EVERY:
             yield kind, seed
         seed += 1
 
@@ -42,7 +43,8 @@ def soak(seeds: Iterable[tuple[str, int]]) -> list[str]:
         storms += 1
         signal.alarm(STORM_S)
         try:
-            calls += STORMS[kind](seed).book.asked
+            world = EVERY[kind](seed)
+            calls += world.book.asked if isinstance(world, World) else 0
         except Exception as wrong:  # noqa: BLE001 - whatever it is, the next seed is tried
             broken.append(f"{kind}:{seed}")
             traceback.print_exception(wrong, limit=-3, file=sys.stdout)

@@ -134,12 +134,15 @@ def _line(message: Json) -> bytes:
 class Whole:
     """One carpool. Made by `whole`."""
 
-    def __init__(self, house: Path, servers: Mapping[str, Json], programs: Mapping[str, Program]) -> None:
+    def __init__(
+        self, house: Path, servers: Mapping[str, Json], programs: Mapping[str, Program], **more: Json
+    ) -> None:
+        """`more`: of the configuration."""
         self.now = 1000.0
         self.ends: list[Wire] = []
         self.lines: list[Line] = []
         file = house / "carpool.json"
-        text = json.dumps({"mcpServers": dict(servers), "profiles": PROFILES})
+        text = json.dumps({"mcpServers": dict(servers), "profiles": PROFILES, **more})
         if not file.exists() or file.read_text() != text:
             file.write_text(text)
         self.operations: list[tuple[Any, ...]] = []

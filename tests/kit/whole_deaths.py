@@ -28,9 +28,12 @@ HELLO: Final = attach_line(Attach(version=ATTACH_VERSION, carrier="client", keep
 class Mortal(Whole):
     """One carpool. Nothing moves but by the steps; `settle` takes all of them."""
 
-    def __init__(self, house: Path, servers: Mapping[str, Json], programs: Mapping[str, Program]) -> None:
+    def __init__(
+        self, house: Path, servers: Mapping[str, Json], programs: Mapping[str, Program], **more: Json
+    ) -> None:
+        """`more`: of the configuration."""
         self.life = 0
-        super().__init__(house, servers, programs)
+        super().__init__(house, servers, programs, **more)
 
     def first_heritage(self) -> Heritage:
         """See `Whole`."""

@@ -4,8 +4,10 @@ Owns the list. Knows nothing of: what goes on in any of them.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from tests.broker.test_delivery_machine import deliver
+from tests.kit.boundary_machine import play
 from tests.kit.world import World
 from tests.kit.world_hooks import HookedWorld, no_hook_waits
 from tests.kit.world_moves import storm_over_houses
@@ -25,7 +27,13 @@ STORMS: Mapping[str, Callable[[int], World]] = {
     "hooks": _with_hooks,
     "houses": storm_over_houses,
 }
-EVERY: Mapping[str, Callable[[int], object]] = {**STORMS, "deliveries": deliver}
-"""Also what is no storm of the world: a whole carpool with one agent, whose broker dies between any two
-steps.
+BOUNDARY_EXAMPLES: Final = 20
+EVERY: Mapping[str, Callable[[int], object]] = {
+    **STORMS,
+    "deliveries": deliver,
+    "boundary": lambda seed: play(seed, examples=BOUNDARY_EXAMPLES, shrinks=False),
+}
+"""Also what is no storm of the world, but a whole carpool on real sockets: with one agent, whose broker dies
+between any two steps; with agents through every way in, which come, stop, move and leave in the middle of
+anything.
 """

@@ -743,7 +743,11 @@ _ASKS: Final = {
     ),
     "eras:match": Behaviour(
         "issue 4",
-        'A server with `"era": "match"` is spoken to in the era of each agent, if it speaks that.',
+        "A server that speaks both eras is spoken to in that of each agent, where it may run twice.",
+    ),
+    "eras:asked-once": Behaviour(
+        "issue 13",
+        "That a server speaks one era only is found out by one process and remembered; no other is started.",
     ),
     "asks:named": Behaviour(
         "2025-11-25 client/elicitation",

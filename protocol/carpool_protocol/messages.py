@@ -552,6 +552,10 @@ class PoolChanged(Message, frozen=True, tag=34):
     mode: Mode = "concurrent"
     cannot_start: bool = False
     """Its program cannot be started as it is configured: waiting does not help."""
+    both_eras: bool | None = None
+    """The launch needs no other pool for agents of the other era: its server speaks one era, or is not to run
+    twice. None: what is known of the server has not been read yet.
+    """
 
 
 class Operated(Message, frozen=True, tag=35):

@@ -155,7 +155,10 @@ def explained(
         entry=pool.entry,
         evidence=pool.evidence,
     )
-    if spec is not None:
+    others = (each for each in pools.values() if each.server == pool.server and each.wish == "newest")
+    if spec is not None and any(each.ever_fit and each.era == "stateless" for each in others):
+        lines.append("It speaks both eras of MCP: agents of each are served by a process of theirs.")
+    elif spec is not None:
         lines += knowledge.era_lines(pool, spec)
     if over := left_out(pool):
         lines.append(f"Not all that it offers is shown to agents: {over}.")

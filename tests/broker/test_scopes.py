@@ -317,19 +317,39 @@ def test_the_era_is_part_of_the_launch_and_of_its_key() -> None:
     assert keys[0] == keys[1]
     assert len(set(keys)) == 3
     assert {each.era for each in found[3].twins.values()} == {"stateless"}
-    assert [each.stateless for each in found] == [{}, {}, {}, {}]
+    assert [len(each.stateless) for each in found] == [1, 1, 0, 0]
 
 
 @behaviour("eras:match")
-def test_with_match_a_launch_has_a_pool_more_for_agents_of_the_stateless_era() -> None:
-    found = seen(config_of({"a": {"command": "x", "era": "match"}}))
+@pytest.mark.parametrize("era", [{}, {"era": "auto"}, {"era": "match"}])
+def test_a_launch_has_a_pool_more_for_agents_of_the_stateless_era(era: dict[str, Any]) -> None:
+    found = seen(config_of({"a": {"command": "x", **era}}))
     [plain], [twin], [own] = found.specs, found.twins.values(), found.stateless.values()
     assert [each.era for each in (plain, twin, own)] == ["auto", "auto", "newest"]
     assert len({each.key for each in (plain, twin, own)}) == 3
     assert list(found.stateless) == [plain.key]
+    assert own.asking, "until another process serves them, they can be asked here whatever its era is"
     assert (own.argv, own.env, own.cwd) == (plain.argv, plain.env, plain.cwd)
-    alone = seen(config_of({"a": {"command": "x", "era": "match", "replace": "stop_first"}}))
+    alone = seen(config_of({"a": {"command": "x", "replace": "stop_first", **era}}))
     assert (alone.stateless, alone.specs[0].era) == ({}, "auto")
+
+
+@behaviour("eras:match")
+def test_a_server_that_is_to_run_once_or_is_a_child_of_ours_has_no_pool_more_unless_it_is_configured() -> (
+    None
+):
+    for entry in ({"command": "x", "pool": {"max": 1}}, {"python": "m"}):
+        assert not seen(config_of({"a": entry})).stateless
+        assert seen(config_of({"a": {**entry, "era": "match"}})).stateless
+
+
+@behaviour("eras:match")
+def test_the_pool_more_starts_when_it_is_used_and_never_before() -> None:
+    found = seen(config_of({"a": {"command": "x", "auto_connect": True, "pool": {"min": 2, "max": 3}}}))
+    [plain], [own] = found.specs, found.stateless.values()
+    assert (plain.policy.auto_connect, plain.policy.min_instances) == (True, 2)
+    assert (own.policy.auto_connect, own.policy.min_instances, own.policy.max_instances) == (False, 0, 3)
+    assert len(run({}).stateless) == 1, "the same for the server of `carpool run`"
 
 
 # --- carpool run -----------------------------------------------------------------------------------------

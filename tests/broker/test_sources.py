@@ -53,8 +53,10 @@ class Rig:
         for each in readings:
             self.sources.read(each)
 
-    def pool(self, key: str, state: PoolState, mode: Mode = "concurrent") -> bool:
-        self.states[PoolKey(key)] = PoolChanged(PoolKey(key), state, "", mode=mode)
+    def pool(
+        self, key: str, state: PoolState, mode: Mode = "concurrent", *, both: bool | None = None
+    ) -> bool:
+        self.states[PoolKey(key)] = PoolChanged(PoolKey(key), state, "", mode=mode, both_eras=both)
         return self.sources.advance(PoolKey(key))
 
     def tells(self, key: str, *tools: str, asks: bool = False, era: Era = "handshake") -> bool:
@@ -363,7 +365,7 @@ def test_a_reload_of_a_merged_server_starts_with_two_pools_again() -> None:
 
 
 def matched() -> Rig:
-    """One server with `match`, which an agent of each era uses."""
+    """One server that may speak both eras, which an agent of each uses."""
     rig = Rig(reading("a:1", match=True, twins=True))
     rig.tells("a:1", "t")
     assert rig.in_force(stateless=True) == ["a:1"], "nobody of that era is here"
@@ -415,6 +417,48 @@ def test_a_server_that_turns_out_to_be_stateless_only_has_one_pool_for_both() ->
     assert rig.wanted() == {"a:1": ""}
 
 
+@behaviour("eras:asked-once")
+def test_a_server_that_is_known_to_speak_one_era_has_one_pool_without_being_asked() -> None:
+    rig = Rig(reading("a:1", match=True, twins=True))
+    assert not rig.pool("a:1", "cold"), "nobody knows yet"
+    rig.pool("a:1", "cold", both=True)
+    rig.sources.enter(ONE, asking=False, stateless=True)
+    assert rig.in_force(stateless=True) == ["a:1"]
+    assert rig.wanted() == {"a:1": ""}
+    assert not rig.pool("a:1", "cold"), "a new supervisor has not read what is known"
+    assert rig.pool("a:1", "cold", both=False), "it is not known any more"
+    assert rig.in_force(stateless=True) == ["a:1*"]
+
+
+@behaviour("eras:asked-once")
+def test_what_is_known_of_a_program_does_not_overrule_what_this_server_says_here() -> None:
+    rig = matched()
+    rig.tells("a:1*", "t", era="stateless")
+    assert not rig.pool("a:1", "serving", both=True)
+    assert rig.in_force(stateless=True) == ["a:1*"]
+
+
+@behaviour("eras:match")
+def test_a_server_that_does_not_start_twice_serves_agents_of_both_eras_from_one_pool() -> None:
+    rig = matched()
+    assert not rig.pool("a:1*", "starting")
+    assert rig.pool("a:1*", "backing_off")
+    assert rig.in_force(stateless=True) == ["a:1"]
+    assert rig.wanted() == {"a:1": ""}
+    alone = Rig(reading("a:1", match=True))
+    alone.sources.enter(ONE, asking=False, stateless=True)
+    assert not alone.pool("a:1*", "backing_off"), "the other one does not run: nothing says that it would"
+    assert alone.in_force(stateless=True) == ["a:1*"]
+
+
+def test_what_is_known_counts_for_a_launch_that_gets_a_pool_more_later() -> None:
+    rig = Rig(reading("a:1"))
+    rig.pool("a:1", "serving", both=True)
+    rig.sources.read(reading("a:1", match=True))
+    rig.sources.enter(ONE, asking=False, stateless=True)
+    assert rig.in_force(stateless=True) == ["a:1"]
+
+
 def test_an_agent_stays_with_the_pool_it_has_until_the_one_for_both_serves() -> None:
     rig = Rig(reading("a:1", match=True))
     rig.sources.enter(ONE, asking=False, stateless=True)
@@ -437,7 +481,7 @@ def test_another_launch_is_tried_anew() -> None:
     assert rig.in_force(stateless=True) == ["a:2*"]
 
 
-def test_a_server_without_match_is_one_for_agents_of_both_eras() -> None:
+def test_a_server_whose_era_is_configured_is_one_for_agents_of_both_eras() -> None:
     rig = Rig(reading("a:1", twins=True))
     rig.sources.enter(ONE, asking=True, stateless=True)
     assert rig.in_force(asking=True, stateless=True) == ["a:1?"]

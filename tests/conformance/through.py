@@ -23,10 +23,12 @@ from tests.kit.stateless_agent import MODERN, PREFIX
 
 FIXTURE: Final = Path(__file__).parents[1] / "kit" / "servers" / "conformance.py"
 SERVER: Final = "fixture"
-ERAS: Final = ("match", "legacy", "modern", "auto")
-"""`match`: each agent gets a process of its own era; else all get one of this era, half of them bridged."""
-SHARINGS: Final = ("serial", "session", "concurrent")
-"""`serial` by default: what a concurrent server logs is nobody's, and the suite wants it (rule 5)."""
+ERAS: Final = ("auto", "match", "legacy", "modern")
+"""`auto` and `match`: each agent gets a process of its own era; else all get one, half of them bridged."""
+SHARINGS: Final = ("auto", "serial", "session", "concurrent")
+"""`auto` is concurrent here: where several calls run at once, what a server logs is nobody's (rule 5). The
+suite wants it, so several suites of the handshake era at once want `serial`.
+"""
 LANES: Final = 2
 """Of a `serial` fixture of the handshake era, for each suite: the suite leaves questions open, and there a
 call that asks keeps its lane, since its handler runs (rule 5). In the stateless era one lane does for all.
@@ -44,12 +46,14 @@ def listens(port: int) -> bool:
 
 
 def entry(era: str, sharing: str, lanes: int) -> dict[str, Any]:
-    """The fixture's configuration. It keeps to one era itself where all agents are to get that one. `lanes`:
-    of its pool, where that is not as it is by default.
+    """The fixture's configuration: nothing is set that is as it is by default. It keeps to one era itself
+    where all agents are to get that one. `lanes`: of its pool, where that is not as it is by default.
     """
     own = ["--era", era] if era in ("legacy", "modern") else []
     pool = {"pool": {"min": lanes, "max": 2 * lanes + 2}} if lanes else {}
-    return {"command": sys.executable, "args": [str(FIXTURE), *own], "era": era, "sharing": sharing, **pool}
+    chosen = {"era": era, "sharing": sharing}
+    settings = {key: value for key, value in chosen.items() if value != "auto"}
+    return {"command": sys.executable, "args": [str(FIXTURE), *own], **settings, **pool}
 
 
 def _post(url: str, message: dict[str, Any], **headers: str) -> str:

@@ -23,7 +23,7 @@ from carpool_broker.core.events import SourceId
 from carpool_broker.core.scope import ScopeEntry
 from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId
 from carpool_protocol.machine import FULL_CHECK_EVERY
-from carpool_protocol.messages import EraWish, Operate, Policy, PoolSpec
+from carpool_protocol.messages import Era, EraWish, Operate, Policy, PoolSpec
 from carpool_supervisor.core.sharing import Evidence, EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.kit.world_agents import Book, SimAgent
@@ -80,8 +80,8 @@ class SimServer(Struct):
     twins: bool = False
     """Agents that can be asked have a pool of their own (rule 12); else all have one that may ask."""
     era: EraWish = "handshake"
-    """As its pools are spoken to. `newest`: as with `"era": "match"`, where agents of the stateless era have
-    a pool of their own.
+    """As its pools are spoken to. With `auto` and `newest`, which are the same here, agents of the stateless
+    era may have a pool of their own.
     """
     policy: Policy = POLICY
 
@@ -146,6 +146,7 @@ class World:
         self.words = 0
         self.operations: dict[int, str] = {}
         self.evidence: dict[PoolKey, dict[EvidenceKind, Evidence]] = {}
+        self.eras: dict[str, Era] = {}
         self.wire = Wire(self)
         self.deaths = Deaths(self)
         self.broker = self.new_broker()
@@ -263,7 +264,7 @@ class World:
                     stateless={
                         spec.key: replace(spec, key=s.newest(source), asking=True, era="newest")
                         for s, spec in zip(servers, specs, strict=True)
-                        if self._wishes[spec.key] == "newest"
+                        if self._wishes[spec.key] in ("auto", "newest")
                     },
                 )
             )

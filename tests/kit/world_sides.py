@@ -26,6 +26,7 @@ from carpool_protocol.machine import Ticked
 from carpool_protocol.messages import (
     LINK_VERSION,
     Call,
+    Era,
     Hello,
     Message,
     Operated,
@@ -74,6 +75,8 @@ class Stage(Protocol):
     mishaps: int
     operations: dict[int, str]
     evidence: dict[PoolKey, dict[EvidenceKind, Evidence]]
+    eras: dict[str, Era]
+    """Of launches that speak one era only, as was found out."""
     wire: "Wire"
     broker: "BrokerSide"
     supervisor: "SupervisorSide"

@@ -113,7 +113,9 @@ class SupervisorSide(Side):
                 self._spawn(effect)
             elif isinstance(effect, sf.Observe):
                 self._observe(effect)
-            elif not isinstance(effect, (sf.Note, sf.ObserveEra)):
+            elif isinstance(effect, sf.ObserveEra):
+                self._observe_era(effect)
+            elif not isinstance(effect, sf.Note):
                 self._do(self.instances[effect.instance], effect)
 
     def _do(self, instance: SimInstance, effect: sf.OwnEffect) -> None:  # noqa: C901 - an arm per effect
@@ -181,7 +183,17 @@ class SupervisorSide(Side):
         self.later(self.rng.uniform(0.0, 0.1), lambda: self._tell(seen.key))
 
     def _tell(self, key: PoolKey) -> None:
-        self.feed(sv.PoolKnown(key, None, tuple(self.world.evidence[key].values())))
+        evidence = self.world.evidence.get(key, {})
+        era = self.world.eras.get(_launch_of(key))
+        self.feed(sv.PoolKnown(key, None, tuple(evidence.values()), era))
+
+    def _observe_era(self, seen: sf.ObserveEra) -> None:
+        """Where it was found out, it is kept for good, and told of every pool of the launch."""
+        launch = _launch_of(seen.key)
+        if seen.why and self.world.eras.get(launch) != seen.era:
+            self.world.eras[launch] = seen.era
+            for key in [key for key in self._specs if _launch_of(key) == launch]:
+                self._tell(key)
 
     def _look_at_modes(self) -> None:
         pools = self.core.pools
@@ -228,8 +240,7 @@ class SupervisorSide(Side):
                     self._specs = {spec.key: spec for spec in message.pools}
                     self.feed(message)
                     for key in new:
-                        if key in self.world.evidence:
-                            self._tell(key)
+                        self._tell(key)
                 case _:
                     self._feed_message(message)
 
@@ -281,3 +292,8 @@ class SupervisorSide(Side):
     def traits(self, key: PoolKey) -> Traits:
         """See `Ground`."""
         return self.world.traits(key)
+
+
+def _launch_of(key: PoolKey) -> str:
+    """The key of its plain pool."""
+    return key.removesuffix(":asking").removesuffix(":newest")

@@ -43,6 +43,28 @@ for line in sys.stdin:
     if result is None: sys.exit(3)
     print(json.dumps({"jsonrpc": "2.0", "id": m["id"], "result": result}), flush=True)
 """
+LEDGER: Final = """
+import json, sys
+ledger, speaks = sys.argv[1:]
+era = ""
+for line in sys.stdin:
+    m = json.loads(line)
+    if not era:
+        with open(ledger, "a") as out: print(m["method"], file=out)
+    if "id" not in m: continue
+    asked = "handshake" if m["method"] == "initialize" else era or "stateless"
+    era = era or asked * (speaks in ("both", asked))
+    result = {
+        "initialize": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo":
+            {"name": "ledger", "version": "1"}},
+        "server/discover": {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}},
+        "tools/list": {"tools": [{"name": "era", "inputSchema": {"type": "object"}}]},
+        "tools/call": {"content": [{"type": "text", "text": era}]},
+    }.get(m["method"])
+    if era != asked or result is None: answer = {"error": {"code": -32601, "message": "no"}}
+    else: answer = {"result": {**({"resultType": "complete"} if era == "stateless" else {}), **result}}
+    print(json.dumps({"jsonrpc": "2.0", "id": m["id"], **answer}), flush=True)
+"""
 
 
 def script(text: str, **settings: Any) -> Json:
@@ -97,16 +119,16 @@ async def test_why_tells_the_era_and_since_when_it_is_known(shared: Daemon) -> N
 
 
 @behaviour("eras:match")
-async def test_with_match_each_agent_has_a_process_of_its_own_era_if_the_server_speaks_both(
+async def test_each_agent_has_a_process_of_its_own_era_if_the_server_speaks_both(
     daemon: Make,
 ) -> None:
     require_peers()
     servers = {
-        "dual": dual(era="match"),
-        "frail": script(DIES_OF_THE_PROBE, era="match"),
-        "new": script(STATELESS_ONLY, era="match"),
-        "sdk1": peer("sdk1", era="match"),
-        "everything": peer("everything", era="match"),
+        "dual": dual(),
+        "frail": script(DIES_OF_THE_PROBE),
+        "new": script(STATELESS_ONLY),
+        "sdk1": peer("sdk1"),
+        "everything": peer("everything"),
     }
     one_era = {"frail": "handshake", "new": "stateless", "sdk1": "handshake", "everything": "handshake"}
 
@@ -128,7 +150,84 @@ async def test_with_match_each_agent_has_a_process_of_its_own_era_if_the_server_
             assert await agent.text("everything__echo", {"message": "z"}) == "Echo: z"
             assert await old.text("dual__echo", {"text": "y"}) == "y"
             facts = await here.until(settled, "each server has a process per era that it speaks")
+        assert "It speaks both eras of MCP" in (await here.carpool("why", "dual"))[1]
         assert [facts["servers"][name]["restarts"] for name in servers] == [0] * len(servers)
         kept = json.loads(next(here.base.rglob("eras.json")).read_text())["servers"]
         found = {name.partition(" ")[0]: each["era"] for name, each in kept.items()}
         assert found == one_era
+
+
+def ledger(one: Daemon, speaks: str) -> Json:
+    """A server that speaks `speaks`, and writes down each greeting that it gets."""
+    return {
+        "command": sys.executable,
+        "args": ["-S", "-E", "-c", LEDGER, str(one.base / f"{speaks}.ledger"), speaks],
+    }
+
+
+def greetings(one: Daemon, speaks: str) -> list[str]:
+    return (one.base / f"{speaks}.ledger").read_text().split()
+
+
+@behaviour("eras:match")
+@pytest.mark.parametrize(
+    ("agents", "greeted"),
+    [
+        (["old"], ["initialize"]),
+        (["new"], ["server/discover"]),
+        (["old", "new"], ["initialize", "server/discover"]),
+        (["new", "old"], ["server/discover", "initialize"]),
+    ],
+)
+async def test_a_server_of_both_eras_has_a_second_process_only_when_agents_of_both_use_it(
+    agents: list[str], greeted: list[str]
+) -> None:
+    with trio.fail_after(LIMIT_S):
+        one = Daemon()
+        try:
+            one.configure({"s": ledger(one, "both")})
+            one.up()
+            for kind in agents:
+                async with one.agent(greet=kind == "old") as line:
+                    agent = line if kind == "old" else Stateless(line)
+                    if kind == "old":
+                        await line.tools()
+                    said = await agent.text("s__era", {})
+                assert said == ("handshake" if kind == "old" else "stateless")
+            assert greetings(one, "both") == greeted
+            facts = await one.status()
+            assert len(facts["servers"]["s"]["instances"]) == len(agents)
+        finally:
+            one.close()
+
+
+@behaviour("eras:asked-once")
+@pytest.mark.parametrize("speaks", ["handshake", "stateless"])
+async def test_a_server_of_one_era_is_found_out_once_and_the_next_carpool_starts_one_process(
+    speaks: str,
+) -> None:
+    first = "initialize" if speaks == "handshake" else "server/discover"
+
+    async def use(one: Daemon) -> None:
+        """By agents of both eras, the stateless one first."""
+        async with one.agent(greet=False) as line:
+            assert await Stateless(line).text("s__era") == speaks
+        async with one.agent() as agent:
+            await agent.tools()
+            assert await agent.text("s__era", {}) == speaks
+        await one.until(lambda facts: eras(facts, "s") == [speaks], "one process serves both")
+
+    with trio.fail_after(2 * LIMIT_S):
+        one = Daemon()
+        try:
+            one.configure({"s": ledger(one, speaks)})
+            one.up()
+            await use(one)
+            asked = greetings(one, speaks)
+            assert {"initialize", "server/discover"} <= set(asked)
+            assert one.run("down").returncode == 0
+            one.up()
+            await use(one)
+            assert greetings(one, speaks)[len(asked) :] == [first]
+        finally:
+            one.close()

@@ -53,6 +53,7 @@ class Street(Daemon):
         self.shops = {name: Shop(self, name, **RICH) for name in names}
         self.shops["leaky"] = Shop(self, "leaky", tools={"buy": "Buys with open-sesame-17."})
         servers = {name: shop.config() for name, shop in self.shops.items()}
+        servers["torn"]["era"] = "legacy"  # its starts are counted, whichever era lists first
         servers["leaky"]["env"] = {"SHOP_TOKEN": "open-sesame-17"}
         self.configure(servers)
         self.up()

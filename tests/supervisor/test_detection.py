@@ -8,12 +8,23 @@ from typing import Any, Final
 import pytest
 
 from carpool_protocol.ids import EMPTY_OBJECT, InstanceId, PoolKey, RawJson, ServerName
-from carpool_protocol.messages import Catalog, Discover, Era, EraWish, Operate, Policy, PoolSpec, Wanted
+from carpool_protocol.messages import (
+    Catalog,
+    Discover,
+    Era,
+    EraWish,
+    Operate,
+    Policy,
+    PoolChanged,
+    PoolSpec,
+    Wanted,
+)
 from carpool_supervisor import era_verdicts
 from carpool_supervisor.core import events as ev
 from carpool_supervisor.core.effects import GreetOtherwise, Note, ObserveEra, Relist, Spawn
 from carpool_supervisor.core.eras import PATIENCE_S
 from carpool_supervisor.core.supervisor import SupervisorCore
+from carpool_supervisor.core.well_known import Entry
 from carpool_supervisor.era.adapter import Adapter
 from carpool_supervisor.era.detection import Detection
 from carpool_supervisor.era.handshake import Handshake
@@ -174,6 +185,43 @@ def test_a_silent_server_gets_the_other_greeting_and_its_late_refusal_says_nothi
 
 
 @behaviour("eras:found-out")
+@pytest.mark.parametrize(
+    "second", [both, lambda request: new_server(request, error(-32022, supported=[NEW]))]
+)
+def test_a_server_that_reads_both_greetings_late_is_of_the_era_of_the_first(
+    second: Callable[[Json], Json | None],
+) -> None:
+    talk = Dialogue("stateless", lambda request: None)
+    late = {"jsonrpc": "2.0", "id": "carpool-discover-1", **(both({"method": "server/discover"}) or {})}
+    initialize = json.loads(talk.detection.otherwise())
+    talk.server = second
+    for line in (late, {"jsonrpc": "2.0", "id": initialize["id"], **(second(initialize) or {})}):
+        events, out = talk.detection.take([json.dumps(line).encode()])
+        talk.events += events
+        talk.write(*out)
+    [greeted] = talk.seen(ev.InstanceGreeted)
+    assert greeted.catalog.era == "stateless"
+    assert talk.heard == ["server/discover"], "it is not asked again"
+    assert not talk.seen(ev.EraRefused, ev.GreetingFailed)
+    assert isinstance(talk.detection.spoken, Stateless)
+
+
+def test_a_late_answer_that_comes_after_one_to_the_second_greeting_says_nothing() -> None:
+    def slow(request: Json) -> Json | None:
+        capable: Json = {"protocolVersion": OLD, "capabilities": {"tools": {}}, "serverInfo": {}}
+        return {"result": capable} if request["method"] == "initialize" else None
+
+    talk = Dialogue("stateless", lambda request: None)
+    talk.server = slow
+    talk.write(talk.detection.otherwise())
+    assert talk.heard[-1] == "tools/list"
+    late = {"jsonrpc": "2.0", "id": "carpool-discover-1", **(both({"method": "server/discover"}) or {})}
+    _, out = talk.detection.take([json.dumps(late).encode()])
+    assert not out
+    assert isinstance(talk.detection.spoken, Handshake)
+
+
+@behaviour("eras:found-out")
 def test_a_late_discover_that_locked_the_server_to_its_era_is_asked_once_more() -> None:
     talk = Dialogue("stateless", lambda request: None)
     talk.server = lambda request: new_server(request, error(-32022, supported=[NEW]))
@@ -201,22 +249,25 @@ def test_what_comes_in_one_burst_with_the_greeting_is_read_by_who_speaks_then() 
 class House:
     """A supervisor core with one server whose era is to be found out."""
 
-    def __init__(self, wish: EraWish = "newest", *, known: Era | None = None) -> None:
+    def __init__(self, wish: EraWish = "newest", *, known: Era | None = None, most: int = 0) -> None:
         self.core = SupervisorCore(b"l" * 16)
         self.now = 0.0
         self.do(ev.BrokerCame())
-        policy = Policy(first_delay_s=5.0, probe_s=10_000.0)
+        policy = Policy(first_delay_s=5.0, probe_s=10_000.0, max_instances=most)
         self.spec = PoolSpec(
             key=KEY, server=ServerName("s"), argv=["s"], env={}, cwd="/", policy=policy, era=wish
         )
-        self.do(Wanted([self.spec]))
-        self.do(ev.PoolKnown(KEY, None, (), known))
+        effects = [*self.do(Wanted([self.spec])), *self.do(ev.PoolKnown(KEY, None, (), known))]
+        self.both_eras = [each.both_eras for each in self.told(effects)]
         self.spawns = [each for each in self.do(Discover(KEY)) if isinstance(each, Spawn)]
 
     def do(self, event: ev.AnyEvent) -> list[Any]:
         effects = self.core.handle(event, self.now)
         self.core.check()
         return effects
+
+    def told(self, effects: list[Any]) -> list[PoolChanged]:
+        return [each for each in effects if isinstance(each, PoolChanged)]
 
     def tick(self, now: float) -> list[Any]:
         self.now = now
@@ -239,7 +290,6 @@ class House:
         ("auto", "stateless", "stateless"),
         ("auto", "handshake", "handshake"),
         ("newest", None, "stateless"),
-        ("newest", "handshake", "handshake"),
         ("stateless", "handshake", "stateless"),
         ("handshake", "stateless", "handshake"),
     ],
@@ -248,6 +298,34 @@ def test_what_is_configured_and_what_is_known_say_which_greeting_comes_first(
     wish: EraWish, known: Era | None, first: Era
 ) -> None:
     assert [each.era for each in House(wish, known=known).spawns] == [first]
+
+
+@behaviour("eras:asked-once")
+@pytest.mark.parametrize("known", ["handshake", "stateless"])
+def test_no_process_is_started_to_find_out_again_which_one_era_a_server_speaks(known: Era) -> None:
+    house = House("newest", known=known)
+    assert not house.spawns
+    assert house.both_eras == [None, True], "the broker is told that the launch's other pools do for all"
+    assert House("newest").spawns
+    assert House("newest").both_eras == [None, False]
+
+
+@behaviour("eras:asked-once")
+def test_an_era_that_holds_no_longer_is_found_out_anew() -> None:
+    house = House("newest", known="handshake")
+    [told] = house.told(house.do(ev.PoolKnown(KEY, None, (), None)))
+    assert told.both_eras is False
+    assert [each.era for each in house.do(Discover(KEY)) if isinstance(each, Spawn)] == ["stateless"]
+
+
+@pytest.mark.parametrize(("most", "configured", "both"), [(1, 0, True), (1, 3, False), (0, 0, False)])
+def test_a_program_of_which_few_may_run_beside_each_other_has_no_process_for_another_era(
+    most: int, configured: int, both: bool
+) -> None:
+    house = House("newest", most=configured)
+    entry = Entry(title="s", mode="concurrent", why="", most=most, source="")
+    told = house.told(house.do(ev.PoolKnown(KEY, entry, ())))
+    assert [each.both_eras for each in told] == ([True] if both else [])
 
 
 @behaviour("eras:found-out")

@@ -82,7 +82,7 @@ def test_a_journal_of_both_cores_replays_to_the_same_end(seed: int) -> None:
     supervisor_replays_to_the_same_end(world)
 
 
-@pytest.mark.parametrize("seed", [12, 16])
+@pytest.mark.parametrize("seed", [12, 13])
 def test_a_journal_with_asks_and_traces_of_agents_in_it_replays_to_the_same_end(seed: int) -> None:
     world = storm(seed, journal=True)
     assert world.book.asks.outcomes["answered"] > 0

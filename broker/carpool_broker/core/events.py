@@ -136,7 +136,7 @@ class SourceRead(Event, frozen=True, kw_only=True):
     own_roots: frozenset[ServerName] = frozenset()
     """Servers that are told the roots which the agent itself names (rule 6)."""
     stateless: dict[PoolKey, PoolSpec] = field(default_factory=dict)
-    """By the key of a spec: the same launch, for agents of the stateless era (`"era": "match"`)."""
+    """By the key of a spec: the same launch, for agents of the stateless era, if there is one."""
     untrusted: frozenset[ServerName] = frozenset()
     """Those among `misconfigured` that only wait for the user's trust (rule 19)."""
     unset: frozenset[ServerName] = frozenset()

@@ -34,7 +34,7 @@ _ERAS: Final[dict[Literal["auto", "legacy", "modern", "match"], EraWish]] = {
     "modern": "stateless",
     "match": "auto",
 }
-"""By the words of the configuration; of `match`, for agents of the handshake era."""
+"""By the words of the configuration; of `auto` and `match`, for agents of the handshake era."""
 
 
 def pool_key(

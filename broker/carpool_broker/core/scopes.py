@@ -4,9 +4,11 @@ Owns which servers of a configuration a session has, and in which pools; `launch
 as. Invariants: a server that cannot be expanded is misconfigured and concerns no other server; no text made
 here holds a value of an environment.
 
-A launch has two pools, a plain one and one for agents that can be asked (rule 12). A server that must not run
-twice (`stop_first`: it holds a port or a lock) has one, greeted for agents that can be asked. With
-`"era": "match"` there is a third, for agents of the stateless era, which say what they can with each call.
+A launch has two pools, a plain one and one for agents that can be asked (rule 12). A server that must not
+run twice (`stop_first`: it holds a port or a lock) has one, greeted for agents that can be asked. Where the
+era is not configured there is a third, for agents of the stateless era, which say what they can with each
+call: not for a server with `pool.max` 1, unless `"era": "match"` asks for it. It is started when it is used,
+never before, so `auto_connect` and `pool.min` do not count for it.
 
 Pure. Knows nothing of: files, sockets, catalogs, where environments come from.
 """
@@ -110,8 +112,8 @@ def resolve(
         else:
             spec = launch.spec(secret)
             twins[spec.key] = launch.spec(secret, asking=True)
-            if server.era == "match":
-                stateless[spec.key] = replace(launch, era="newest").spec(secret)
+            if launch.era == "auto" and (server.era == "match" or server.policy.max_instances != 1):
+                stateless[spec.key] = _for_stateless_agents(launch, secret)
         specs.append(spec)
         entries.append(_entry(config, server, spec.key))
     return Resolution(
@@ -156,8 +158,14 @@ def resolve_run(run: RunCommand, *, secret: bytes, policy: Policy | None = None)
         tools_deny=(),
         tags=(),
     )
-    twins = {spec.key: launch.spec(secret, asking=True)}
-    return Resolution(specs=[spec], entries=[entry], misconfigured={}, disabled=[], twins=twins)
+    return Resolution(
+        specs=[spec],
+        entries=[entry],
+        misconfigured={},
+        disabled=[],
+        twins={spec.key: launch.spec(secret, asking=True)},
+        stateless={spec.key: _for_stateless_agents(launch, secret)},
+    )
 
 
 def only(found: Resolution, server: ServerName) -> Resolution:
@@ -182,6 +190,12 @@ def kept(found: Resolution, keep: Callable[[ServerName], bool]) -> Resolution:
         untrusted=frozenset(filter(keep, found.untrusted)),
         unset=frozenset(filter(keep, found.unset)),
     )
+
+
+def _for_stateless_agents(launch: Launch, secret: bytes) -> PoolSpec:
+    policy = replace(launch.policy, auto_connect=False, min_instances=0)
+    # Its process may turn out to know the handshake only, and then serves them until the others' does.
+    return replace(launch, era="newest", policy=policy).spec(secret, asking=True)
 
 
 def _entry(config: Config, server: ServerConfig, key: PoolKey) -> ScopeEntry:

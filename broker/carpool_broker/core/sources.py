@@ -16,20 +16,17 @@ Knows nothing of: sessions, files, environments.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from carpool_broker.core.events import SourceId, SourceRead
-from carpool_broker.core.matches import Matches
+from carpool_broker.core.matches import FAILED, Matches
 from carpool_broker.core.registry import Changes, Registry
 from carpool_broker.core.scope import Off, Scope, ScopeEntry
 from carpool_broker.core.twins import Twins
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.messages import PoolChanged, PoolSpec, Wanted
-
-FAILED: Final = frozenset({"backing_off", "given_up", "breaker_open", "half_open"})
 
 
 class Lane:
@@ -80,7 +77,7 @@ class Sources:
         self._states = states
         """What the supervisor last said of each pool."""
         self._twins = Twins(registry, states)
-        self._matches = Matches(registry)
+        self._matches = Matches(registry, states)
         self.sources: dict[SourceId, Source] = {}
 
     def read(self, event: SourceRead) -> Changes:

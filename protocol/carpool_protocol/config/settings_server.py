@@ -118,9 +118,10 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         default="auto",
         choices=("auto", "legacy", "modern", "match"),
         text="How the server is spoken to. `legacy`: with a handshake (MCP 2024-11-05 to 2025-11-25). "
-        "`modern`: stateless (MCP 2026-07-28). `auto`: with a handshake, and stateless if it refuses that. "
-        "`match`: each agent's own way, with a process for each, if the server speaks both. Agents of both "
-        "eras can use it in any case; `carpool why SERVER` tells which era it is and why.",
+        "`modern`: stateless (MCP 2026-07-28). `auto`: in the era of each agent if the server speaks both, "
+        "with a second process only when agents of both use it; else in the one that it speaks. `match`: as "
+        "`auto`, also where `pool.max` is 1. Agents of both eras can use it in any case; "
+        "`carpool why SERVER` tells which era it is and why ([sharing.md](sharing.md)).",
     ),
     Setting(
         key="disabled",

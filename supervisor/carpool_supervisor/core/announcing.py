@@ -57,8 +57,14 @@ def announced(pool: Pool, now: float) -> Iterator[Operated | Catalog | PoolChang
     retry_after_s = pool.retry_after_s(now) if state in ("backing_off", "breaker_open") else None
     said = pool.said
     error = "" if state == "serving" else pool.last_error
-    if said is None or said.state != state or pool.said_error != error or said.mode != pool.mode:
+    if (
+        said is None
+        or (said.state, said.mode, said.both_eras) != (state, pool.mode, pool.both_eras)
+        or pool.said_error != error
+    ):
         pool.said_error = error
         cannot_start = pool.restart.hopeless and state != "serving"
-        pool.said = PoolChanged(pool.key, state, reason, retry_after_s, pool.mode, cannot_start)
+        pool.said = PoolChanged(
+            pool.key, state, reason, retry_after_s, pool.mode, cannot_start, pool.both_eras
+        )
         yield pool.said

@@ -235,6 +235,8 @@ class Pool:
         """As configured."""
         self.known_era: Era | None = None
         """Found out earlier, where that is not configured."""
+        self.both_eras: bool | None = None
+        """See `PoolChanged`."""
         self.shy = False
         """Its last instance ended of a question of the stateless era."""
         self.era: Era = "handshake"
@@ -313,6 +315,13 @@ class Pool:
         self.most = most_instances(self.policy, self.verdict.mode, self.entry)
         if self.verdict.mode != "concurrent":
             self.plain = False  # the way back is `Wishes.tend`'s: leases may be left
+
+    def know(self, entry: Entry | None, evidence: tuple[Evidence, ...], era: Era | None) -> None:
+        """More is known about its program."""
+        self.entry, self.evidence, self.known_era = entry, evidence, era
+        self.judge_sharing()
+        few = entry is not None and 0 < self.most <= entry.most
+        self.both_eras = era is not None or few
 
     def pick(self) -> Instance | None:
         """The instance with the fewest unanswered calls that can take one more."""

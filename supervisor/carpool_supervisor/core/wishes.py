@@ -120,7 +120,7 @@ class Wishes:
         """More is known about a pool's program."""
         pool = self._pools.get(event.key)
         if pool is not None:
-            pool.entry, pool.evidence, pool.known_era = event.entry, event.evidence, event.era
+            pool.know(event.entry, event.evidence, event.era)
             self._roster.judge(pool, now)
             if pool.catalog is not None:
                 self._roster.learn(pool, pool.catalog, now)
@@ -205,6 +205,8 @@ class Wishes:
             return
         if pool.catalog is not None:
             return
+        if pool.wish == "newest" and pool.both_eras:
+            return  # the broker is told the same, and asks the pool of all agents instead
         if pool.target == 0:
             pool.target = 1
             self._starts.want(pool)

@@ -2,8 +2,10 @@
 
 Owns the order of the two greetings on one pipe: where a server refuses the one in a way that fits a server of
 the other era, it is greeted in that. A server that has said nothing for a while is greeted otherwise too
-(`otherwise`), and its late answer to the first greeting says nothing. Back to the first era at most once: a
-late `server/discover` may have locked the process to the stateless era, and `initialize` is refused then.
+(`otherwise`): it may not know `server/discover`, or it may be starting still (npx installs). A late answer to
+the first greeting that comes before one to the second decides if it fits the first era; otherwise it says
+nothing. Back to the first era at most once: a late `server/discover` may have locked the process to the
+stateless era, and `initialize` is refused then.
 Source: MCP 2026-07-28, basic/lifecycle ("Backward compatibility"); seen of SDKs: docs/decisions/0013.
 
 Invariants: after `MAX_TURNS` the last refusal stands; what a refused adapter would have told of that is told
@@ -30,9 +32,11 @@ class Detection:
         """`make`: an adapter of this era, made anew."""
         self._instance = instance
         self._make = make
-        self._era: Era = first
+        self._first = self._era = first
         self._turns = 0
         self._refusals: list[str] = []
+        self._earlier: Adapter | None = None
+        """It greeted first, and the server has not answered it yet."""
         self.spoken = make(first)
         """The adapter that speaks."""
         self.over = False
@@ -43,7 +47,7 @@ class Detection:
         events: list[OwnEvent] = []
         out: list[bytes] = []
         for at, line in enumerate(lines):
-            said, answers = self.spoken.take([line])
+            said, answers = self._late(line) or self.spoken.take([line])
             failed = next((each for each in said if isinstance(each, GreetingFailed)), None)
             if failed is not None and failed.refused:
                 self._refused(failed, events, out)
@@ -52,9 +56,32 @@ class Detection:
             out += answers
             if any(isinstance(each, InstanceGreeted) for each in said):
                 self.over = True
+                self._forget_earlier()
                 said, answers = self.spoken.take(lines[at + 1 :])
                 return [*events, *said], [*out, *answers]
         return events, out
+
+    def _late(self, line: bytes | OverlongLine) -> tuple[Sequence[OwnEvent], list[bytes]] | None:
+        """What follows where this line answers the first greeting after the second one was said."""
+        if self.spoken.met:
+            self._forget_earlier()
+        earlier = self._earlier
+        if earlier is None:
+            return None
+        said, answers = earlier.take([line])
+        if earlier.met:
+            self.spoken.close()
+            self.spoken, self._earlier = earlier, None
+            self._era = self._first
+            return said, answers
+        if any(isinstance(each, GreetingFailed) for each in said):
+            self._forget_earlier()
+        return None
+
+    def _forget_earlier(self) -> None:
+        if self._earlier is not None:
+            self._earlier.close()
+            self._earlier = None
 
     def _refused(self, failed: GreetingFailed, events: list[OwnEvent], out: list[bytes]) -> None:
         if failed.refused not in self._refusals:
@@ -69,11 +96,16 @@ class Detection:
         """The server has greeted nobody for a while: the line of the other greeting, unless that was said, or
         the first was answered and it is only slow with its lists.
         """
-        return b"" if self._turns or self.spoken.met else self._turn()
+        if self._turns or self.spoken.met:
+            return b""
+        self._earlier = self.spoken
+        return self._turn()
 
     def _turn(self) -> bytes:
         self._turns += 1
         self._era = "handshake" if self._era == "stateless" else "stateless"
-        self.spoken.close()
+        if self.spoken is not self._earlier:
+            self.spoken.close()
+            self._forget_earlier()
         self.spoken = self._make(self._era)
         return self.spoken.greet()

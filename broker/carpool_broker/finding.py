@@ -228,8 +228,9 @@ class _Index:
         for number, tool in enumerate(self.tools[self._done : self._done + count], self._done + 1):
             self._names.setdefault(tool.qualified.lower(), number)
             self._names.setdefault(tool.tool.lower(), number)
-            said = self._seen_before.get(tool.definition) or _said(tool.definition)
-            self.seen[tool.definition] = said
+            definition = tool.definition  # rewritten each time
+            said = self._seen_before.get(definition) or _said(definition)
+            self.seen[definition] = said
             server, tags = self._labels[tool.server]
             rows.append((number, _indexed(tool.tool), server, *said, tags))  # in the order of `COLUMNS`
         self._rows.executemany(_INSERT, rows)

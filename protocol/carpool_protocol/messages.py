@@ -481,7 +481,7 @@ class Progressed(Message, frozen=True, tag=32):
     """The notification's params without `progressToken`."""
 
 
-class Offer(Struct, frozen=True, array_like=True):
+class Offer(Struct, frozen=True, array_like=True, gc=False):
     """One tool or prompt as the server describes it."""
 
     name: str
@@ -492,7 +492,7 @@ class Offer(Struct, frozen=True, array_like=True):
 ToolOffer = Offer
 
 
-class ResourceOffer(Struct, frozen=True, array_like=True):
+class ResourceOffer(Struct, frozen=True, array_like=True, gc=False):
     """One resource or resource template as the server describes it."""
 
     uri: str

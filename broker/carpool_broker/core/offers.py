@@ -10,6 +10,7 @@ Knows nothing of: which names were given and why (`names`, `resources`), pages, 
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from carpool_broker.core.listing import FAMILIES, Family
@@ -24,28 +25,52 @@ from carpool_protocol.params import rewrite_tool
 _Way = tuple[ServerName, bool, str, str]
 """How a name is shown: server, with a description prefix or not, own name, qualified name."""
 
+_ADDED_BYTES: Final = len('"name":"","description":"",')
+"""What a tool without a name and a description is longer by, beside these."""
+
 _URI_KEYS: Final[dict[Family, str]] = {"resources": "uri", "templates": "uriTemplate"}
 
 
-class ViewTool(Struct, frozen=True):
-    """One tool as the agents of a scope see it."""
+class ViewTool(Struct, frozen=True, gc=False):
+    """One tool as the agents of a scope see it. Rewritten when a page with it is asked for: a list may have
+    tens of thousands, and nobody else is to wait for that.
+    """
 
     qualified: str
     server: ServerName
     tool: str
     """The server's own name for it."""
     key: PoolKey
-    definition: RawJson
-    """The whole tool object, with the qualified name in place of the server's."""
+    own: RawJson
+    """The whole tool object, as the server wrote it."""
+    description_prefix: str = ""
+    """What its description begins with."""
+
+    @property
+    def definition(self) -> RawJson:
+        """The whole tool object, with the qualified name in place of the server's."""
+        if self.qualified == self.tool and not self.description_prefix:
+            return self.own
+        return rewrite_tool(self.own, name=self.qualified, description_prefix=self.description_prefix)
+
+    @property
+    def look(self) -> object:
+        """See `Entry`."""
+        return self.qualified, self.description_prefix, self.own
+
+    @property
+    def most_bytes(self) -> int:
+        """See `Entry`."""
+        return len(self.own) + len(self.qualified) + len(self.description_prefix) + _ADDED_BYTES
 
 
-class UnverifiedTool(ViewTool, frozen=True):
+class UnverifiedTool(ViewTool, frozen=True, gc=False):
     """One of a pinned server that has not told by itself what it offers: it is not called before that."""
 
 
 def unverified(tool: ViewTool) -> UnverifiedTool:
     """The same, of a server that has not told."""
-    return UnverifiedTool(tool.qualified, tool.server, tool.tool, tool.key, tool.definition)
+    return UnverifiedTool(*msgspec.structs.astuple(tool))
 
 
 class ViewPrompt(Struct, frozen=True):
@@ -59,6 +84,16 @@ class ViewPrompt(Struct, frozen=True):
     definition: RawJson
     """The whole prompt object, with the qualified name in place of the server's."""
 
+    @property
+    def look(self) -> object:
+        """See `Entry`."""
+        return self.definition
+
+    @property
+    def most_bytes(self) -> int:
+        """See `Entry`."""
+        return len(self.definition)
+
 
 class ViewResource(Struct, frozen=True):
     """One resource, or one resource template, as the agents of a scope see it."""
@@ -71,6 +106,16 @@ class ViewResource(Struct, frozen=True):
     key: PoolKey
     definition: RawJson
     """The whole object; byte for byte the server's own where nothing collides."""
+
+    @property
+    def look(self) -> object:
+        """See `Entry`."""
+        return self.definition
+
+    @property
+    def most_bytes(self) -> int:
+        """See `Entry`."""
+        return len(self.definition)
 
 
 class Shelf:
@@ -131,8 +176,9 @@ class Shelf:
         way = (entry.server, entry.description_prefix, name, qualified)
         found = self.shown_tools.get(way)
         if found is None:
-            definition = _renamed(self.offers["tools"][name], entry, name, qualified)
-            found = self.shown_tools[way] = ViewTool(qualified, entry.server, name, entry.key, definition)
+            prefix = f"[{entry.server}] " if entry.description_prefix else ""
+            own = self.offers["tools"][name]
+            found = self.shown_tools[way] = ViewTool(qualified, entry.server, name, entry.key, own, prefix)
         return found
 
     def prompt(self, entry: ScopeEntry, name: str, qualified: str) -> ViewPrompt:

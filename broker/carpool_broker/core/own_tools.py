@@ -50,6 +50,16 @@ class OwnTool(Struct, frozen=True):
     kind: OwnKind
     definition: RawJson
 
+    @property
+    def look(self) -> object:
+        """See `listing.Entry`."""
+        return self.definition
+
+    @property
+    def most_bytes(self) -> int:
+        """See `listing.Entry`."""
+        return len(self.definition)
+
 
 def _spell(kind: OwnKind, way: int) -> str:
     return qualify(OURS, kind, prefix="", hashed=way)

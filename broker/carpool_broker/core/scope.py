@@ -9,6 +9,7 @@ Knows nothing of: catalogs, sessions, where the configuration came from.
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from typing import Final
 
 from msgspec import Struct
 
@@ -23,6 +24,9 @@ Named = tuple[tuple[ServerName, str | None], ...]
 """Servers and their `tools_prefix`, as in `ScopeEntry.prefix`."""
 
 
+EVERY_TOOL: Final = ("*",)
+
+
 class ScopeEntry(Struct, frozen=True, kw_only=True, cache_hash=True):
     """One server within a scope."""
 
@@ -32,7 +36,7 @@ class ScopeEntry(Struct, frozen=True, kw_only=True, cache_hash=True):
     """`tools_prefix`: None is the server's name, `""` shows the tools under their own names."""
     description_prefix: bool = False
     """Put `[server] ` before each description."""
-    tools_allow: tuple[str, ...] = ("*",)
+    tools_allow: tuple[str, ...] = EVERY_TOOL
     """Shell patterns over the server's own tool names; a tool must match one. Empty lets nothing through."""
     tools_deny: tuple[str, ...] = ()
     """Shell patterns; stronger than `tools_allow`."""
@@ -52,9 +56,15 @@ class ScopeEntry(Struct, frozen=True, kw_only=True, cache_hash=True):
 
     def allows(self, tool: str) -> bool:
         """Whether the server's tool of this name may be seen and called."""
-        return any(fnmatchcase(tool, pattern) for pattern in self.tools_allow) and not any(
-            fnmatchcase(tool, pattern) for pattern in self.tools_deny
+        return self.allows_all or (
+            any(fnmatchcase(tool, pattern) for pattern in self.tools_allow)
+            and not any(fnmatchcase(tool, pattern) for pattern in self.tools_deny)
         )
+
+    @property
+    def allows_all(self) -> bool:
+        """Whether no tool of the server is kept back by its configuration."""
+        return self.tools_allow == EVERY_TOOL and not self.tools_deny
 
 
 class Off(Struct, frozen=True):

@@ -17,7 +17,7 @@ from typing import Final, Protocol, TypeVar
 
 from msgspec import Struct
 
-from carpool_broker.core.listing import FAMILIES, Entry, Family, History, Paging
+from carpool_broker.core.listing import FAMILIES, Entry, Family, History, Paging, read_alike
 from carpool_broker.core.merged_instructions import merge
 from carpool_broker.core.name_table import NameTable
 from carpool_broker.core.offers import Shelf, ViewPrompt, ViewResource, ViewTool
@@ -27,7 +27,7 @@ from carpool_broker.core.resources import Listed, UriTable
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_broker.core.view import NO_OWN, View
 from carpool_protocol.features import PERHAPS
-from carpool_protocol.ids import PoolKey, RawJson, ServerName
+from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.messages import Feature
 from carpool_protocol.names import Tool
 
@@ -185,6 +185,9 @@ def tool_table(scope: Scope, known: Known, held: Mapping[Tool, Why]) -> NameTabl
     allowed: list[Tool] = []
     denied: list[Tool] = []
     for entry, shelf in known:
+        if not held and entry.allows_all and scope.rights.are_all:  # nobody waits for a look at each
+            allowed += [(entry.server, name) for name in sorted(shelf.offers["tools"])]
+            continue
         for name in sorted(shelf.offers["tools"]):
             tool = (entry.server, name)
             through = scope.permits("tool", entry, name) and held.get(tool, "changed") == "changed"
@@ -318,13 +321,4 @@ def instructions_of(
 
 def differing(one: View, other: View) -> frozenset[Family]:
     """The families of which agents read different lists in the two."""
-    lists = zip(FAMILIES, _readable(one), _readable(other), strict=True)
-    return frozenset(family for family, mine, its in lists if mine != its)
-
-
-def _readable(view: View) -> Iterable[list[RawJson]]:
-    """The lists of a view, in the order of `FAMILIES`, without what agents do not see of them."""
-    yield [tool.definition for tool in view.lists[0].present.entries]
-    yield [prompt.definition for prompt in view.prompts]
-    yield [resource.definition for resource in view.resources]
-    yield [template.definition for template in view.templates]
+    return frozenset(each for each in FAMILIES if not read_alike(one.entries(each), other.entries(each)))

@@ -128,6 +128,7 @@ HINTS: Final = (
 )
 
 _hints = [(re.compile(hint.pattern).fullmatch, hint.reason) for hint in HINTS]
+_any_hint = re.compile("|".join(f"(?:{hint.pattern})" for hint in HINTS)).fullmatch
 _camel = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _other = re.compile(r"[^a-z0-9]+")
 
@@ -149,9 +150,8 @@ def state_in_names(tools: Iterable[str]) -> tuple[str, str] | None:
     """The first tool (in the given order) whose name speaks of state, and what of."""
     for tool in tools:
         plain = _other.sub("_", _camel.sub("_", tool).lower())
-        for matches, reason in _hints:
-            if matches(plain):
-                return tool, reason
+        if _any_hint(plain):
+            return tool, next(reason for matches, reason in _hints if matches(plain))
     return None
 
 

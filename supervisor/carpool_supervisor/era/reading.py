@@ -149,9 +149,9 @@ class Reading:
         page = _read(result, family)
         if page is None:
             return self.next(), f"answered {METHODS[family]} with no list"
-        offers, cursor = page
+        offers, cursor, hint = page
         self._add(family, offers)
-        self._hint = self._hint.least(read_hint(result))
+        self._hint = self._hint.least(hint)
         if family in self._todo:  # it changed meanwhile: what was read so far may not belong together
             if self._again_times < MAX_AGAIN:
                 return self._again(family), ""
@@ -230,6 +230,8 @@ class _ListResult(Struct):
     resources: list[msgspec.Raw] = []
     resourceTemplates: list[msgspec.Raw] = []  # noqa: N815 - the wire's name
     nextCursor: str | None = None  # noqa: N815 - the wire's name
+    ttlMs: msgspec.Raw = msgspec.Raw()  # noqa: N815 - the wire's name
+    cacheScope: msgspec.Raw = msgspec.Raw(b"null")  # noqa: N815 - the wire's name
 
 
 class _Named(Struct):
@@ -243,8 +245,11 @@ _named = msgspec.json.Decoder(_Named)
 _UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 
-def _read(result: RawJson, family: Family) -> tuple[list[tuple[str, RawJson]], str | None] | None:
-    """The entries of one page and the next cursor. An entry without a name is left out."""
+_Page = tuple[list[tuple[str, RawJson]], str | None, Hint]
+
+
+def _read(result: RawJson, family: Family) -> _Page | None:
+    """One page: entries, next cursor, how long it holds. An entry without a name is left out."""
     try:
         page = _list_result.decode(result)
         found = []
@@ -259,10 +264,14 @@ def _read(result: RawJson, family: Family) -> tuple[list[tuple[str, RawJson]], s
                 found.append((name, entry if is_large else readable(entry, family)))
     except _UNREADABLE:
         return _read_leniently(result, family)
-    return found, page.nextCursor
+    if not bytes(page.ttlMs):
+        return found, page.nextCursor, NO_WORD
+    # Read out of what is decoded anyway: a second look at all of a long page takes as long as the first.
+    said = b'{"ttlMs":%b,"cacheScope":%b}' % (bytes(page.ttlMs), bytes(page.cacheScope))
+    return found, page.nextCursor, read_hint(RawJson(said))
 
 
-def _read_leniently(result: RawJson, family: Family) -> tuple[list[tuple[str, RawJson]], str | None] | None:
+def _read_leniently(result: RawJson, family: Family) -> _Page | None:
     """For pages that msgspec refuses (lone surrogates, rule 16): cut, so that every byte stays."""
     entries = elements(value_of(result, _MEMBERS[family]) or b"")
     if entries is None:
@@ -273,7 +282,7 @@ def _read_leniently(result: RawJson, family: Family) -> tuple[list[tuple[str, Ra
         if name:
             found.append((legible(name), RawJson(entry)))
     cursor = _text(value_of(result, "nextCursor"))
-    return found, cursor
+    return found, cursor, read_hint(result)
 
 
 def _text(raw: bytes | None) -> str | None:

@@ -11,6 +11,7 @@ Knows nothing of: sessions and rights (the tools it is given are those that may 
 """
 
 import re
+import weakref
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -205,6 +206,8 @@ class _Index:
         self.tags = dict(tags)
         self._names: dict[str, int] = {}
         self._rows: sqlite3.Connection = sqlite3.connect(":memory:", isolation_level=None)
+        self.close = weakref.finalize(self, self._rows.close)
+        """Free its memory now; else that happens with the index itself."""
         try:
             self._rows.execute(_TABLE)
         except sqlite3.OperationalError as error:
@@ -256,9 +259,6 @@ class _Index:
         if (named := self._names.get(whole.lower())) is not None:
             found = [named, *(number for number in found if number != named)]
         return [self.tools[number - 1] for number in found]
-
-    def close(self) -> None:
-        self._rows.close()
 
 
 def _said(definition: RawJson) -> _Said:

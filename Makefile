@@ -9,7 +9,7 @@ PYTHON ?= python3
 JOBS ?= 4
 PIP = .venv/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test check bench conformance soak clean
+.PHONY: demo test test-pythons check bench conformance soak clean
 
 demo: .venv/demo
 	.venv/bin/carpool demo
@@ -18,6 +18,22 @@ test:
 	@$(MAKE) --no-print-directory --jobs=2 .venv/ready .venv/peers/ready
 	@$(MAKE) --no-print-directory .venv/conformance/ready || echo 'carpool: without the conformance suite: its test is skipped' >&2
 	.venv/bin/pytest -q -n $(JOBS) --dist worksteal --hypothesis-seed=0
+
+# The suite without its live part on every Python that is here, each in an environment of its own.
+# PYTHONS='python3.12 /opt/python3.13/bin/python3' names others.
+PYTHONS ?= python3.11 python3.12 python3.13
+test-pythons:
+	@for python in $(PYTHONS); do \
+	    version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || \
+	        { echo "carpool: $$python is not here: not tested" >&2; continue; }; \
+	    here=.venv/pythons/$$version; \
+	    $$python -m venv $$here && \
+	    $$here/bin/python -m pip --disable-pip-version-check --quiet install --upgrade 'pip>=25.1' && \
+	    $$here/bin/python -m pip --disable-pip-version-check --quiet install --editable '.[demo,http]' --group dev && \
+	    echo "carpool: Python $$version" && \
+	    $$here/bin/pytest -q -n $(JOBS) --dist worksteal --hypothesis-seed=0 --ignore=tests/live --ignore=tests/chaos \
+	        || exit 1; \
+	done
 
 check: .venv/ready .venv/peers/ready
 	./check

@@ -40,7 +40,8 @@ def test_every_fault_of_the_table_becomes_an_exception_that_says_what_may_have_r
         ("bad_params", BadCall, ValueError),
         ("timed_out", TimedOut, TimeoutError),
         ("ran_too_long", TimedOut, TimeoutError),
-        ("waiting_line_full", Unavailable, CarpoolError),
+        ("waiting_line_full", Unavailable, RuntimeError),
+        ("breaker_open", Unavailable, RuntimeError),
     ],
 )
 @behaviour("client:errors")

@@ -82,7 +82,7 @@ class UnknownName(BadCall, LookupError):
         """Names between which it is ambiguous, or that look alike. Only `Carpool.resolve` tells them."""
 
 
-class Unavailable(CarpoolError):
+class Unavailable(CarpoolError, RuntimeError):
     """The call was not begun. It is safe to repeat."""
 
 

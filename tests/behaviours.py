@@ -870,6 +870,10 @@ _SHARING: Final = {
     "lease:everything-died": Behaviour(
         "rule 15", "A lease that ended with all of carpool is told to its holder, and to nobody else."
     ),
+    "lease:every-call-hears": Behaviour(
+        "rule 15",
+        "Every call that was read before `state_lost` was written to its agent hears it; later ones run.",
+    ),
     "lease:never-silently": Behaviour(
         "rule 15", "No call of a session runs on another instance than its last without a state_lost before."
     ),

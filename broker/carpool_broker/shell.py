@@ -36,12 +36,13 @@ from carpool_broker.whereabouts import place_of
 from carpool_broker.withheld import Withheld
 from carpool_broker.workspaces import Watched
 from carpool_protocol import paths
-from carpool_protocol.ids import Epoch
+from carpool_protocol.ids import CallId, Epoch
 from carpool_protocol.messages import (
     LINK_VERSION,
     AnyMessage,
     Catalog,
     Explained,
+    Failed,
     Hello,
     Operated,
     Recounted,
@@ -62,6 +63,8 @@ log = logging.getLogger("carpool.broker")
 CONFIG_LOOK_S = LOOK_S = 1.0
 WRITTEN_CALLS = 64
 """So many written answers are reported at once; fewer of them within `LOOK_S`."""
+MAX_LOSSES = 4096
+"""So many calls that were told `state_lost` are waited for to be written."""
 _LAST_GOOD = "the configuration is broken, the last good one stays: %s"
 _STARTED_AGAIN = "carpool is started again"
 _STOPPED = "carpool was stopped; connect the agent again to start it"
@@ -98,6 +101,8 @@ class BrokerShell:
             paths.link_endpoint(runtime_dir),
             self._ready,
         )
+        self._losses: set[CallId] = set()
+        """Calls whose agents are told `state_lost`, until that is written."""
         self.core = BrokerCore(
             Registry(mark=epoch[-6:]),
             configuration.bounds(),
@@ -259,7 +264,7 @@ class BrokerShell:
         self._link.flush()
         self._door.flush()
         self._audit.flush()  # of agents that are gone nothing is to be sent
-        if len(self._door.written) >= WRITTEN_CALLS:
+        if len(self._door.written) >= WRITTEN_CALLS or not self._losses.isdisjoint(self._door.written):
             self._say_written()
         self._pump.settle()
 
@@ -267,7 +272,8 @@ class BrokerShell:
         """The record may forget the answers that are with their carriers."""
         written = self._door.written
         if written:
-            self._send_now(Written(written.copy()))
+            self._send_now(Written(written.copy(), self.core.ledger.newest))
+            self._losses.difference_update(written)
             written.clear()
 
     def _perform(self, todo: list[effects.AnyEffect]) -> None:
@@ -297,8 +303,7 @@ class BrokerShell:
         burst: list[events.AnyEvent] = []
         for message in messages:
             if isinstance(message, events.LinkEvent):
-                if type(message) is Catalog:
-                    self._kept.keep(message)
+                self._overhear(message)
                 burst.append(message)
                 continue
             if burst:
@@ -320,6 +325,17 @@ class BrokerShell:
                     log.error("the supervisor said what only a broker says: %s", type(message).__name__)
         if burst:
             self._pump.feed_all(burst)
+
+    def _overhear(self, message: LinkEvent) -> None:
+        """Catalogs are kept on disk. That `state_lost` is with its carrier is to be reported at once: what is
+        read after that runs on fresh state.
+        """
+        if type(message) is Catalog:
+            self._kept.keep(message)
+        elif type(message) is Failed and message.fault == "state_lost":
+            if len(self._losses) >= MAX_LOSSES:  # of agents that are gone
+                self._losses.clear()
+            self._losses.add(message.call)
 
     def _supervisor_came(self, hello: Hello) -> None:
         if self._supervisor is not None and self._supervisor.name != hello.name:

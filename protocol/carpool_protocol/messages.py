@@ -403,6 +403,10 @@ class Written(Message, frozen=True, tag=27):
     """The answers of these calls are with their carriers: the record needs them no longer (rule 4)."""
 
     calls: list[CallId]
+    newest: CallId = CallId(0)
+    """The last call that the broker had read by then: agents sent all of those before they could know these
+    answers (rule 15). 0: not said.
+    """
 
 
 class Resume(Message, frozen=True, tag=28):

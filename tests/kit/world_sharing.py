@@ -43,6 +43,10 @@ class SharingBook:
         self._told: dict[At, int] = {}
         self._ended: set[CallId] = set()
         """Calls that were told so."""
+        self._unheard: dict[At, set[CallId]] = {}
+        """Calls that were told so while no such answer was written."""
+        self._upto: dict[At, CallId] = {}
+        """The last call that was read before one was."""
         self._doubts: dict[At, int] = {}
         """How often the link was cut: in doubt an agent hears once too often that its state is gone."""
 
@@ -61,6 +65,7 @@ class SharingBook:
 
     def placed(self, instance: SimInstance, call: Call, mode: Mode) -> None:
         """A call is written to an instance whose pool is shared like this."""
+        self._could_know(call)
         held = instance.leased and instance.served == {call.session}
         if mode == "serial" and instance.running and not held:
             raise Violation(
@@ -106,10 +111,36 @@ class SharingBook:
         at = self._at(call)
         self._state.pop(at, None)
         self._over.update((call.session, each) for each in self._placed.pop(at, ()))
+        if at in self._unheard or call.call <= self._upto.get(at, -1):
+            if at in self._unheard:
+                self._unheard[at].add(call.call)
+            return  # its agent could not know
+        self._unheard[at] = {call.call}
         self._told[at] = self._told.get(at, 0) + 1
         due = len(self._leases.get(at, ())) + (at in self._inherited) + self._doubts.get(at, 0)
         if self._told[at] > due:
             raise Violation(f"{at} was told {self._told[at]} times that state was lost")
+
+    def written(self, call: CallId, newest: CallId) -> None:
+        """This answer is with its carrier. `newest`: the last call that the broker had read then."""
+        for at in [at for at, calls in self._unheard.items() if call in calls]:
+            del self._unheard[at]
+            self._upto[at] = max(newest, call)
+
+    def cancelled(self, call: CallId) -> None:
+        """Its agent hears no answer to it."""
+        for at in [at for at, calls in self._unheard.items() if call in calls]:
+            self._unheard[at].discard(call)
+            if not self._unheard[at]:
+                del self._unheard[at]
+                self._told[at] -= 1
+
+    def _could_know(self, call: Call) -> None:
+        at = self._at(call)
+        if not call.instance and (at in self._unheard or call.call <= self._upto.get(at, -1)):
+            raise Violation(
+                f"call {call.call} of {call.key} runs: {call.session} could not know that its state is lost"
+            )
 
     def forget(self, *, inherited: bool = False) -> None:
         """Broker and supervisor have both died before one could tell the next: who had state is not told.
@@ -124,7 +155,8 @@ class SharingBook:
             self._doubts[at] = self._doubts.get(at, 0) + 1
 
     def cut(self) -> None:
-        """The link to a broker that lives on was cut."""
+        """The link to a broker that lives on was cut: it has ended all calls with words of its own."""
+        self._unheard.clear()
         for at in self._called():
             self._doubts[at] = self._doubts.get(at, 0) + 1
 

@@ -27,6 +27,7 @@ from carpool_protocol.messages import (
     LINK_VERSION,
     Call,
     Era,
+    Failed,
     Hello,
     Message,
     Operated,
@@ -281,6 +282,8 @@ class BrokerSide(Side):
             Registry(mark="m"), BOUNDS, LIST_WAIT_S, secret=self.secret, life=life, audits=True
         )
         self.lists = ListBook()
+        self._losses: set[CallId] = set()
+        """Calls that were told `state_lost`."""
         self.audited: set[CallId] = set()
         """Calls that have ended here."""
         self.peer = Peer(hello(BROKER, world), "main", world.now, window_bytes=WINDOW_BYTES)
@@ -328,6 +331,9 @@ class BrokerSide(Side):
             self.dies_in -= self.dies_in > 0
             if isinstance(effect, Message):
                 if self.linked:
+                    if isinstance(effect, Written):
+                        for call in effect.calls:
+                            self.world.supervisor.sharing.written(call, effect.newest)
                     if isinstance(effect, Call):
                         self.world.supervisor.sharing.sent(effect)
                     self.peer.send(effect)
@@ -376,12 +382,16 @@ class BrokerSide(Side):
         """An answer is with its carrier: the record hears that some time."""
         call: CallId = getattr(effect, "call", bf.NO_CALL)
         if call != bf.NO_CALL:
-            told = self.served
+            told, newest = self.served, self.core.ledger.newest
 
             def say() -> None:
                 if self.alive and not self.stopped and self.linked and self.served == told:
-                    self.peer.send(Written([call]))
+                    self.peer.send(Written([call], newest))
 
+            if call in self._losses:
+                self.world.supervisor.sharing.written(call, newest)
+                say()
+                return
             self.world.later(self.world.rng.uniform(0.0, WRITTEN_S), lambda: self.awake(say))
 
     def may_return(self) -> bool:
@@ -407,6 +417,8 @@ class BrokerSide(Side):
                     if self.world.operations.pop(message.token, None) is None:
                         raise Violation(f"operator's word {message.token} was answered twice or never said")
                 case _:
+                    if isinstance(message, Failed) and message.fault == "state_lost":
+                        self._losses.add(message.call)
                     if isinstance(message, Recorded) and message.last:
                         self.knows = self.served
                     if isinstance(message, bv.LinkEvent):

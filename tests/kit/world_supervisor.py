@@ -249,6 +249,8 @@ class SupervisorSide(Side):
             self.turns.came(message)
         elif isinstance(message, CancelCall):
             self.turns.over(message.call)
+            if not message.answered:
+                self.sharing.cancelled(message.call)
         if isinstance(message, sv.LinkEvent):
             self.feed(message)
         if isinstance(message, Sessions):

@@ -117,6 +117,32 @@ async def test_a_lease_lost_to_a_crash_is_told_once_and_the_next_call_runs_on_a_
             assert await read(other) == 1, "the other's lease is untouched"
 
 
+@behaviour("lease:every-call-hears")
+async def test_calls_sent_behind_the_one_that_hears_of_a_loss_hear_it_too_and_the_next_one_runs(
+    daemon: Make,
+) -> None:
+    own = daemon(counter("session"))
+    with trio.fail_after(LIMIT_S):
+        async with own.agent() as one:
+            assert await add(one) == 1
+            facts = await own.status()
+            [lost] = [each for each in serving(facts) if each["holder"]]
+            os.kill(lost["pid"], signal.SIGKILL)
+            await own.until(
+                lambda facts: lost["pid"] not in {each["pid"] for each in serving(facts)}, "it is gone"
+            )
+            lines = [
+                b'{"jsonrpc":"2.0","id":%d,"method":"tools/call",'
+                b'"params":{"name":"counter__increment","arguments":{}}}' % number
+                for number in range(9001, 9101)  # more than may be open: some wait at the broker
+            ]
+            await one.line(b"\n".join(lines))
+            for number in range(9001, 9101):
+                fault = fault_of((await one.answer(b"%d" % number))["result"])
+                assert (fault["code"], fault["delivered"]) == ("state_lost", "no")
+            assert [await add(one), await read(one)] == [1, 1], "what is sent after that runs at once"
+
+
 @behaviour("lease:spares")
 async def test_a_spare_is_warm_before_the_next_agent_comes(daemon: Make) -> None:
     own = daemon(counter("session", pool={"max": 4, "spares": 1}))

@@ -4,7 +4,7 @@ import pytest
 
 from carpool_protocol.faults import fault, for_method, slug_in
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, InstanceId, PoolKey, RawJson, SessionId, WireId
-from carpool_protocol.messages import Call
+from carpool_protocol.messages import Call, Written
 from carpool_supervisor.core.events import ServerAnswered
 from carpool_supervisor.era.handshake import Handshake
 from tests.behaviours import behaviour
@@ -28,7 +28,21 @@ def test_an_agent_that_the_bridge_has_told_is_not_told_again_when_the_bridge_end
     assert house.closing == [first], "it is good for nothing any more"
     house.exit(first)
     assert house.served(3, "a") != first
-    assert not house.failed
+    assert {number: failed.fault for number, failed in house.failed.items()} == {2: "state_lost"}
+
+
+@behaviour("lease:every-call-hears")
+def test_calls_behind_the_one_that_the_bridge_has_told_hear_it_too_and_run_nowhere() -> None:
+    house = House(spec(sharing="session"))
+    house.is_prompt = False
+    first = house.served(1, "a")
+    house.call(2, "a")
+    forgotten(house, 2)
+    house.exit(first)
+    house.call(3, "a")
+    assert [house.fault(number) for number in (2, 3)] == ["state_lost", "state_lost"]
+    house.do(Written([CallId(2)], CallId(3)))
+    assert house.served(4, "a") != first
 
 
 def test_no_call_goes_to_a_bridge_that_has_said_so_whoever_shares_it() -> None:

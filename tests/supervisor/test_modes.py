@@ -31,6 +31,7 @@ from carpool_protocol.messages import (
     SessionGone,
     ToolOffer,
     Wanted,
+    Written,
 )
 from carpool_supervisor.core import events as ev
 from carpool_supervisor.core.attribution import AskFacts
@@ -69,6 +70,9 @@ class House:
         self.written: dict[int, WriteCall] = {}
         self.answered: set[int] = set()
         self.failed: dict[int, Failed] = {}
+        self.is_prompt = True
+        """Its broker writes `state_lost` to the agent before anything else is read."""
+        self.newest = CallId(0)
         self.heard: dict[int, list[dict[str, Any]]] = {}
         self.said: dict[PoolKey, PoolChanged] = {}
         self.spawned: list[InstanceId] = []
@@ -80,6 +84,7 @@ class House:
 
     def _take(self, effects: list[Any]) -> None:
         self.core.check()
+        losses: list[CallId] = []
         for effect in effects:
             match effect:
                 case WriteCall():
@@ -88,6 +93,8 @@ class House:
                     self.answered.add(effect.call)
                 case Failed():
                     self.failed[effect.call] = effect
+                    if effect.fault == "state_lost" and self.is_prompt:
+                        losses.append(effect.call)
                 case Progressed():
                     self.heard.setdefault(effect.call, []).append(msgspec.json.decode(effect.params))
                 case PoolChanged():
@@ -98,6 +105,8 @@ class House:
                     self.closing.append(effect.instance)
                 case _:
                     pass
+        if losses:
+            self.do(Written(losses, self.newest))
 
     def wait(self, duration_s: float) -> None:
         until = self.now + duration_s
@@ -122,6 +131,7 @@ class House:
         )
 
     def call(self, number: int, session: str, key: PoolKey = WEB, *, wants_progress: bool = False) -> None:
+        self.newest = max(self.newest, CallId(number))
         self.do(Call(CallId(number), key, SessionId(session), "tools/call", "t", OK, ABSENT, wants_progress))
 
     def answer(self, number: int) -> None:
@@ -673,7 +683,7 @@ def test_a_server_taken_out_while_a_holders_calls_wait_at_its_heir_ends_each_of_
     house.answer(2)
     assert house.on(3) == first, "while its instance drains its calls run there"
     house.exit(first)
-    assert [house.fault(number) for number in (3, 4, 5)] == ["instance_died", "state_lost", "draining"]
+    assert [house.fault(number) for number in (3, 4, 5)] == ["instance_died", "state_lost", "state_lost"]
     assert house.core.pools == {}
 
 

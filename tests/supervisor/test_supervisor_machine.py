@@ -119,6 +119,13 @@ class SupervisorMachine(RuleBasedStateMachine):
         self.ended: dict[CallId, Answered | Failed] = {}
         """Not reported as written."""
         self.whose: dict[CallId, SessionId] = {}
+        self.at: dict[CallId, tuple[SessionId, str]] = {}
+        self.unheard: dict[tuple[SessionId, str], set[CallId]] = {}
+        """Calls that were told `state_lost`, while no such answer is with its agent."""
+        self.untold: set[tuple[SessionId, str]] = set()
+        """Losses of which the answer was cancelled: nobody has heard of them."""
+        self.sent_before: dict[tuple[SessionId, str], int] = {}
+        """The last call that was sent before one was."""
         self.versions = {server: PoolKey(f"{server}:1") for server in "abcd"}
         """Which pool of each server was wanted last."""
         self.told: dict[CallId, float] = {}
@@ -139,12 +146,41 @@ class SupervisorMachine(RuleBasedStateMachine):
         self.feed(Wanted([spec(PoolKey(f"{server}:1")) for server in "abcd"], 3, 2))
 
     def feed(self, event: Any) -> None:
+        if isinstance(event, Written):
+            event = Written(event.calls, CallId(self.calls))
+            self.agents_have_heard(event.calls)
+        elif isinstance(event, CancelCall) and not event.answered:
+            self.agent_has_not_heard(event.call)
         if isinstance(event, (*ev.SPOKEN, ev.ServerAnswered)) and event.instance in self.processes:
             self.processes[event.instance].counted_s = 0.0
         self.perform(self.core.handle(event, self.now))
         while self.over:  # as the adapter does
             instance, wire = self.over.pop()
             self.perform(self.core.handle(ev.ServerAnswered(instance, wire, True, EMPTY_OBJECT), self.now))
+
+    def agents_have_heard(self, calls: list[CallId]) -> None:
+        for at in [at for at, told in self.unheard.items() if not told.isdisjoint(calls)]:
+            del self.unheard[at]
+            self.sent_before[at] = self.calls
+
+    def agent_has_not_heard(self, call: CallId) -> None:
+        for at in [at for at, told in self.unheard.items() if call in told]:
+            self.unheard[at].discard(call)
+            if not self.unheard[at]:
+                del self.unheard[at]
+                self.untold.add(at)
+
+    def told_of_a_loss(self, call: CallId) -> None:
+        at = self.at[call]
+        if call > self.sent_before.get(at, 0):
+            self.unheard.setdefault(at, set()).add(call)
+            self.untold.discard(at)
+
+    def could_know(self, call: CallId) -> None:
+        at = self.at[call]
+        assert at not in self.unheard, "it runs, and its agent has not been told what was lost"
+        assert at not in self.untold, "it runs, and the word that state is lost was told to nobody"
+        assert call > self.sent_before.get(at, 0), "it was sent before its agent could know of the loss"
 
     def perform(self, effects: list[Any]) -> None:  # noqa: C901 - an arm per effect
         for effect in effects:
@@ -156,6 +192,8 @@ class SupervisorMachine(RuleBasedStateMachine):
                 case Failed():
                     asked_at = self.owed.pop(effect.call, None)
                     assert asked_at is not None, "failed twice or after its end"
+                    if effect.fault == "state_lost":
+                        self.told_of_a_loss(effect.call)
                     assert effect.delivered == "no" or effect.call in self.written, "never written, maybe run"
                     self.ended[effect.call] = effect
                 case Progressed():
@@ -168,6 +206,7 @@ class SupervisorMachine(RuleBasedStateMachine):
                     self.processes[effect.instance] = Process(effect.key)
                     self.agrees_with_the_breaker(effect.key)
                 case ef.WriteCall():
+                    self.could_know(effect.call.call)
                     process = self.processes[effect.instance]
                     assert process.has_greeted
                     assert not process.stdin_closed
@@ -302,6 +341,8 @@ class SupervisorMachine(RuleBasedStateMachine):
             del self.owed[call]
             self.feed(CancelCall(call, "the agent is gone"))
         self.ended = {call: end for call, end in self.ended.items() if self.whose[call] != session}
+        self.unheard = {at: told for at, told in self.unheard.items() if at[0] != session}
+        self.untold = {at for at in self.untold if at[0] != session}
         self.feed(SessionGone(session))
         assert session not in self.core.leases.sessions()
 
@@ -312,6 +353,7 @@ class SupervisorMachine(RuleBasedStateMachine):
         call = CallId(self.calls)
         self.owed[call] = self.now
         self.whose[call] = session
+        self.at[call] = (session, server)
         params = RawJson(b" " * size)
         self.feed(Call(call, key, session, "tools/call", "t", params, ABSENT, wants_progress=True))
 
@@ -635,5 +677,9 @@ SupervisorMachine.TestCase.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestSupervisorMachine = behaviour(
-    "calls:one-answer", "modes:concurrent", "eras:rounds:lane", "silence:only-while-read"
+    "calls:one-answer",
+    "modes:concurrent",
+    "eras:rounds:lane",
+    "silence:only-while-read",
+    "lease:every-call-hears",
 )(SupervisorMachine.TestCase)

@@ -80,6 +80,11 @@ class Ledger:
         self.admission = Admission(sessions, bounds, self.arguments, self)
 
     @property
+    def newest(self) -> CallId:
+        """The last call that was read."""
+        return CallId(self.before + self.opened)
+
+    @property
     def bounds(self) -> Bounds:
         """What sessions and their calls may take, in numbers."""
         return self.admission.bounds
@@ -302,7 +307,7 @@ class Ledger:
             owed.session.called.add(owed.server)
             self._out(CancelCall(owed.call, reason, answered=leaves))
         elif owed.stage == "told" and not leaves:
-            self._out(Written([owed.call]))
+            self._out(Written([owed.call], self.newest))
         self.close(owed)
 
     def forget(self, session: Session) -> None:

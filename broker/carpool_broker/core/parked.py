@@ -178,7 +178,7 @@ class Parked:
         if waits:
             self._require(found, now)
         # Once its agent knows nothing of the call need be remembered: the retry says all that is needed.
-        self._out(LetGo(owed.session.id, owed.call) if waits else Written([owed.call]))
+        self._out(LetGo(owed.session.id, owed.call) if waits else Written([owed.call], self._ledger.newest))
         return True
 
     # --- agents ----------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ class Parked:
         if call in self._ledger.calls:
             self._ledger.drop(owed, reason, leaves=leaves)
         elif not self._rounds[call].again and not leaves:
-            self._out(Written([call]))
+            self._out(Written([call], self._ledger.newest))
         self._drop(call)
 
     def _round(self, owed: Owed) -> Round:

@@ -146,12 +146,15 @@ class Desk:
 
     def _goes(self, pool: Pool, opened: OpenCall, now: float) -> bool:
         """Run this call, or end it because the state that it counts on is gone. False: it has to wait."""
+        is_news = self._leases.any_lost and self._leases.has_lost(opened.call.session, pool.server)
         found = find(opened.call, pool, self._pools, self._leases, now)
         if found is None:
             return False
         if isinstance(found, StateLost):
             del self.calls[opened.call.call]
             self._out(Failed(opened.call.call, "state_lost", "no", state_lost_text(found.cause)))
+            if is_news:
+                self.serve_versions(pool, now)  # calls of this session that wait there hear it too
         else:
             self._place(opened, found, now)
         return True
@@ -188,7 +191,11 @@ class Desk:
         opened = self._off(instance, event.wire, now)
         if opened is not None:
             call = opened.call.call
-            if event.is_error and opened.urls_first:
+            if event.state_lost and self._leases.holder(instance.id) is not None:
+                # Carpool's own word: more calls may be on their way to what is gone.
+                self._leases.tell_by_server(opened.call, instance.pool.server)
+                self._out(Failed(call, "state_lost", "no", state_lost_text("remote")))
+            elif event.is_error and opened.urls_first:
                 self._out(Answered(call, True, event.body, True, urls=opened.urls))
             elif event.task:
                 task, ttl_ms, where = event.task, event.task_ttl_ms, instance.id

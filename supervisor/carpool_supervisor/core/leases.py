@@ -4,10 +4,11 @@ A lease is a session's exclusive hold on an instance of a pool in mode `session`
 holds one instance of a server at most, whichever of that server's pools it calls. A lease dies with its
 holder, or after `idle_s` without a call; there is no total limit. An instance that was leased is ended, never
 leased again: no MCP method resets a server. A lease that ends underneath its holder, after it had been used,
-leaves a mark: the next call of that session to that server is not executed but told `StateLost`, once. So
-every call asks right before it is written, also one that has waited. A lease of a pool that is replaced lasts
-as long as its instance drains. A mark is about a server, not about one pool of it: whatever pool serves the
-session when it calls again, however often the configuration has changed meanwhile, it is told there.
+leaves a mark: the next call of that session to that server is not executed but told `StateLost`, once, and so
+are all others that its agent sent before it could know (`told_losses`). So every call asks right before it is
+written, also one that has waited. A lease of a pool that is replaced lasts as long as its instance drains. A
+mark is about a server, not about one pool of it: whatever pool serves the session when it calls again,
+however often the configuration has changed meanwhile, it is told there.
 
 Invariants (`check`): an instance has one holder at most and a session one instance of a server at most;
 nobody waits for a server of which it holds one; while anybody waits in a pool it has no spare; exactly the
@@ -23,12 +24,14 @@ from msgspec import Struct
 
 from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.ids import InstanceId, PoolKey, ServerName, SessionId
+from carpool_protocol.messages import Call
+from carpool_supervisor.core.told_losses import ToldLosses
 
 IDLE_S: Final = 1800.0
 
 Cause = Literal[
     "crash", "silent", "mute", "deaf", "idle", "reload", "restart", "needed", "room", "link", "roots",
-    "supervisor", "memory", "away",
+    "supervisor", "memory", "away", "remote",
 ]  # fmt: skip
 
 CAUSES: Final[Mapping[Cause, str]] = {
@@ -44,6 +47,7 @@ CAUSES: Final[Mapping[Cause, str]] = {
     "link": "the parts of carpool had lost touch with each other",
     "supervisor": "the part of carpool that runs the servers was restarted",
     "away": "carpool was started again, or this session was away for longer than it is waited for",
+    "remote": "its remote server has ended the session, and what that held is gone",
     "memory": "it held more memory than its limit (limits.rss_mb) for too long",
     "room": "another server had no instance at all, and this one had gone unused for the longest time",
 }
@@ -103,6 +107,8 @@ class Leases:
         self._servers: dict[PoolKey, ServerName] = {}
         """What each pool is one of."""
         self._lost: dict[tuple[SessionId, ServerName], Cause] = {}
+        self.told: ToldLosses[Cause] = ToldLosses()
+        """What was lost and told, and which calls hear the same."""
         self._idle: Deadlines[InstanceId] = Deadlines()
 
     def pool_wanted(self, pool: PoolKey, server: ServerName, idle_s: float = IDLE_S) -> None:
@@ -134,6 +140,13 @@ class Leases:
         """What this session has lost of this server: once."""
         cause = self._lost.pop((session, server), None)
         return None if cause is None else StateLost(cause)
+
+    def tell_by_server(self, call: Call, server: ServerName) -> None:
+        """Carpool's own bridge has told this call that its server knows the session no more."""
+        if self.told.hears(call, server) is None:
+            self.told.tell(call, server, "remote")
+        else:
+            self.told.tell_too(call, server)
 
     def stop_waiting(self, session: SessionId, pool: PoolKey) -> None:
         """Its last waiting call has ended."""
@@ -198,12 +211,13 @@ class Leases:
             self.stop_waiting(session, pool)
         for key in [key for key in self._lost if key[0] == session]:
             del self._lost[key]
+        self.told.session_ended(session)
         return [self._end(lease) for lease in self._of(session)]
 
     def sessions(self) -> set[SessionId]:
         """Whoever holds, has lost or waits for an instance."""
         known = {session for session, _ in (*self._held, *self._lost)}
-        return known.union(*self._waiting.values())
+        return known.union(self.told.sessions(), *self._waiting.values())
 
     def holders(self) -> set[tuple[SessionId, ServerName]]:
         """Who holds an instance of which server, or is to be told that one is lost."""
@@ -307,7 +321,7 @@ class Leases:
     @property
     def any_lost(self) -> bool:
         """Whether anybody is to be told of anything."""
-        return bool(self._lost)
+        return bool(self._lost) or bool(self.told)
 
     def has_lost(self, session: SessionId, server: ServerName) -> bool:
         """Whether `tell` would have something to say."""
@@ -315,7 +329,8 @@ class Leases:
 
     def concern(self, server: ServerName) -> bool:
         """Whether anybody holds an instance of this server, or is to be told that one is lost."""
-        return any(each == server for held in (self._held, self._lost) for _, each in held)
+        held = any(each == server for held in (self._held, self._lost) for _, each in held)
+        return held or self.told.concern(server)
 
     def knows(self, instance: InstanceId) -> bool:
         """Whether it is leased or a spare."""
@@ -360,6 +375,7 @@ class Leases:
         spares = {instance: pool for pool, each in self._spares.items() for instance in each}
         assert spares == self._pool_of_spare
         self._idle.check()
+        self.told.check()
 
 
 def _count(each: Iterable[bool]) -> int:

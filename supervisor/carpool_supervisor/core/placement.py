@@ -24,7 +24,7 @@ def find(call: Call, pool: Pool, pools: Pools, leases: Leases, now: float) -> In
     """
     session = call.session
     if leases.any_lost:
-        lost = leases.tell(session, pool.server)
+        lost = _lost(call, pool.server, leases)
         if lost is not None:
             return lost
     mine = _held(session, pool.server, pools, leases)
@@ -53,7 +53,7 @@ def pinned(call: Call, pools: Pools, leases: Leases) -> Instance | Failed:
 
 def could_go(call: Call, pool: Pool, pools: Pools, leases: Leases) -> bool:
     """Whether `find` would have something for it. Changes nothing: for `check`."""
-    if leases.has_lost(call.session, pool.server):
+    if leases.has_lost(call.session, pool.server) or leases.told.hears(call, pool.server) is not None:
         return True
     mine = _held(call.session, pool.server, pools, leases)
     if mine is not None:
@@ -133,6 +133,22 @@ def check_line(pool: Pool, calls: Calls, pools: Pools, leases: Leases) -> None:
     for session in pool.waiting.sessions():
         head = calls[pool.waiting.head(session)].call
         assert not could_go(head, pool, pools, leases), f"{session} waits and could go"
+
+
+def _lost(call: Call, server: ServerName, leases: Leases) -> StateLost | None:
+    """What this call is told instead of being run: a loss that is news to its session, or one that its agent
+    could not know of yet.
+    """
+    lost = leases.tell(call.session, server)
+    if lost is not None:
+        leases.told.tell(call, server, lost.cause)
+        return lost
+    cause = leases.told.hears(call, server)
+    if cause is None:
+        leases.told.runs(call, server)
+        return None
+    leases.told.tell_too(call, server)
+    return StateLost(cause)
 
 
 def _held(session: SessionId, server: ServerName, pools: Pools, leases: Leases) -> Instance | None:

@@ -143,6 +143,8 @@ class SupervisorCore:
                 self.announcing.tell_all(now)
         elif type(event) is Written:
             self.record.forget(event.calls)
+            if self.leases.told:
+                self.leases.told.written(event.calls, event.newest)
         elif isinstance(event, PASSING):
             self._passing(event, now)
         else:
@@ -228,6 +230,7 @@ class SupervisorCore:
                     self.record.answered(event.call)
                 else:
                     self.record.forget([event.call])
+                    self.wishes.unheard(event.call)
                 pool = self.desk.cancel(event.call, event.reason, now)
                 if pool is not None:
                     self._relax(pool, now)

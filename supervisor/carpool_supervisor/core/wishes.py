@@ -13,7 +13,7 @@ Knows nothing of: single calls, processes, JSON.
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from carpool_protocol.ids import PoolKey, SessionId
+from carpool_protocol.ids import CallId, PoolKey, SessionId
 from carpool_protocol.messages import (
     Bereft,
     Discover,
@@ -231,6 +231,16 @@ class Wishes:
                 self._roster.drain(instance, now, "restart")
         self._starts.want(pool)
         self._starts.fill(now)
+
+    def unheard(self, call: CallId) -> None:
+        """Its agent does not want the answer to this call. If that was the word that state is lost, the next
+        one hears it.
+        """
+        untold = self._leases.told.cancelled(call)
+        if untold is not None:
+            (session, server), cause = untold
+            self._leases.lost_before(session, server, cause)
+            not_plain(server, self._pools)
 
     def session_gone(self, session: SessionId, now: float) -> None:
         """The agent is gone: its leases end, and their instances."""

@@ -52,7 +52,7 @@ KINDS: Final = st.sampled_from(("plain", "keeper", "shim", "shim", "shim", "sess
 MOST: Final = 20
 LATE: Final = st.sampled_from((0, 0, ENVIRONMENT_S))
 WORD: Final = st.sampled_from(
-    ("run", "hold", "own", "list", "batch", "to the shop", "to the yard", "environment")
+    ("run", "hold", "ask", "roots", "own", "list", "batch", "to the shop", "to the yard", "environment")
 )
 LAST_WORDS: Final = st.tuples(PICK | KINDS, st.integers(0, 2), ANSWERS, WORD, st.booleans(), st.booleans())
 
@@ -90,6 +90,8 @@ class Boundary(RuleBasedStateMachine):
         self.shop = house / "shop"
         self.ran: Counter[str] = Counter()
         self.held: list[Held] = []
+        self.questions: dict[str, Held] = {}
+        """What servers have asked, and the calls that wait for it."""
         self.asked: dict[int, Asked] = {}
         self._ids = 0
         self._needs_variables: set[int] = set()
@@ -108,6 +110,9 @@ class Boundary(RuleBasedStateMachine):
 
     def _serve(self, process: Process, message: Json) -> None:
         method, params = message.get("method"), message.get("params") or {}
+        asked = self.questions.pop(message.get("id", 0), None) if method is None else None
+        if asked is not None and not asked.process.ended:  # answered, or told that it is not
+            asked.process.say({"id": asked.id, "result": _text(asked.mark)})
         if "id" not in message or method is None:
             return
         result: Json = {}
@@ -118,12 +123,18 @@ class Boundary(RuleBasedStateMachine):
                 "serverInfo": {"name": "tally", "version": "1"},
             }
         elif method == "tools/list":
-            result = {"tools": [tool("run"), tool("hold")]}
+            result = {"tools": [tool("run"), tool("hold"), tool("ask")]}
         elif method == "tools/call":
             mark = params["arguments"]["mark"]
             self.ran[mark] += 1
             if params["name"] == "hold":
                 self.held.append(Held(process, message["id"], mark))
+                return
+            if params["name"] == "ask":
+                question = f"q{len(self.ran)}"
+                self.questions[question] = Held(process, message["id"], mark)
+                what = {"messages": [], "maxTokens": 1}
+                process.say({"id": question, "method": "sampling/createMessage", "params": what})
                 return
             result = _text(mark)
         process.say({"id": message["id"], "result": result})
@@ -149,12 +160,13 @@ class Boundary(RuleBasedStateMachine):
         return self._request(way, "tools/call", params, mark)
 
     def _greet(self, way: Way, version: str) -> None:
-        hello = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        can = {"sampling": {}, "roots": {"listChanged": True}}
+        hello = {"protocolVersion": version, "capabilities": can, "clientInfo": {"name": "x", "version": "1"}}
         way.say(self._request(way, "initialize", hello) + _line({"method": "notifications/initialized"}))
 
     def _said(self, way: Way, what: str) -> bytes:
         match what:
-            case "run" | "hold":
+            case "run" | "hold" | "ask":
                 return self._call(way, "good", what)
             case "own":
                 return self._call(way, "own", "run")
@@ -165,6 +177,8 @@ class Boundary(RuleBasedStateMachine):
                 return self._request(way, "carpool/use_workspace", {"workspace": workspace})
             case "batch":
                 return b"[" + _line({"method": "notifications/other"}).strip() + b"]\n"
+            case "roots":
+                return _line({"method": "notifications/roots/list_changed"})
             case "environment":
                 return _line({"method": "carpool/environment", "params": {"CP_VALUE": "mine"}})
             case _:
@@ -267,6 +281,20 @@ class Boundary(RuleBasedStateMachine):
         if keepers:
             for _ in range(often):
                 keepers[pick % len(keepers)].tell_environment()
+        if settles:
+            self.stage.settle()
+
+    @rule(pick=PICK, often=st.integers(1, 2), settles=st.booleans())
+    def reply(self, pick: int, often: int, *, settles: bool) -> None:
+        """An agent answers whatever it was ever asked: in time, too late, once more."""
+        way = self._pick(pick)
+        for line in [] if way is None else way.lines:
+            said = json.loads(line)
+            if way is not None and "method" in said and "id" in said:
+                shop = {"uri": self.shop.as_uri(), "name": "shop"}
+                content = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "t"}}
+                result = {"roots": [shop]} if said["method"] == "roots/list" else content
+                way.say(_line({"id": said["id"], "result": result}) * often)
         if settles:
             self.stage.settle()
 

@@ -243,7 +243,7 @@ async def test_the_tools_of_a_server_that_cannot_be_started_stay_listed_and_a_ca
                 lambda facts: facts["servers"]["absent"]["state"] == "given_up", "it has given up"
             )
             assert of("absent", await agent.tools()) == listed
-            assert fault_of(await agent.call(listed[0]))["code"] == "given_up"
+            assert fault_of(await agent.call(listed[0]))["code"] == "cannot_start"
 
 
 @behaviour("tools-file:bad")

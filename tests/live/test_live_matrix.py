@@ -1,5 +1,6 @@
 """Every mix of eras: agents of both on one process of a server of either see what its own agent sees."""
 
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -9,7 +10,7 @@ import trio
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Json
 from tests.kit.live import Make
-from tests.kit.matrix import MATRIX, Era, bar_of, differences, failed, features, play, player
+from tests.kit.matrix import BOTH_ERAS, MATRIX, Era, bar_of, differences, failed, features, play, player
 from tests.kit.players import plain
 from tests.kit.sdks import require_peers, tour
 
@@ -52,6 +53,30 @@ async def test_agents_of_both_eras_at_once_see_on_one_process_what_its_own_agent
         facts = await one.status()
     assert not wrong, "\n".join(wrong)
     assert len(facts["servers"][column]["instances"]) == 1, "one process has served them all"
+
+
+@behaviour("eras:match", "eras:every-mix", "asks:own-agent")
+async def test_with_default_settings_each_agent_sees_of_a_server_of_both_eras_what_it_sees_directly(
+    daemon: Make,
+) -> None:
+    bars = {MATRIX[column].era: MATRIX[column] for column in ("sdk2-legacy", "sdk2-modern")}
+    one = daemon({"both": {"command": sys.executable, "args": [BOTH_ERAS], "tools_prefix": ""}})
+    wrong: list[str] = []
+
+    async def go(name: str, era: Era) -> None:
+        steps, bar = features(name), await bar_of(bars[era], name)
+        async with one.shim(greet=False) as agent:
+            seen = await play(await player(agent, era, name, through=True), steps)
+        wrong.extend(differences(f"{name} ({era})", steps, bar, seen))
+
+    with trio.fail_after(2 * LIMIT_S):
+        async with trio.open_nursery() as nursery:
+            for name, era in AGENTS.items():
+                nursery.start_soon(go, name, era)
+        facts = await one.status()
+    assert not wrong, "\n".join(wrong)
+    eras = [each["era"] for each in facts["servers"]["both"]["instances"]]
+    assert eras.count("stateless") == 1, "one process serves all stateless agents"
 
 
 # --- the official client in each of its modes ------------------------------------------------------------

@@ -1,11 +1,15 @@
 """Sessions, tokens and bodies as no honest client uses them: what the door's core does about it."""
 
 import json
+from typing import Any
 
 import pytest
 
-from carpool.http.effects import Rules
+from carpool.http.core import Core
+from carpool.http.effects import Request, Rules
 from carpool.http.gate import Gate, hash_of
+from carpool.http.limits import Limits
+from carpool.http.server import DoorServer
 from carpool_protocol.streams import Opened
 from tests.behaviours import behaviour
 from tests.client.http_desk import Desk, modern, modern_headers, notification, request
@@ -108,3 +112,77 @@ def test_where_there_are_no_sessions_an_array_is_not_asked_for_one() -> None:
     x = desk.post([request(1, "ping")])
     assert desk.status(x) == 400
     assert "one message" in desk.body(x)["error"]["message"]
+
+
+@behaviour("http:shares")
+def test_a_token_takes_no_more_than_its_share_of_the_sessions() -> None:
+    tokens = {"ann": hash_of("a"), "bob": hash_of("b")}
+    desk = Desk(Rules(max_sessions=5), Gate(tokens=tokens))
+
+    def begin(token: str) -> int:
+        x = desk.post(request(1, "initialize"), authorization=f"Bearer {token}")
+        return desk.status(x) if x in desk.answers else 0
+
+    assert [begin("a") for _ in range(4)] == [0, 0, 503, 503]
+    assert [begin("b") for _ in range(3)] == [0, 0, 503]
+    assert desk.status(desk.send("GET", "/sse", authorization="Bearer a")) == 503
+    desk.take(desk.core.let_in_by(Gate(tokens={"bob": hash_of("b")}), desk.now))
+    assert [begin("b") for _ in range(4)] == [0, 0, 0, 503], "those of a token that is gone are free"
+
+
+class Wire:
+    """A connection as the shell knows it."""
+
+    def __init__(self) -> None:
+        self.is_cut = self.is_finished = False
+        self.answers: list[int] = []
+
+    def cut(self) -> None:
+        self.is_cut = True
+
+    def finish(self) -> None:
+        self.is_finished = True
+
+    def respond(self, status: int, *_: object) -> None:
+        self.answers.append(status)
+
+
+@behaviour("http:shares")
+def test_connections_are_shared_by_tokens_and_those_without_one_give_way() -> None:
+    tokens = {"ann": hash_of("a"), "bob": hash_of("b")}
+    door = DoorServer("", Core(Rules(), Gate(tokens=tokens)), Limits(), 16)
+
+    def connect(token: str = "") -> Any:
+        wire: Any = Wire()
+        assert door.come(wire) is None
+        if token:
+            headers = {"host": "localhost", "authorization": f"Bearer {token}"}
+            door.asked(wire, Request("GET", "/nothing", "", headers, b""))
+        return wire
+
+    strangers = [connect() for _ in range(100)]
+    assert [each.is_cut for each in strangers] == [True] * 96 + [False] * 4
+    for each in strangers[:96]:
+        door.left(each)
+    ann = [connect("a") for _ in range(8)]
+    assert [each.is_finished for each in ann] == [False] * 6 + [True] * 2
+    assert ann[-1].answers == [503]
+    for each in ann[6:]:
+        door.left(each)
+    bob = [connect("b") for _ in range(6)]
+    assert not any(each.is_cut or each.is_finished for each in [*ann[:6], *bob])
+    for each in ann[:6]:
+        door.left(each)
+    assert not connect("a").is_finished
+
+
+@behaviour("http:proxied")
+@pytest.mark.parametrize(
+    "header", [{"x-forwarded-for": "10.0.0.1"}, {"forwarded": "for=10.0.0.1"}, {"via": "1.1 proxy"}]
+)
+def test_a_door_without_tokens_refuses_what_came_through_a_proxy(header: dict[str, str]) -> None:
+    for path in ("/mcp", "/mcp/tools", "/health", "/sse"):
+        desk = Desk()
+        assert desk.status(desk.send("GET", path, **header)) == 403
+    desk = Desk(gate=Gate(tokens={"ann": hash_of("a")}))
+    assert desk.post(request(1, "initialize"), authorization="Bearer a", **header) not in desk.answers

@@ -290,6 +290,23 @@ def test_a_request_that_arrives_too_slowly_is_given_up(start: bytes) -> None:
     played(play)
 
 
+@behaviour("http:limits")
+@pytest.mark.parametrize("start", [b"GET / HT", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab"])
+def test_what_arrives_behind_an_open_request_has_its_deadline_too(start: bytes) -> None:
+    async def play(taker: Taker, client: Client) -> None:
+        await client.send(b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\n" + start)
+        await until(lambda: taker.held and taker.connections[0]._phase != "between")
+        taker.connections[0].look(taker.now + 14.0)
+        assert not taker.gone_
+        taker.now += 61.0
+        taker.connections[0].look(taker.now)
+        assert await client.rest() == b"", "an answer would be taken for the open request's"
+        assert taker.gone_ == [1]
+        assert taker.unfinished == 0
+
+    played(play)
+
+
 def test_a_waiting_request_is_not_hurried_and_an_idle_connection_is_closed_in_time() -> None:
     async def play(taker: Taker, client: Client) -> None:
         await client.send(b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\n")

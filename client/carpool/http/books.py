@@ -34,6 +34,9 @@ class Books:
         self.sessions: dict[str, Stream] = {}
         """By `Mcp-Session-Id`, or the session of a 2024-11-05 stream."""
         self.session_count = 0
+        self.share = rules.max_sessions
+        """Sessions that each principal may have open, so that none takes all."""
+        self._sessions_of: dict[str, int] = {}
         self._streams: dict[int, Stream] = {}
         self._shared: dict[tuple[StreamSort, Endpoint], Stream] = {}
         self._seeking: dict[tuple[str, Endpoint], Stream] = {}
@@ -59,6 +62,19 @@ class Books:
         """Whether this principal has as many requests open as it may."""
         return self._open.get(principal, 0) >= self.rules.max_open
 
+    def has_no_room(self, principal: str) -> bool:
+        """No session can be opened, for anybody or for this principal."""
+        return (
+            self.session_count >= self.rules.max_sessions or self._sessions_of.get(principal, 0) >= self.share
+        )
+
+    def _count_session(self, sort: StreamSort, principal: str, more: int) -> None:
+        if sort in {"session", "sse"}:
+            self.session_count += more
+            count = self._sessions_of.pop(principal, 0) + more
+            if count:
+                self._sessions_of[principal] = count
+
     # --- opening ---
 
     def open_stream(
@@ -68,7 +84,7 @@ class Books:
         self._last_s += 1
         stream = Stream(self._last_s, sort, endpoint, Kept(self._room), now)
         self._streams[stream.s] = stream
-        self.session_count += sort in {"session", "sse"}
+        self._count_session(sort, endpoint[0], 1)
         self.out.append(Tell(word_line(stream.s, self.opening(stream, resume))))
         return stream
 
@@ -263,7 +279,7 @@ class Books:
         if self._streams.pop(stream.s, None) is None:
             return
         self.sessions.pop(stream.session, None)
-        self.session_count -= stream.sort in {"session", "sse"}
+        self._count_session(stream.sort, stream.endpoint[0], -1)
         if self._shared.get((stream.sort, stream.endpoint)) is stream:
             del self._shared[stream.sort, stream.endpoint]
         held = [x for x, _ in stream.sought]
@@ -367,4 +383,6 @@ class Books:
                 if exchange.counted:
                     counted[stream.endpoint[0]] = counted.get(stream.endpoint[0], 0) + 1
         assert counted == self._open
-        assert self.session_count == sum(each.sort in {"session", "sse"} for each in self._streams.values())
+        sessions = [each for each in self._streams.values() if each.sort in {"session", "sse"}]
+        assert self.session_count == len(sessions) == sum(self._sessions_of.values())
+        assert set(self._sessions_of) == {each.endpoint[0] for each in sessions}

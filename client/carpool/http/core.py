@@ -45,6 +45,8 @@ from carpool_protocol.names import MAX_NAME_CHARS, MIN_NAME_CHARS, check_name_le
 HEALTH: Final = "/health"
 STRANGER: Final = "\0"
 """Who shows no token where one is needed, which no name of a token is."""
+_FORWARDED: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+"""A proxy writes at least one of these (RFC 7239; RFC 9110, 7.6.3). Its own user is not its client's."""
 _MAX_SESSION_ID: Final = 64
 _NO_SESSION: Final = "Bad Request: Mcp-Session-Id is missing; initialize first, its answer has the id"
 _NO_META: Final = (
@@ -65,6 +67,7 @@ class Core:
         self._heir_s = heir_s
         self._heir_until = float("-inf")
         self._table = Table(rules, first)
+        self._divide_sessions()
         self._calls = Calls(self._table)
         self._pages = Pages(self._table)
         self._old = OldTransport(self._table)
@@ -116,6 +119,7 @@ class Core:
     def let_in_by(self, gate: Gate, now: float) -> list[Effect]:
         """Another gate from now on. What those have open who may not come in any more is ended."""
         before, self.gate = self.gate, gate
+        self._divide_sessions()
         self._table.evict(lambda who: gate.key_of(who) == before.key_of(who), now)
         return self._taken()
 
@@ -144,6 +148,9 @@ class Core:
             self._table.out.append(answer)
         return self._taken()
 
+    def _divide_sessions(self) -> None:
+        self._table.share = max(1, self.rules.max_sessions // self.gate.principals)
+
     def check(self) -> None:
         """Assert what always holds."""
         self._table.check()
@@ -165,6 +172,12 @@ class Core:
         if self.gate.is_own_bridge(headers.get(HEADER)):
             text = "this is carpool's own HTTP door, so none of its servers may lead here: mend their `url`"
             return refusal(x, 508, INVALID_REQUEST, text)
+        if self.gate.is_open and any(name in headers for name in _FORWARDED):
+            text = (
+                "this door has no tokens, so it serves local processes only, and this request came through a "
+                "proxy; make a token with `carpool token NAME`"
+            )
+            return refusal(x, 403, INVALID_REQUEST, text)
         principal = self.gate.principal(headers.get("authorization"))
         if principal is None and path != HEALTH:
             text = "a bearer token that this door knows is needed; `carpool token NAME` makes one"
@@ -253,7 +266,7 @@ class Core:
     def _may_know(self, told: str, endpoint: Endpoint, now: float) -> bool:
         if not self._linked or now >= self._heir_until or len(told) > _MAX_SESSION_ID:
             return False
-        return self._table.session_count < self.rules.max_sessions and not self._table.crowded(endpoint[0])
+        return not self._table.has_no_room(endpoint[0]) and not self._table.crowded(endpoint[0])
 
     def _go_on(self, x: int, request: Request, endpoint: Endpoint, now: float) -> None:
         answer = self._endpoint(x, request, endpoint, now)
@@ -297,8 +310,12 @@ class Core:
             crowded = self._crowded(x, message, endpoint)
             if crowded is not None:
                 return crowded
-            if self._table.session_count >= self.rules.max_sessions:
-                text = f"{self.rules.max_sessions} sessions are open, and more are not taken"
+            if self._table.has_no_room(endpoint[0]):
+                is_full = self._table.session_count >= self.rules.max_sessions
+                whose = (
+                    f"{self.rules.max_sessions} sessions" if is_full else "the sessions of this token's share"
+                )
+                text = f"{whose} are open, and more are not taken"
                 return refusal(x, 503, INTERNAL_ERROR, text, message.id, Retry_After="10")
             found: Stream | Respond | None = self._table.open_stream("session", endpoint, now)
         else:

@@ -57,6 +57,11 @@ class Gate:
         """No token is asked for."""
         return not self._tokens
 
+    @property
+    def principals(self) -> int:
+        """How many share the door; without tokens all are one."""
+        return max(1, len(self._tokens))
+
     def host_allowed(self, value: str | None) -> bool:
         """Whether a `Host` header is one of ours; its port does not count."""
         if value is None:

@@ -23,7 +23,7 @@ class OldTransport:
         """A GET that hears all of a session of its own."""
         if not linked:
             return refusal(x, 503, INTERNAL_ERROR, AWAY, Retry_After="1")
-        if self._table.session_count >= self._table.rules.max_sessions:
+        if self._table.has_no_room(endpoint[0]):
             return refusal(x, 503, INTERNAL_ERROR, "too many sessions are open", Retry_After="10")
         self._table.open_old(x, endpoint, now)
         return None

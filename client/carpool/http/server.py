@@ -12,6 +12,7 @@ import os
 import resource
 import socket
 import sys
+from collections import Counter
 from collections.abc import Callable
 from email.utils import formatdate
 from typing import Final
@@ -37,6 +38,8 @@ _NOT_YOURS: Final = (
     b"this door has no tokens, so it serves the processes of its own user only; he can make a token with "
     b"`carpool token NAME`"
 )
+_UNKNOWN_PART: Final = 4
+"""One in so many connections may be of clients that have shown no token yet."""
 _GOODBYE_S: Final = 3.0
 """How long answers may still take when the door is to end."""
 
@@ -54,6 +57,11 @@ class DoorServer:
         self._waiting: dict[int, Connection] = {}
         """HTTP requests and the connections they wait on."""
         self._connections: set[Connection] = set()
+        self._unknown: dict[Connection, None] = {}
+        """Where tokens are needed: those that have not shown one, the oldest first."""
+        self._owners: dict[Connection, str] = {}
+        """The principals of those that have."""
+        self._count_of: Counter[str] = Counter()
         self._line: Line | None = None
         self._clock: Callable[[], float] = lambda: 0.0
         self._stopping = asyncio.Event()
@@ -65,9 +73,26 @@ class DoorServer:
 
     def come(self, connection: Connection) -> Respond | None:
         self._connections.add(connection)
+        if not self._core.gate.is_open:
+            self._unknown[connection] = None
+            if len(self._unknown) > max(1, self._max_connections // _UNKNOWN_PART):
+                oldest = next(iter(self._unknown))  # whoever has a token shows it at once
+                self.left(oldest)
+                oldest.cut()
         if len(self._connections) > self._max_connections:
             return Respond(0, 503, b"too many connections are open", media=_TEXT)
         return None if self._is_let_in(connection) else Respond(0, 403, _NOT_YOURS, media=_TEXT)
+
+    def _shows_token(self, connection: Connection, request: Request) -> bool:
+        """Note whose connection it is. False: that principal has too many."""
+        principal = self._core.gate.principal(request.headers.get("authorization"))
+        if principal is None:
+            return True
+        del self._unknown[connection]
+        self._owners[connection] = principal
+        self._count_of[principal] += 1
+        known = self._max_connections - self._max_connections // _UNKNOWN_PART
+        return self._count_of[principal] <= max(1, known // self._core.gate.principals)
 
     def _is_let_in(self, connection: Connection) -> bool:
         """Without tokens, only the processes of this user are."""
@@ -80,6 +105,10 @@ class DoorServer:
         x = self._core.number()
         self._waiting[x] = connection
         now = self._clock()
+        if connection in self._unknown and not self._shows_token(connection, request):
+            self._carry_out([Respond(x, 503, b"too many connections of this token are open", media=_TEXT)])
+            connection.finish()
+            return x
         if self._line is None and not self._stopping.is_set():
             if self._lobby.enter(x, request, self._core.waits_until(request.path, now)):
                 return x
@@ -95,6 +124,11 @@ class DoorServer:
 
     def left(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        self._unknown.pop(connection, None)
+        if (principal := self._owners.pop(connection, None)) is not None:
+            self._count_of[principal] -= 1
+            if not self._count_of[principal]:
+                del self._count_of[principal]
 
     # --- the broker's side ---
 
@@ -183,6 +217,8 @@ class DoorServer:
         """From now on these may come in; the sessions of those who no longer may are ended."""
         self._carry_out(self._core.let_in_by(gate, self._clock()))
         for connection in list(self._connections):
+            if not gate.is_open and connection not in self._owners:
+                self._unknown[connection] = None
             if not self._is_let_in(connection):  # it came while tokens were asked for
                 connection.finish()
 

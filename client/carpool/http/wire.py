@@ -67,6 +67,8 @@ class Connection(asyncio.Protocol):
         self._last_keeps = True
         self.due = clock() + taker.limits.head_s
         """When patience with this client ends; `inf`: not at all."""
+        self._arrives_by = float("inf")
+        """By then the request that is being read must have arrived so far, also behind one that is open."""
         self._stalled = float("inf")
         self._unsent = 0
         """When it was last looked at, while it is stalled."""
@@ -156,8 +158,7 @@ class Connection(asyncio.Protocol):
         self._size = 0
         self._moved = True
         self._phase = "head"
-        if not self._x:
-            self.due = self._clock() + self._taker.limits.head_s
+        self._arrives_by = self._clock() + self._taker.limits.head_s
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -222,10 +223,9 @@ class Connection(asyncio.Protocol):
         if size > limit:
             self._fail(413, f"the body has more than {limit} bytes")
             return
-        if not self._x:
-            self.due = self._clock() + self._taker.limits.body_s
-            if waits:
-                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._arrives_by = self._clock() + self._taker.limits.body_s
+        if waits and not self._x:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
         if self._failed:
@@ -253,6 +253,7 @@ class Connection(asyncio.Protocol):
         request = Request(method, path, query, self._headers, bytes(self._body))
         self._body = b""
         self._phase = "between"
+        self._arrives_by = float("inf")
         self._moved = True
         keep = self._modern and self._parser.should_keep_alive()
         if self._x or self._ahead:
@@ -383,11 +384,10 @@ class Connection(asyncio.Protocol):
                 self.cut()
             else:
                 self._stalled, self._unsent = now + self._taker.limits.stalled_s, unsent
-        elif now >= self.due:
-            if self._phase == "between" or self._failed:
-                self._transport.close()
-            else:
-                self._fail(408, "the request took too long to arrive")
+        elif now >= self.due and (self._phase == "between" or self._failed):
+            self._transport.close()
+        elif now >= self._arrives_by and not self._failed:
+            self._fail(408, "the request took too long to arrive")
 
 
 _REASONS: Final = {each.value: each.phrase.encode() for each in HTTPStatus} | {421: b"Misdirected Request"}

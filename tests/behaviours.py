@@ -891,6 +891,19 @@ _SHARING: Final = {
         "rule 14", "A question nobody answers in ask_timeout_s ends with an error."
     ),
     "wait:bounded": Behaviour("rule 14", "Waiting for an instance is bounded in calls, bytes and time."),
+    "stateless:private": Behaviour(
+        "issue 13", "Stateless agents without a token share no answer that its server calls private."
+    ),
+    "http:shares": Behaviour(
+        "issue 13",
+        "No bearer token takes all HTTP sessions or connections, nor do connections that show none.",
+    ),
+    "http:proxied": Behaviour(
+        "issue 13", "A door without tokens refuses what came through a proxy, whoever runs that."
+    ),
+    "wait:fair-tokens": Behaviour(
+        "issue 13", "Calls that wait take turns by bearer token: more sessions do not get more turns."
+    ),
     "wait:fair": Behaviour(
         "design 4", "Sessions take turns: one with many calls delays another by one turn."
     ),

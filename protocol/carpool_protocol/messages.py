@@ -268,6 +268,8 @@ class Call(Message, frozen=True, tag=12):
     digest: str = ""
     """Of method, name and params as the agent said them: what tells two uses of one id apart. Empty: nothing.
     """
+    principal: str = ""
+    """Name of the bearer token that its session came with: for fairness, not for rights. Empty: none."""
 
 
 class CancelCall(Message, frozen=True, tag=13):

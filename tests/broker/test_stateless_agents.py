@@ -213,6 +213,34 @@ def test_what_is_current_still_is_given_again_without_asking_the_server() -> Non
     rig.call("4", "file:///a", method="resources/read")
 
 
+@behaviour("stateless:private")
+def test_agents_without_a_token_who_share_a_session_share_no_private_answer() -> None:
+    rig = Rig()
+    rig.come(TWO, shared=True, anonymous=True)
+    for number, public in enumerate((False, True)):
+        read = rig.call(str(number), "file:///a", method="resources/read", session=TWO).call
+        rig.feed(Answered(read, is_error=False, body=RESULT, ttl_ms=700, public=public))
+    (again,) = rig.request("9", "file:///a", method="resources/read", session=TWO)
+    assert again.public, "what is everybody's is given again"
+
+
+def test_a_call_says_whose_token_it_came_with() -> None:
+    rig = Rig()
+    rig.feed(
+        ev.AgentCame(
+            session=TWO,
+            source=SourceId("daemon"),
+            agent="",
+            pid=1,
+            carrier="door",
+            shared=True,
+            principal="ann",
+        )
+    )
+    assert rig.call("1", "a__x", session=TWO).principal == "ann"
+    assert rig.call("2", "a__x").principal == ""
+
+
 def test_a_read_that_says_more_than_the_uri_is_neither_kept_nor_answered_with_what_was_kept() -> None:
     rig = Rig()
     more = RawJson(b'{"range":[0,9]}')

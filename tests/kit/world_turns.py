@@ -2,7 +2,7 @@
 
 Owns who waits in the line of which pool, as told by what the supervisor is sent and does, and the rule: where
 all instances are alike (`concurrent`), nobody waits through two turns of anybody else. Agents who share a
-session are one in this.
+session, or have one bearer token, are one in this.
 
 Knows nothing of: cores' insides, why a call waits.
 """
@@ -25,7 +25,7 @@ class TurnBook:
 
     def came(self, call: Call) -> None:
         """The supervisor has got a call: it waits, if only for this moment."""
-        self._waiting.setdefault(call.key, {})[call.call] = whole_of(call.session)
+        self._waiting.setdefault(call.key, {})[call.call] = _owner(call)
 
     def over(self, call: CallId) -> None:
         """It was cancelled or has ended: if it waited, it does not wait any more."""
@@ -39,7 +39,7 @@ class TurnBook:
         instance that died, which waits again unseen. `alike`: all are alike to every call, and none is
         anybody's still from when they were leased.
         """
-        line, whole = self._waiting.setdefault(call.key, {}), whole_of(call.session)
+        line, whole = self._waiting.setdefault(call.key, {}), _owner(call)
         line.pop(call.call, None)
         turns = self._turns.setdefault(call.key, {})
         turns.pop(whole, None)
@@ -57,3 +57,7 @@ class TurnBook:
     def _left(self, key: PoolKey, whole: SessionId) -> None:
         if whole not in self._waiting[key].values():
             self._turns.get(key, {}).pop(whole, None)
+
+
+def _owner(call: Call) -> SessionId:
+    return SessionId(f"@{call.principal}") if call.principal else whole_of(call.session)

@@ -36,6 +36,24 @@ def test_a_thousand_calls_of_one_session_delay_another_by_one_turn() -> None:
     assert [waiting.pop(), waiting.pop()] == [1, 5000]
 
 
+@behaviour("wait:fair-tokens")
+def test_the_sessions_of_one_token_have_one_turn_together() -> None:
+    waiting = Waiting(1000, 100_000)
+    many = [SessionId(f"s{n}") for n in range(8)]
+    for number in range(80):  # eight sessions of one token, each with ten calls
+        waiting.add(many[number % 8], CallId(number), 10, "ann")
+    for number, part in enumerate((part_of(B, 1), part_of(B, 2))):
+        waiting.add(part, CallId(1000 + number), 10, "bob")
+    waiting.add(C, CallId(2000), 10)
+    waiting.check()
+    assert waiting.ahead(C, CallId(2000)) == 2
+    assert [waiting.pop() for _ in range(7)] == [0, 1000, 2000, 1, 1001, 2, 3]
+    waiting.check()
+    assert waiting.add(many[0], CallId(3000), 99_999, "ann") == [3000], "who takes most gives way"
+    drained(waiting)
+    waiting.check()
+
+
 def test_a_full_line_drops_the_last_call_of_the_session_with_most() -> None:
     waiting = line((A, 1), (A, 2), (B, 3), max_calls=3)
     assert waiting.add(B, CallId(4), 10) == [4], "between equals the latest comer gives way"

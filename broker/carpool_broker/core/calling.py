@@ -38,6 +38,7 @@ def stateless_call(owed: Owed, state: PoolChanged | None) -> Call:
         instance=owed.instance,
         request=asked.id,
         digest=asked.digest,
+        principal=session.principal,
     )
 
 

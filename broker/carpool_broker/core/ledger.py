@@ -124,6 +124,7 @@ class Ledger:
             call = Call(
                 owed.call, owed.key, session.id, asked.method, owed.target, asked.rest, asked.meta,
                 bool(asked.token), asked.trace, request=asked.id, digest=asked.digest,
+                principal=session.principal,
             )  # fmt: skip
         else:
             assert self.aftermath is not None
@@ -188,7 +189,9 @@ class Ledger:
 
     def _keep(self, owed: Owed, answer: Answered, now: float) -> None:
         if is_keepable(owed) and not answer.is_error:
-            ttl_ms, public, session = answer.ttl_ms, answer.public, owed.session.id
+            public, session = answer.public, owed.session.id
+            # Nobody can tell agents without a token apart who share a session: a private answer is one's own.
+            ttl_ms = 0 if owed.session.anonymous and not public else answer.ttl_ms
             self.fresh.keep(
                 owed.key, owed.target, session, answer.body, now,
                 ttl_ms=ttl_ms, public=public, since=owed.sent_at,

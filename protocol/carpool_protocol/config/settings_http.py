@@ -77,7 +77,7 @@ HTTP_SETTINGS: Final[tuple[Setting, ...]] = (
         "http.max_sessions",
         10_000,
         "sessions",
-        "Sessions of the handshake era; more are answered 503.",
+        "Sessions of the handshake era, divided evenly among the tokens; more are answered 503.",
     ),
     count(
         "http.max_open",
@@ -91,7 +91,7 @@ HTTP_SETTINGS: Final[tuple[Setting, ...]] = (
         "http.max_connections",
         16_384,
         "connections",
-        "Connections of all agents together.",
+        "Connections of all agents together; how tokens share them is in docs/http.md.",
     ),
     seconds(
         "http.session_idle_s",

@@ -14,7 +14,7 @@ alike (`placement`), what those in line are told (`patience`), JSON, sessions' r
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from carpool_protocol.ids import CallId, SessionId, WireId, call_name, whole_of
+from carpool_protocol.ids import CallId, SessionId, WireId, call_name
 from carpool_protocol.messages import Answered, Call, Failed, Payload, Progressed
 from carpool_supervisor.core.asks import Asks
 from carpool_supervisor.core.attribution import CAN_ASK
@@ -132,13 +132,13 @@ class Desk:
             for session in pool.waiting.sessions():
                 call = pool.waiting.head(session)
                 can_ask = self.calls[call].call.method in CAN_ASK
-                if can_ask in full or whole_of(session) in been:
-                    continue  # where one of a kind finds no lane none does, and parts of one have one turn
+                if can_ask in full or pool.waiting.turn_of(session) in been:
+                    continue  # where one of a kind finds no lane none does, and those of one have one turn
                 if not self._goes(pool, self.calls[call], now):
                     if alike:
                         full.add(can_ask)
                 else:
-                    been.add(whole_of(session))
+                    been.add(pool.waiting.turn_of(session))
                     pool.waiting.pop_for(session)
                     self.waits.end(call)
                     self._left_line(pool, session)
@@ -176,7 +176,7 @@ class Desk:
 
     def _wait(self, pool: Pool, opened: OpenCall, now: float) -> None:
         call = opened.call
-        for dropped in pool.waiting.add(call.session, call.call, opened.size_bytes):
+        for dropped in pool.waiting.add(call.session, call.call, opened.size_bytes, call.principal):
             self.waits.end(dropped)
             session = self.calls.pop(dropped).call.session
             self._out(Failed(dropped, "waiting_line_full", "no", "", 1.0))
@@ -340,7 +340,7 @@ class Desk:
             return
         opened.instance = None
         self.calls[call.call] = opened
-        pool.waiting.put_back(call.session, call.call, opened.size_bytes)
+        pool.waiting.put_back(call.session, call.call, opened.size_bytes, call.principal)
         self.waits.begin(opened, pool, now)
 
     def fail_waiting(self, pool: Pool, slug: str, text: str, retry_after_s: float | None = None) -> None:

@@ -5,8 +5,8 @@ delays another session's single call by one turn. When the line is full, the las
 session that takes up most of what is short gives way; between equals, the one that came to that
 last. To find it costs no more with a thousand sessions than with one, for that is when it is needed. Where a
 session's call may go and another's may not (leases), `sessions` tells the turns and `pop_for` takes one.
-Sessions that are parts of one (`ids.whole_of`: the agents behind one bearer token, or behind none) have one
-turn together, which goes round among them.
+Sessions of one principal (one bearer token, whatever sessions it opens) have one turn together, which goes
+round among them, and so have the parts of one session (`ids.whole_of`: stateless agents without a token).
 
 Invariants (`check`): counts and bytes equal what is in line; no session without a call is listed.
 Knows nothing of: instances, deadlines, what a call asks for.
@@ -22,13 +22,13 @@ _Line = deque[tuple[CallId, int]]
 
 
 class _Whole:
-    """One session in line."""
+    """One principal in line, or one session that is nobody's."""
 
     __slots__ = ("calls", "parts", "size_bytes")
 
     def __init__(self) -> None:
         self.parts: OrderedDict[SessionId, _Line] = OrderedDict()
-        """The lines of all its parts, next turn first; most sessions have but one, themselves."""
+        """The lines of all its sessions and their parts, next turn first; mostly there is but one."""
         self.calls = 0
         self.size_bytes = 0
 
@@ -42,7 +42,9 @@ class Waiting:
         self.calls = 0
         self.size_bytes = 0
         self._turns: OrderedDict[SessionId, _Whole] = OrderedDict()
-        """By the whole session, next turn first."""
+        """By principal or whole session, next turn first."""
+        self._owners: dict[SessionId, SessionId] = {}
+        """Whose turn it is when it is that of a session or part that has calls in line: a key of `_turns`."""
         self._with: defaultdict[int, dict[SessionId, None]] = defaultdict(dict)
         """Which whole sessions have so many calls in line, the latest comer last."""
         self._most = 0
@@ -54,12 +56,12 @@ class Waiting:
     def __len__(self) -> int:
         return self.calls
 
-    def add(self, session: SessionId, call: CallId, size_bytes: int) -> list[CallId]:
+    def add(self, session: SessionId, call: CallId, size_bytes: int, principal: str = "") -> list[CallId]:
         """Put a call in line. Returns the calls that had to leave it for that."""
         if size_bytes > self.max_bytes:
             return [call]
-        self._line(session).append((call, size_bytes))
-        self._count(whole_of(session), 1, size_bytes)
+        self._line(session, principal).append((call, size_bytes))
+        self._count(self._owners[session], 1, size_bytes)
         out: list[CallId] = []
         while self.calls > self.max_calls:
             out.append(self._drop_last(next(reversed(self._with[self._most])), len))
@@ -68,10 +70,10 @@ class Waiting:
             out.append(self._drop_last(largest, _size_of))
         return out
 
-    def put_back(self, session: SessionId, call: CallId, size_bytes: int) -> None:
+    def put_back(self, session: SessionId, call: CallId, size_bytes: int, principal: str = "") -> None:
         """A call that was placed but never delivered goes to the head of its session's line."""
-        self._line(session).appendleft((call, size_bytes))
-        self._count(whole_of(session), 1, size_bytes)
+        self._line(session, principal).appendleft((call, size_bytes))
+        self._count(self._owners[session], 1, size_bytes)
 
     def pop(self) -> CallId:
         """The next call; its session goes to the end of the turns. The line must not be empty."""
@@ -79,7 +81,7 @@ class Waiting:
 
     def pop_for(self, session: SessionId) -> CallId:
         """The next call of this session, whose turn it is then. It must have one in line."""
-        whole = whole_of(session)
+        whole = self._owners[session]
         parts = self._turns[whole].parts
         line = parts[session]
         call, size_bytes = line.popleft()
@@ -87,7 +89,7 @@ class Waiting:
         if line:
             parts.move_to_end(session)
         else:
-            del parts[session]
+            del parts[session], self._owners[session]
         if parts:
             self._turns.move_to_end(whole)
         else:
@@ -101,21 +103,24 @@ class Waiting:
 
     def has(self, session: SessionId) -> bool:
         """Whether this session has a call in line."""
-        whole = self._turns.get(whole_of(session))
-        return whole is not None and session in whole.parts
+        return session in self._owners
+
+    def turn_of(self, session: SessionId) -> SessionId:
+        """The principal or session whose turn takes a call of this session, which must have one in line."""
+        return self._owners[session]
 
     def head(self, session: SessionId) -> CallId:
         """The call that `pop_for` would take."""
-        return self._turns[whole_of(session)].parts[session][0][0]
+        return self._turns[self._owners[session]].parts[session][0][0]
 
     def of(self, session: SessionId) -> list[CallId]:
         """The calls of this session, in order."""
-        whole = self._turns.get(whole_of(session))
-        return [call for call, _ in whole.parts.get(session, ())] if whole else []
+        whole = self._owners.get(session)
+        return [call for call, _ in self._turns[whole].parts[session]] if whole is not None else []
 
     def ahead(self, session: SessionId, call: CallId) -> int:
         """How many calls go before this one if the turns stay as they are."""
-        whole = whole_of(session)
+        whole = self._owners[session]
         of_parts = {part: len(line) for part, line in self._turns[whole].parts.items()}
         among_parts = _before(of_parts, session, self.of(session).index(call))
         of_wholes = {other: each.calls for other, each in self._turns.items()}
@@ -123,7 +128,7 @@ class Waiting:
 
     def remove(self, session: SessionId, call: CallId) -> None:
         """Take a call out of the middle of the line (it was cancelled or waited too long)."""
-        whole = whole_of(session)
+        whole = self._owners[session]
         line = self._turns[whole].parts[session]
         for place, (waiting, size_bytes) in enumerate(line):
             if waiting == call:
@@ -150,12 +155,15 @@ class Waiting:
             assert whole in self._with[each.calls]
             for session, line in each.parts.items():
                 assert line, "a session without calls is in the turns"
-                assert whole_of(session) == whole
+                assert self._owners[session] == whole
+        assert len(self._owners) == sum(len(each.parts) for each in self._turns.values())
         assert sum(map(len, self._with.values())) == len(self._turns)
         assert self._most == max((each.calls for each in self._turns.values()), default=0)
 
-    def _line(self, session: SessionId) -> _Line:
-        whole = whole_of(session)
+    def _line(self, session: SessionId, principal: str) -> _Line:
+        whole = self._owners.get(session)
+        if whole is None:
+            whole = self._owners[session] = SessionId(f"@{principal}") if principal else whole_of(session)
         found = self._turns.get(whole)
         if found is None:
             found = self._turns[whole] = _Whole()
@@ -189,10 +197,10 @@ class Waiting:
         return call
 
     def _tidy(self, session: SessionId, line: _Line) -> None:
-        whole = whole_of(session)
+        whole = self._owners[session]
         parts = self._turns[whole].parts
         if not line:
-            del parts[session]
+            del parts[session], self._owners[session]
         if not parts:
             del self._turns[whole]
 

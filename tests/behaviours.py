@@ -1199,6 +1199,21 @@ _CONFIG: Final = {
         "A configuration, state or runtime directory that the environment names inside a project is not "
         "followed before the user trusts the place; shim, verbs and Python client give the same answer.",
     ),
+    "path:login": Behaviour(
+        "issue 13, rule 13",
+        "Programs of servers are looked up in the PATH of the user's login shell, then in that of carpool's "
+        "start, without relative directories and those of projects.",
+    ),
+    "path:no-answer": Behaviour(
+        "issue 13",
+        "A login shell that hangs, prints something else, fails or is not there costs a line in the log, and "
+        "nothing that it has started is left.",
+    ),
+    "path:told": Behaviour(
+        "issue 13",
+        "`status`, `check` and `start` show the PATH of servers, and say which missing program the caller "
+        "has.",
+    ),
     "trust:prompt": Behaviour(
         "rule 19", "Names that an untrusted project has chosen are no text in what agents are told of it."
     ),

@@ -7,6 +7,7 @@ in an order (no set), and what differs from run to run (a pid) has an id.
 """
 
 import gc
+import os
 
 from hypothesis import HealthCheck, settings
 
@@ -21,6 +22,9 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
 
+
+# No test runs the login shell of whoever runs the tests: this one is none that carpool asks.
+os.environ["SHELL"] = "/bin/false"
 
 settings.register_profile(
     "busy machine", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]

@@ -74,7 +74,11 @@ class Configuration:
         pinned server is approved. `last_good`, `trusted_good`: without these no good reading of the user's
         file, or of a project's, outlives this process. Raises `BrokenConfigError`.
         """
-        self._base_environment = scrub(environ)
+        self._own_environment = scrub(environ)
+        # PATH is the supervisor's to give: it asks the login shell, and no pool's key depends on the answer.
+        self._base_environment = {
+            name: value for name, value in self._own_environment.items() if name != "PATH"
+        }
         self._home = home_of(environ)
         self._secret = secret or os.urandom(32)
         self._kept = kept
@@ -377,12 +381,12 @@ class Configuration:
             yield from basis.environment.values()
 
     def own_environment(self) -> Mapping[str, str]:
-        """The daemon's own, scrubbed: every server has it."""
-        return self._base_environment
+        """The daemon's own, scrubbed: every server has it, with another PATH."""
+        return self._own_environment
 
     def hook_specs(self) -> list[HookSpec]:
         """How the hooks are run. Where both have a variable, the `env_file` was written for this."""
-        variables = {**self._base_environment, **self.users.env}
+        variables = {**self._own_environment, **self.users.env}
         config = self.config
         return [spec_of(hook, config.file, variables, self._home) for hook in config.hooks]
 

@@ -40,6 +40,7 @@ from carpool_protocol.ids import CallId, Epoch
 from carpool_protocol.messages import (
     LINK_VERSION,
     AnyMessage,
+    AskLoginShell,
     Catalog,
     Explained,
     Failed,
@@ -344,6 +345,7 @@ class BrokerShell:
         log.info("supervisor %s came (pid %d)", hello.name, hello.pid)
         self._supervisor = hello
         self._door.serve_by(hello.epoch)
+        self._send_now(AskLoginShell(self._configuration.config.login_shell))  # before anything is to start
         self._pump.feed(events.SupervisorCame(LINK_WINDOW_BYTES, hello.epoch))
 
     def _supervisor_went(self, why: str) -> None:
@@ -397,6 +399,7 @@ class BrokerShell:
         self._audit.switch(on=config.audit.on)
         bounds, patience_s = self._configuration.bounds(), config.list_wait_s
         self._pump.feed(events.LimitsRead(bounds, patience_s, audits=config.audit.on))
+        self._send_now(AskLoginShell(config.login_shell))
         self._read_hooks()
         self._follow(readings)
         return problem.splitlines()

@@ -112,7 +112,15 @@ def page(facts: Facts) -> dict[str, Any]:
         "workspaces": facts.workspaces,
         "hooks": facts.hooks,
         "audit": dict(facts.audit),
+        "path": _search_path(facts.surveyed),
     }
+
+
+def _search_path(surveyed: Surveyed | None) -> dict[str, Any] | None:
+    """Where programs of servers are looked up; None while no supervisor says it."""
+    if surveyed is None:
+        return None
+    return {"directories": surveyed.search_path, "login_shell": surveyed.login_shell}
 
 
 def _health(facts: Facts, servers: Mapping[str, Any]) -> tuple[bool, str]:

@@ -1,7 +1,7 @@
 """Warnings of `carpool check` about servers whose program cannot start here, without running any.
 
-Owns the search for a server's program: a name in PATH, a path that must exist and be executable, and the
-packages that servers over a URL and Python modules need.
+Owns the search for a server's program: a name in the PATH that servers get, a path that must exist and be
+executable, and the packages that servers over a URL and Python modules need.
 
 Knows nothing of: terminals, what a program needs itself.
 """
@@ -10,7 +10,10 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 
+from msgspec import Struct
+
 from carpool.extras import Extra, install_command, is_installed
+from carpool.server_path import comparison
 from carpool_protocol.config.expand import from_home
 from carpool_protocol.config.model import Config, ServerConfig
 from carpool_protocol.config.problems import ConfigProblem, render_path
@@ -21,17 +24,26 @@ Expand = Callable[[ServerConfig, str], str | None]
 """A text of a server with its variables filled in; None where one is missing."""
 
 
+class Lookup(Struct, frozen=True):
+    """Where programs are looked up."""
+
+    path: str
+    """The PATH of servers that set none."""
+    environ: Mapping[str, str]
+    """Of the caller, to compare with."""
+
+
 def command_warnings(
-    config: Config, expand: Expand, variables: Mapping[str, str], home: str, workspace: str
+    config: Config, expand: Expand, lookup: Lookup, home: str, workspace: str
 ) -> dict[ServerName, str]:
-    """The warning about each enabled server that cannot start here. `variables`: of an agent here."""
+    """The warning about each enabled server that cannot start here."""
     found: dict[ServerName, str] = {}
     for server in config.servers.values():
         if server.disabled:
             continue
         if server.command is not None:
             base = workspace if server.project else home
-            key, text = "command", _program_problem(server, expand, variables, base, home)
+            key, text = "command", _program_problem(server, expand, lookup, base, home)
         else:
             key, text = _missing_extra(server)
         if text:
@@ -46,18 +58,16 @@ def is_plain(program: str) -> bool:
     return bool(program) and not set(program) & {"/", "$", "~"}
 
 
-def absent_text(program: str, server: str) -> str:
-    """The sentence about a program that is nowhere in PATH."""
+def absent_text(program: str, server: str, where: str = "PATH here") -> str:
+    """The sentence about a program that is nowhere in a PATH."""
     if " " in program.strip():
         return f"{program!r} is no program: put what follows the first word into `args`"
     hint = install_hint(program)
     more = f" ({hint})" if hint else ""
-    return f"{program} is not in PATH here: {server} cannot start before it is installed{more}"
+    return f"{program} is not in {where}: {server} cannot start before it is installed{more}"
 
 
-def _program_problem(
-    server: ServerConfig, expand: Expand, variables: Mapping[str, str], base: str, home: str
-) -> str:
+def _program_problem(server: ServerConfig, expand: Expand, lookup: Lookup, base: str, home: str) -> str:
     """Why the server's command cannot be run; empty where it can, or where only a start can tell.
 
     The sentence has the command as it is written: the value of a variable may be a secret.
@@ -67,9 +77,15 @@ def _program_problem(
         return ""
     if is_plain(command):
         own = server.env.get("PATH")
-        search = variables.get("PATH", os.defpath) if own is None else expand(server, own)
-        is_absent = search is not None and shutil.which(command, path=search) is None
-        return absent_text(server.command or "", server.name) if is_absent else ""
+        search = lookup.path if own is None else expand(server, own)
+        if search is None or shutil.which(command, path=search) is not None:
+            return ""
+        where = "the PATH of servers" if own is None else "the PATH of its `env`"
+        text = absent_text(server.command or "", server.name, where)
+        more = (
+            comparison(command, search.split(os.pathsep), lookup.environ) if command == server.command else ""
+        )
+        return f"{text}. {more}" if more and own is None else text
     directory = os.path.join(base, from_home(cwd, home))
     path = os.path.join(directory, from_home(command, home))
     if not os.path.exists(path):

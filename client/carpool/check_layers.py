@@ -8,12 +8,12 @@ Knows nothing of: terminals, the daemon.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
-from carpool.check_commands import command_warnings
+from carpool.check_commands import Lookup, command_warnings
 from carpool.check_hooks import hook_warnings
 from carpool.check_modules import module_warnings, wrong_names
 from carpool.check_names import unused_prefixes
@@ -58,6 +58,8 @@ class Checked(Struct, kw_only=True):
     project_known: dict[str, str] = {}
     """The same with those of the project's, for its servers."""
     places: dict[str, str] = {}
+    path: list[str] | None = None
+    """The directories in which programs of servers are looked up; None: those of this environment's PATH."""
 
     def __repr__(self) -> str:
         """Without the variables."""
@@ -68,8 +70,16 @@ class Checked(Struct, kw_only=True):
         return expand(text, self.project_known if server.project else self.known, self.places)
 
 
-def read_layers(environ: Mapping[str, str], named: str | None, cwd: str, store: str) -> Checked:
-    """Read them. `named`: a file to read alone; `store`: the file of trust."""
+def read_layers(
+    environ: Mapping[str, str],
+    named: str | None,
+    cwd: str,
+    store: str,
+    search_path: Callable[[Config], Sequence[str]] | None = None,
+) -> Checked:
+    """Read them. `named`: a file to read alone; `store`: the file of trust. `search_path`: the PATH of
+    servers under a configuration; None: that of `environ`.
+    """
     home = home_of(environ)
     where = find_config_file(environ, named)
     layer = load_layer(where, home)
@@ -105,7 +115,9 @@ def read_layers(environ: Mapping[str, str], named: str | None, cwd: str, store: 
         wrong = wrong_names(found.config, expanded)
         found.warnings += wrong.values()
         found.misconfigured = sorted({*found.config.unusable, *wrong})
-        absent = command_warnings(found.config, expanded, found.known, home, workspace.root)
+        found.path = None if search_path is None or user is None else list(search_path(user))
+        searched = found.known.get("PATH", os.defpath) if found.path is None else os.pathsep.join(found.path)
+        absent = command_warnings(found.config, expanded, Lookup(searched, environ), home, workspace.root)
         found.absent = list(absent)
         found.warnings += absent.values()
         found.warnings += url_warnings(found.config, expanded)

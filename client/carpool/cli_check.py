@@ -5,6 +5,7 @@ server once through the daemon that runs, and `--probe` is another errand altoge
 `env` are never shown.
 """
 
+import contextlib
 import os
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
@@ -26,8 +27,9 @@ from carpool.cli import (
     the_place,
 )
 from carpool.cli_arguments import read_arguments
-from carpool.cli_daemon import OPERATE_S
+from carpool.cli_daemon import OPERATE_S, missing_here
 from carpool.door import DoorError
+from carpool.server_path import path_from_here
 from carpool_protocol import paths
 from carpool_protocol.config.describe import Row, describe
 from carpool_protocol.config.model import Config
@@ -109,15 +111,17 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
     """The check of the configuration itself."""
     store = paths.trust_file(paths.state_dir(os.environ, paths.runtime_dir(os.environ, os.getuid())))
     named = os.path.expanduser(file) if file else None
-    found = read_layers(environment(), named, working_directory(), store)
+    found = read_layers(environment(), named, working_directory(), store, _search_path)
     problems, where = found.problems, found.where
     rows = describe(found.config) if found.config is not None else []
     switched = {} if named else _switched(found)
     results: list[dict[str, Any]] = []
+    missing: list[str] = []
     if starts and not problems:
         with open_door(control=True) as door:
             answer = ask(door, "carpool/operate", {"verb": "start", "servers": None}, OPERATE_S)
             results = answer.get("results") or []
+            missing = missing_here(door, results)
     here = None if named or problems else found.config
     profiles = [] if here is None else _let_through(here)
     cut = [] if here is None else check_names.shortened(_known_tools(), here)
@@ -143,10 +147,13 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
                 "profiles": profiles,
                 "shortened": cut,
                 "started": results,
+                "path": found.path,
             }
         )
     else:
         _tell(found, rows, results, everything=everything)
+        for line in missing:
+            click.echo(display.printable(line), err=True)
         for name, how in switched.items():
             what = "enabled" if how == "on" else "disabled"
             click.echo(display.printable(f"{name} is {what} until carpool stops, whatever is written"))
@@ -170,6 +177,17 @@ def _let_through(config: Config) -> list[dict[str, Any]]:
     with door:
         found: list[dict[str, Any]] = ask(door, "carpool/profiles", {}).get("profiles") or []
     return found
+
+
+def _search_path(config: Config) -> Sequence[str]:
+    """The PATH of servers in the carpool that runs here, else in one that would be started here."""
+    path = None
+    with contextlib.suppress(DoorError), reach(the_place(), control=True) as door:
+        path = ask(door, "carpool/status", {}).get("path")
+    if path is not None and path["login_shell"] != "asking":
+        directories: list[str] = path["directories"]
+        return directories
+    return path_from_here(os.environ, login_shell=config.login_shell)
 
 
 def _known_tools() -> list[dict[str, Any]]:
@@ -223,6 +241,9 @@ def _tell(found: Checked, rows: list[Row], results: list[dict[str, Any]], *, eve
             click.echo(f"note: {name} is not set here; agents or the `env_file` must bring it", err=True)
     for text in found.warnings:
         click.echo(f"warning: {display.printable(text)}", err=True)
+    if found.absent and found.path is not None:
+        said = os.pathsep.join(found.path)
+        click.echo(display.printable(f"PATH of servers: {said}"), err=True)
     for each in results:
         click.echo(display.printable(f"{each['server']}: {each['text']}"), err=not each["ok"])
     if not problems:

@@ -14,11 +14,14 @@ import click
 
 from carpool import adoption, display, lock
 from carpool.cli import EXIT_FAILED, EXIT_USAGE, ask, fail, json_option, open_door, print_json, the_place
+from carpool.door import Door
 from carpool.launcher import DRAINED_S, RESTART, STOP_S
 from carpool.remains import CLEAR_S
+from carpool.server_path import comparisons
 from carpool.up import Place, bring_up, wished_config
 from carpool_protocol import paths
 from carpool_protocol.config.load import find_config_file, home_of, load_layer
+from carpool_protocol.search_path import missing_program
 
 DOWN_S = STOP_S + CLEAR_S + 5
 """The launcher's own patience, and a little."""
@@ -172,11 +175,24 @@ def _chosen(servers: tuple[str, ...], everything: bool) -> list[str] | None:
 def _operate(verb: str, servers: list[str] | None, as_json: bool) -> None:
     with open_door(control=True) as door:
         answer = ask(door, "carpool/operate", {"verb": verb, "servers": servers}, OPERATE_S)
-    results: list[dict[str, Any]] = answer.get("results") or []
+        results: list[dict[str, Any]] = answer.get("results") or []
+        path = missing_here(door, results)
     if as_json:
         print_json(results)
     else:
         for each in results:
             click.echo(display.printable(f"{each['server']}: {each['text']}"), err=not each["ok"])
+        for line in path:
+            click.echo(display.printable(line), err=True)
     if not all(each["ok"] for each in results):
         raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def missing_here(door: Door, results: list[dict[str, Any]]) -> list[str]:
+    """Lines about programs that servers do not find: their PATH, compared with that of this terminal."""
+    texts = [each["text"] for each in results if not each["ok"] and missing_program(each["text"])]
+    path = ask(door, "carpool/status", {}).get("path") if texts else None
+    if path is None:
+        return []
+    said = os.pathsep.join(path["directories"])
+    return [f"PATH of servers: {said}", *comparisons(texts, path["directories"], os.environ)]

@@ -4,6 +4,7 @@ Owns how the broker's facts are laid out for people; programs get them as they a
 Refuses to know where the facts come from.
 """
 
+import os
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from carpool.cli import (
 from carpool.door import DoorError
 from carpool.door_watch import told_url
 from carpool.hook_table import hook_table
+from carpool.server_path import path_lines
 
 Facts = dict[str, Any]
 
@@ -45,6 +47,7 @@ NOTHING: Facts = {
     "workspaces": [],
     "hooks": [],
     "audit": None,
+    "path": None,
 }
 """`status --json` of a carpool that does not run: the same keys, so that programs need no second shape."""
 
@@ -242,6 +245,8 @@ def status_page(facts: Facts) -> str:
             f"{_saved(totals.get('memory_saved_bytes', 0))}"
         )
     parts.append(sums)
+    if (path := facts.get("path")) is not None:
+        parts.append(display.printable(path_lines(path, servers, os.environ), lines=True))
     return "\n\n".join(parts)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from carpool.login_path import login_path
+from carpool_protocol.login_path import login_path
 
 _ACTIVE: Final = ("VIRTUAL_ENV", "CONDA_PREFIX")
 """Variables that name the environment which is active in this shell."""

@@ -437,6 +437,12 @@ class Testify(Message, frozen=True, tag=22):
     """For people: tools and counts; never argument values."""
 
 
+class AskLoginShell(Message, frozen=True, tag=46):
+    """Programs of servers are looked up in the login shell's PATH too, or not. Said before any `Wanted`."""
+
+    on: bool
+
+
 # --- supervisor to broker --------------------------------------------------------------------------------
 
 
@@ -632,6 +638,10 @@ class Surveyed(Message, frozen=True, tag=36):
     pools: list[PoolReport]
     processes: list[ProcessReport]
     """The supervisor (role `supervisor`), its `spawner` and the asked pids (empty role), where alive."""
+    search_path: list[str] = []
+    """The directories in which programs of servers are looked up, in order."""
+    login_shell: str = ""
+    """`asked`, `off`, `asking`, or why the login shell has not said its PATH."""
 
 
 class Logged(Message, frozen=True, tag=37):
@@ -785,6 +795,7 @@ ToSupervisor = (
     | Explain
     | Recount
     | Testify
+    | AskLoginShell
 )
 ToBroker = (
     Hello

@@ -51,6 +51,18 @@ def refuse_untrusted(environ: "Mapping[str, str]", variables: "Sequence[str]" = 
             )
 
 
+def is_own_place(environ: "Mapping[str, str]", path: str) -> bool:
+    """True for an absolute path that no project at hand decides about.
+
+    It is in no project, in the one that carpool itself runs from, or at a place that the user trusts.
+    """
+    home = paths.home_dir(environ)
+    project = project_around(path, home)
+    if project in ("", project_around(os.path.dirname(os.path.abspath(__file__)), home)):
+        return True
+    return _covers(read_places(environ), os.path.abspath(path))
+
+
 def places_file(environ: "Mapping[str, str]") -> str:
     """Where the trusted places are kept."""
     return paths.state_home(environ) + "/places.json"

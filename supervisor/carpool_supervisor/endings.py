@@ -8,7 +8,7 @@ import errno
 import os
 import signal
 
-from carpool_protocol.programs import install_hint
+from carpool_protocol.search_path import not_found_text
 
 
 def exit_text(status: int) -> str:
@@ -42,9 +42,7 @@ def why_not_started(stage: str, number: int, command: str, cwd: str) -> str:
             seen_from = "" if command.startswith("/") else f" (looked for from {cwd})"
             return f"the command {command} does not exist{seen_from}"
         case ("command", errno.ENOENT):
-            hint = install_hint(command)
-            more = f"; {hint}" if hint else ""
-            return f"the command {command} was not found in the PATH of the server's environment{more}"
+            return not_found_text(command)
         case ("command", errno.EACCES):
             return f"the command {command} may not be executed (permission denied)"
         case ("command", errno.ENOEXEC):

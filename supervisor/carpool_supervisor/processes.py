@@ -1,7 +1,7 @@
 """Instances as processes: what the core wants of them, and what becomes of them.
 
-Owns what is to be started while there is no spawner, and the next spawner when one has died. Every instance
-that the core has wanted is heard of exactly once, be it that it was never started.
+Owns what is to be started while there is no spawner or no PATH yet, and the next spawner when one has died.
+Every instance that the core has wanted is heard of exactly once, be it that it was never started.
 
 Knows nothing of: calls, MCP, when an instance is to start or to end, how a process is started (`spawner`).
 """
@@ -40,11 +40,15 @@ class Processes:
         *,
         spec_of: Callable[[PoolKey], PoolSpec | None],
         feed: Callable[[Iterable[events.OwnEvent]], None],
+        search_path: Callable[[], str],
     ) -> None:
-        """`spec_of`: None where its configuration is gone. `feed`: takes what happened, for the core."""
+        """`spec_of`: None where its configuration is gone. `feed`: takes what happened, for the core.
+        `search_path`: the PATH of servers that are given none.
+        """
         self._conversations = conversations
         self._spec_of = spec_of
         self._feed = feed
+        self._search_path = search_path
         self._spawner = Spawner(
             ready,
             runtime_id,
@@ -55,8 +59,10 @@ class Processes:
             on_lost=self._spawner_lost,
         )
         self._spawner_gone = trio.Event()
+        self._is_spawner_away = False
+        self._is_held = False
         self._later: dict[InstanceId, effects.Spawn] | None = None
-        """Between two spawners: what is to be started by the next one."""
+        """Between two spawners, and while held: what is to be started afterwards."""
         self.ways: dict[type, Callable[..., None]] = {
             effects.Spawn: self._spawn,
             effects.CloseStdin: self._close_stdin,
@@ -77,6 +83,23 @@ class Processes:
         """0 while there is none."""
         return self._spawner.pid
 
+    def hold(self) -> None:
+        """Start nothing until `release`: the PATH of servers is not known yet."""
+        self._is_held = True
+        self._later = {} if self._later is None else self._later
+
+    def release(self) -> None:
+        """Start what was held."""
+        self._is_held = False
+        self._start_later()
+
+    def _start_later(self) -> None:
+        if self._is_held or self._is_spawner_away:
+            return
+        later, self._later = self._later or {}, None
+        for effect in later.values():
+            self._spawn(effect)
+
     def _spawn(self, effect: effects.Spawn) -> None:
         instance = effect.instance
         if self._later is not None:
@@ -87,7 +110,9 @@ class Processes:
             self._feed((events.SpawnFailed(instance, "its configuration is gone", random.random()),))  # noqa: S311
             return
         try:
-            pipes = self._spawner.spawn(instance, spec.argv, spec.env, spec.cwd)
+            search_path = self._search_path()
+            env = {**({"PATH": search_path} if search_path else {}), **spec.env}
+            pipes = self._spawner.spawn(instance, spec.argv, env, spec.cwd)
         except SpawnRefusedError as error:
             why = self._conversations.masked(instance, str(error), spec)
             self._not_spawned(instance, why, isinstance(error, AtLimitError))
@@ -102,7 +127,7 @@ class Processes:
 
     def _spawn_failed(self, instance: InstanceId, text: str, passing: bool) -> None:
         text = self._conversations.masked(instance, text)
-        if self._later is not None:  # not the command's fault: trying again may help
+        if self._is_spawner_away:  # not the command's fault: trying again may help
             self._feed((events.InstanceExited(instance, text, (), "", random.random()),))  # noqa: S311
             return
         self._not_spawned(instance, text, passing)
@@ -126,7 +151,7 @@ class Processes:
             self._spawner.signal(effect.instance, effect.signal)
 
     def _never_mind(self, instance: InstanceId) -> bool:
-        """It was to be started by the next spawner, and now is to end: then it has."""
+        """It was to be started later, and now is to end: then it has."""
         if not self._later or self._later.pop(instance, None) is None:
             return False
         self._feed((events.InstanceExited(instance, "was never started", (), "", random.random()),))  # noqa: S311
@@ -134,7 +159,8 @@ class Processes:
 
     def _spawner_lost(self) -> None:
         log.error("the spawner died, and with it every instance; it is started again")
-        self._later = {}
+        self._is_spawner_away = True
+        self._later = {} if self._later is None else self._later
         self._spawner_gone.set()
 
     async def run(self, settle: Callable[[], None]) -> None:
@@ -143,9 +169,8 @@ class Processes:
             await self._spawner_gone.wait()
             self._spawner_gone = trio.Event()
             await self._start_again()
-            later, self._later = self._later or {}, None
-            for effect in later.values():
-                self._spawn(effect)
+            self._is_spawner_away = False
+            self._start_later()
             settle()
 
     async def _start_again(self) -> None:

@@ -21,6 +21,7 @@ from carpool_protocol.ids import CallId, Epoch, InstanceId, PoolKey, RawJson
 from carpool_protocol.messages import (
     LINK_VERSION,
     AnswerAsk,
+    AskLoginShell,
     AskProgressed,
     Bereft,
     Call,
@@ -61,6 +62,7 @@ from carpool_supervisor.core.supervisor import SupervisorCore
 from carpool_supervisor.core.trace import LIFE_BYTES
 from carpool_supervisor.knowledge import Knowledge, explained
 from carpool_supervisor.processes import Processes
+from carpool_supervisor.server_path import ServerPath
 from carpool_supervisor.survey import Surveyor
 from carpool_supervisor.verdicts import verdicts_file
 
@@ -104,6 +106,10 @@ class SupervisorShell:
             self._conversations,
             spec_of=self._spec_of,
             feed=self._feed,
+            search_path=lambda: os.pathsep.join(self._server_path.directories),
+        )
+        self._server_path = ServerPath(
+            os.environ, paths.runtime_id(runtime_dir), epoch, self._processes.hold, self._processes.release
         )
         self._clock = SteadyClock()
         dump_to = self._logs / f"journal-supervisor-{name}.jsonl"
@@ -141,6 +147,7 @@ class SupervisorShell:
             nursery.start_soon(self._pump.run_dumps)
             nursery.start_soon(self._clock.watch, self._jumped)
             nursery.start_soon(self._processes.run, self._settle)
+            nursery.start_soon(self._server_path.run, self._settle)
             nursery.start_soon(self._surveyor.watch_memory, self._limited, self._measured)
             await nursery.start(self._link.run, self._deliver, self._settle)
             if self._lifeline is not None:
@@ -222,6 +229,8 @@ class SupervisorShell:
             if burst:
                 self._pump.feed_all(burst)
                 burst = []
+            if isinstance(message, (AskLoginShell, Operate)):
+                self._server_path.heard(message)
             self._hear(message)
         if burst:
             self._pump.feed_all(burst)
@@ -270,8 +279,8 @@ class SupervisorShell:
                 | Resume()
             ):
                 self._pump.feed(message)
-            case Credit():
-                pass  # the link itself has taken it
+            case Credit() | AskLoginShell():
+                pass  # the link itself, and `_server_path`, have taken it
             case _:
                 log.error("the broker said what only a supervisor says: %s", type(message).__name__)
 
@@ -314,6 +323,10 @@ class SupervisorShell:
         async def answer() -> None:
             reports = self.core.report()
             surveyed = await self._surveyor.survey(asked, reports, self._processes.spawner_pid)
+            path = self._server_path
+            surveyed = msgspec.structs.replace(
+                surveyed, search_path=path.directories, login_shell=path.login_shell
+            )
             self._link.send(BROKER, surveyed)
             self._link.flush()
 

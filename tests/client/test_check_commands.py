@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from carpool.check_commands import command_warnings
+from carpool.check_commands import Lookup, command_warnings
 from carpool.extras import REQUIREMENTS, install_command
 from carpool_protocol.config.expand import Missing, expand
 from carpool_protocol.config.model import ServerConfig
 from carpool_protocol.config.shape import read_config
 from tests.kit.house import House
 
-SAID = "mcpServers.a.command: no-such-program is not in PATH here: a cannot start before it is installed"
+SAID = "mcpServers.a.command: no-such-program is not in the PATH of {}: a cannot start before it is installed"
 
 
 def warned(tmp_path: Path, **server: Any) -> list[str]:
@@ -27,14 +27,18 @@ def warned(tmp_path: Path, **server: Any) -> list[str]:
 
     loaded = read_config(json.dumps({"mcpServers": {"a": server}}), "c.json")
     assert loaded.config is not None, loaded.problems
-    return list(command_warnings(loaded.config, expanded, known, str(tmp_path), "").values())
+    return list(
+        command_warnings(loaded.config, expanded, Lookup(known["PATH"], known), str(tmp_path), "").values()
+    )
 
 
 @pytest.mark.parametrize("env", [{}, {"PATH": "${BIN}"}])
 def test_a_program_that_is_nowhere_in_the_servers_path_is_said_with_its_place(
     tmp_path: Path, env: dict[str, str]
 ) -> None:
-    assert warned(tmp_path, command="no-such-program", env=env) == [f"c.json:1: {SAID}"]
+    assert warned(tmp_path, command="no-such-program", env=env) == [
+        f"c.json:1: {SAID.format('its `env`' if env else 'servers')}"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -98,6 +102,10 @@ def test_the_requirements_of_the_extras_are_those_of_the_package() -> None:
 def test_check_warns_of_it_and_goes_on(house: House) -> None:
     file = house.base / "c.json"
     file.write_text('{"mcpServers": {"a": {"command": "no-such-program"}}}')
+    path = house.environ["PATH"] = "/usr/bin:/bin"
     done = house.run("check", "--config", str(file))
-    assert (done.returncode, done.stderr) == (0, f"warning: {file}:1: {SAID}\n")
+    assert (done.returncode, done.stderr) == (
+        0,
+        f"warning: {file}:1: {SAID.format('servers')}\nPATH of servers: {path}\n",
+    )
     assert done.stdout.endswith(f"{file}: not all right: a cannot start here\n")

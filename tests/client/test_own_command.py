@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from carpool import login_path as module
 from carpool import own_command
-from carpool.login_path import login_path
+from carpool_protocol import login_path as module
+from carpool_protocol.login_path import login_path
 
 
 @pytest.fixture

@@ -157,6 +157,7 @@ STATUS: Json = {
     "workspaces": [],
     "hooks": [],
     "audit": {"on": False, "file": "", "problem": "", "missed": 0},
+    "path": {"directories": ["/usr/bin", "/bin"], "login_shell": "asked"},
 }
 
 

@@ -42,6 +42,7 @@ class House:
         self.environ = {
             **kept,
             "HOME": str(self.base),
+            "SHELL": "/bin/false",  # no login shell is asked
             "CARPOOL_RUNTIME_DIR": str(self.directory),
             "CARPOOL_STATE_DIR": str(self.directory / "state"),
             "PYTHONPATH": os.pathsep.join([*front, *ROOTS]),

@@ -83,6 +83,7 @@ class Daemon:
             "PYTHONPATH": os.pathsep.join(ROOTS),
             "PATH": os.pathsep.join([scripts, os.environ["PATH"]]),
             "HOME": str(self.base),
+            "SHELL": "/bin/false",  # no login shell is asked, unless a test says which
             "CARPOOL_RUNTIME_DIR": str(self.directory),
             "CARPOOL_STATE_DIR": str(self.directory / "state"),
             "CARPOOL_CONFIG": str(self.config),

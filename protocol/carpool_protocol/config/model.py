@@ -232,6 +232,7 @@ class Config(Struct, frozen=True, kw_only=True):
     max_tools: int | None
     env_file: str | None
     """As written; `load.env_file_path` says where it is."""
+    login_shell: bool
     max_instances: int
     max_greeting: int
     list_wait_s: float

@@ -104,8 +104,21 @@ never share an instance.
 _ENVIRONMENT = """\
 ## The environment of a server
 
-A configured server gets its `env` and what the daemon keeps of the environment it was started in
-(of `PATH` what is absolute):
+A configured server gets its `env` and what the daemon keeps of the environment it was started in:
+"""
+
+_SEARCH_PATH = """\
+`PATH` has first the directories of your login shell, in its order, then those of the `PATH` that carpool was
+started with. Left out are directories that are not absolute, and those that lie in a project
+([files.md](files.md#variables-and-projects)).
+
+carpool runs the login shell once, beside its own start: `SHELL`, else that of the account, as
+`SHELL -i -l -c …`, in your home directory, with only `HOME`, `USER`, `LOGNAME` and `LANG` of its own
+environment and `TERM=dumb`, for 5 s at most. Only the first start of a server waits for it. It is asked again
+when carpool starts, and at `carpool start SERVER` and `carpool restart SERVER`. A shell that does not answer
+costs nothing but a line in `carpool logs --daemon` and in `carpool status`, which shows the directories.
+
+An `"env": {"PATH": …}` of a server replaces all of this. `"login_shell": false` leaves the shell alone.
 """
 
 _VOLATILE = """\
@@ -128,6 +141,7 @@ def page() -> str:
         _HOOK + _table(HOOK_SETTINGS),
         _TEMPLATES,
         _ENVIRONMENT + "\n" + kept + "\n",
+        _SEARCH_PATH,
         _VOLATILE + "\n" + _names(VOLATILE) + ".\n",
     ]
     return "\n".join(parts)

@@ -83,6 +83,14 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         "of a line only. Relative to the configuration file; `~/` is the home directory.",
     ),
     Setting(
+        key="login_shell",
+        field="login_shell",
+        kind="switch",
+        default=True,
+        text="Ask your login shell for its `PATH` when carpool starts: servers find the programs that your "
+        "terminal finds, whoever has started carpool. `false`: servers get the `PATH` of that start.",
+    ),
+    Setting(
         key="include",
         field="include",
         kind="texts",

@@ -1,0 +1,52 @@
+"""The lists that agents read, made of every hostile catalog as the supervisor tells it."""
+
+import json
+
+import pytest
+
+from carpool_broker.core.listing import FAMILIES, BadCursor
+from carpool_broker.core.registry import Registry
+from carpool_broker.core.scope import Scope, ScopeEntry
+from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
+from carpool_protocol.messages import Catalog, ToolOffer
+from tests.behaviours import behaviour
+from tests.kit.hostile_catalogs import HOSTILE, HostileCatalog
+from tests.kit.told_catalogs import Told
+
+READABLE = {name: said for name, said in HOSTILE.items() if not said.is_unreadable}
+GOOD = Catalog(
+    PoolKey("good:1"),
+    [ToolOffer("read", RawJson(b'{"name":"read"}'))],
+    "Be kind.",
+    EMPTY_OBJECT,
+    EMPTY_OBJECT,
+    "",
+    features=["tools"],
+)
+
+
+@behaviour("catalogs:bounded", "catalogs:own-section")
+@pytest.mark.parametrize("said", READABLE.values(), ids=list(READABLE))
+def test_a_hostile_catalog_leaves_lists_legal_and_takes_nothing_of_another_server(
+    said: HostileCatalog,
+) -> None:
+    registry = Registry(mark="m")
+    entries = [ScopeEntry(server=ServerName(name), key=PoolKey(f"{name}:1")) for name in ("evil", "good")]
+    scope = Scope(tuple(entries))
+    registry.retain(scope)
+    registry.learn(Told(said, "handshake").catalog)
+    registry.learn(GOOD)
+    view = registry.view(scope)
+    for family in FAMILIES:
+        cursor = None
+        while True:
+            page = view.page(family, cursor)
+            assert not isinstance(page, BadCursor)
+            json.loads(page.body)
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+    resolved = view.resolve("good__read")
+    assert getattr(resolved, "server", "") == "good"
+    assert view.instructions.endswith("# good\n\nBe kind.")
+    registry.check()

@@ -1214,6 +1214,11 @@ _CONFIG: Final = {
         "`status`, `check` and `start` show the PATH of servers, and say which missing program the caller "
         "has.",
     ),
+    "path:operator": Behaviour(
+        "issue 13, rule 13",
+        "A start by `carpool up` fills in the variables of servers with `auto_connect` from its environment, "
+        "for these names and servers only; one by an agent fills in nothing.",
+    ),
     "trust:prompt": Behaviour(
         "rule 19", "Names that an untrusted project has chosen are no text in what agents are told of it."
     ),

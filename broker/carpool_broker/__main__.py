@@ -5,6 +5,8 @@ import logging
 import os
 import sys
 
+import msgspec
+
 from carpool_broker import pool_secret
 from carpool_broker.configuration import Configuration
 from carpool_broker.errands import TURN_S
@@ -21,6 +23,7 @@ from carpool_protocol.config.load import find_config_file
 from carpool_protocol.runtime.daemon_log import log_to_stderr
 from carpool_protocol.runtime.lifeline import Lifeline, first_line
 from carpool_protocol.runtime.process import run_daemon
+from carpool_protocol.variables_pipe import read_pipe
 
 log = logging.getLogger("carpool.broker")
 
@@ -37,9 +40,11 @@ def main() -> int:
     parser.add_argument("--runtime-dir", required=True)
     parser.add_argument("--config", default=None)
     parser.add_argument("--lifeline", type=int, default=-1)
+    parser.add_argument("--variables", type=int, default=-1)
     arguments = parser.parse_args()
     log_to_stderr()
     sys.setswitchinterval(TURN_S)
+    operator = _operator_variables(arguments.variables)
     lifeline_fd: int = arguments.lifeline
     heritage = _inherit(lifeline_fd) if lifeline_fd >= 0 else Heritage()
     if heritage is None:
@@ -64,6 +69,7 @@ def main() -> int:
             kept=kept.find,
             board=board,
             pins=pins.find,
+            operator=operator,
             last_good=LastGood(paths.last_good_file(arguments.runtime_dir)),
             trusted_good=LastGood(
                 paths.projects_last_good_file(arguments.runtime_dir), most=MAX_KEPT_PROJECTS
@@ -78,6 +84,12 @@ def main() -> int:
         await BrokerShell(arguments.runtime_dir, configuration, heritage, lifeline, kept, pins=pins).run()
 
     return run_daemon("broker", run)
+
+
+def _operator_variables(fd: int) -> dict[str, str]:
+    """What an explicit `carpool up` has brought; empty where an agent has started carpool."""
+    data = read_pipe(fd) if fd >= 0 else b""
+    return msgspec.json.decode(data, type=dict[str, str]) if data else {}
 
 
 def _inherit(lifeline_fd: int) -> Heritage | None:

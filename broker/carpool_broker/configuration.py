@@ -68,11 +68,13 @@ class Configuration:
         pins: Callable[[PinId], Approved | None] = lambda _: None,
         last_good: LastGood | None = None,
         trusted_good: LastGood | None = None,
+        operator: Mapping[str, str] | None = None,
     ) -> None:
         """`trust`: the file of trusted projects; empty: none is. `secret` keys the hashes in pool keys: with
         an earlier broker's its pools are ours. `kept`: what a pool told an earlier one, `pins`: what of a
         pinned server is approved. `last_good`, `trusted_good`: without these no good reading of the user's
-        file, or of a project's, outlives this process. Raises `BrokenConfigError`.
+        file, or of a project's, outlives this process. `operator`: variables of an explicit
+        `carpool up`, for servers with `auto_connect`. Raises `BrokenConfigError`.
         """
         self._own_environment = scrub(environ)
         # PATH is the supervisor's to give: it asks the login shell, and no pool's key depends on the answer.
@@ -81,6 +83,7 @@ class Configuration:
         }
         self._home = home_of(environ)
         self._secret = secret or os.urandom(32)
+        self._operator = dict(operator or {})
         self._kept = kept
         self._pins = pins
         self._sources: dict[SourceId, Basis] = {DAEMON: Basis({}, "", "")}
@@ -339,6 +342,7 @@ class Configuration:
             environment=basis.environment,
             base_environment=self._base_environment,
             env_file=self.users.env,
+            operator=self._operator,
             project_env_file=project.env if project is not None else {},
             workspace=basis.workspace,
             cwd=basis.cwd,
@@ -374,6 +378,7 @@ class Configuration:
         that is not trusted are given to nobody, and may be words that every list holds.
         """
         yield from self.users.env.values()
+        yield from self._operator.values()
         for project in self.layers.workspaces.projects.values():
             if not project.awaits():
                 yield from project.env.values()

@@ -84,7 +84,7 @@ def restart(servers: tuple[str, ...], everything: bool, as_json: bool) -> None:
     config = before.config if before else wished_config()
     _refuse_broken(config)
     end_daemon(place, DRAINED_S + DOWN_S, RESTART)
-    code, text = bring_up(place, config, http=before.http if before else None)
+    code, text = bring_up(place, config, http=before.http if before else None, explicit=True)
     if code:
         fail(text, code if code == EXIT_USAGE else EXIT_FAILED)
     if text:

@@ -15,6 +15,7 @@ import socket
 import subprocess
 
 from carpool_protocol import private_files
+from carpool_protocol.variables_pipe import pipe_with
 
 LOG_BYTES = 1024 * 1024
 """A log longer than this is set aside (`.1`) when its process starts."""
@@ -26,7 +27,11 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 class DaemonChild:
     """A broker or a supervisor, over all its incarnations."""
 
-    def __init__(self, name: str, module: str, arguments: list[str], log: str) -> None:
+    def __init__(
+        self, name: str, module: str, arguments: list[str], log: str, *, handed: bytes = b""
+    ) -> None:
+        """`handed`: each incarnation gets these bytes in a pipe (`--variables`)."""
+        self._handed = handed
         self.name = name
         self.log = log
         self.ready = False
@@ -52,16 +57,19 @@ class DaemonChild:
     def start(self, python: str, environ: dict[str, str]) -> None:
         """Start the next incarnation. Raises `OSError` when the machine refuses."""
         ours, its = socket.socketpair()
+        handed = -1
         try:
+            handed = pipe_with(self._handed) if self._handed else -1
+            variables = ["--variables", str(handed)] if handed >= 0 else []
             with open(self._opened_log(), "ab") as log:
                 self._log_start = log.seek(0, os.SEEK_END) if self.log_trouble == "" else 0
                 self._process = subprocess.Popen(
-                    [python, "-P", "-m", *self._command, "--lifeline", str(its.fileno())],
+                    [python, "-P", "-m", *self._command, "--lifeline", str(its.fileno()), *variables],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     env=environ,
-                    pass_fds=[its.fileno()],
+                    pass_fds=[fd for fd in (its.fileno(), handed) if fd >= 0],
                     # Ctrl-C is for the launcher: it ends the others in order.
                     process_group=0,
                 )
@@ -70,6 +78,8 @@ class DaemonChild:
             raise
         finally:
             its.close()
+            if handed >= 0:
+                os.close(handed)
         ours.setblocking(False)
         self._lifeline = ours
         self._unread = b""

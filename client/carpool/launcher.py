@@ -70,7 +70,9 @@ class Launcher:
         http: str = "",
         silent_s: float = SILENT_S,
         place: PlaceWatch | None = None,
+        variables: bytes = b"",
     ) -> None:
+        """`variables`: of the operator, handed to every broker and to nobody else."""
         self._place = place
         self._place_said = ""
         """Why the directory cannot be put back, as it was said last."""
@@ -86,6 +88,7 @@ class Launcher:
             "carpool_broker",
             [*at, *(["--config", config] if config else [])],
             paths.daemon_log(logs, "broker"),
+            handed=variables,
         )
         # All agents wait for the next one: only one that does not live at all is waited for.
         self._broker = Keep(broker, Vigil(silent_s, settled_after_s=2.0, first_delay_s=0.05))

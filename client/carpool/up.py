@@ -19,6 +19,7 @@ from carpool.launcher import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Launcher, accepts
 from carpool.place_watch import PlaceWatch
 from carpool_protocol import paths, private_files, trusted_places
 from carpool_protocol.project_marks import project_around
+from carpool_protocol.variables_pipe import pipe_with, read_pipe
 
 START_S = 60.0
 """The longest wait for a start: by us, or by somebody else whose socket we wait for."""
@@ -69,16 +70,20 @@ def up(arguments: list[str]) -> int:
         for name in ("CARPOOL_HTTP", "CARPOOL_PROFILE"):
             os.environ.pop(name, None)
     if "--stay" in values:
-        return _stay(place, config, int(values.get("--ready-fd", "-1")), http)
+        return _stay(place, config, int(values.get("--ready-fd", "-1")), http, _handed(values))
     http = http or os.environ.get("CARPOOL_HTTP", "")
     if "--detach" not in values:
         # A new program: in the daemon's environment, and without what finding that out took.
         command = [sys.executable, "-P", "-m", "carpool.launcher", "--stay"]
         command += ["--config", config] if config else []
         command += ["--http", http] if http else []
+        command += _inherited(_pipe_with(_of_operator(config)))
         os.execve(sys.executable, command, daemon_environment(place.directory))  # noqa: S606 - no shell wanted
     # Shims and clients say `--quiet`: they bring carpool back, or up, for their agent and choose nothing.
-    code, text = bring_up(place) if "--quiet" in values else bring_up(place, config, http=http)
+    if "--quiet" in values:
+        code, text = bring_up(place)
+    else:
+        code, text = bring_up(place, config, http=http, explicit=True)
     if text:
         _say(text)
     elif code == EXIT_OK and "--quiet" not in values:
@@ -106,13 +111,19 @@ def environment_in_force(directory: str) -> dict[str, str]:
 
 
 def bring_up(
-    place: Place, config: str | None = None, wait_s: float = START_S, http: str | None = None
+    place: Place,
+    config: str | None = None,
+    wait_s: float = START_S,
+    http: str | None = None,
+    *,
+    explicit: bool = False,
 ) -> tuple[int, str]:
     """Have carpool run in the background: (0, "") when sessions are taken, else a code and the reason.
 
     With code 0 a text is a warning. `config`, and `http`, where its HTTP door is to be; None: as the launcher
     had it that was killed here, so that sessions go on with the same servers and rights, else as
-    CARPOOL_CONFIG and CARPOOL_HTTP say.
+    CARPOOL_CONFIG and CARPOOL_HTTP say. `explicit`: a person or a service says so, and servers with
+    `auto_connect` get their variables from this environment.
     """
     deadline = time.monotonic() + wait_s
     while True:
@@ -125,7 +136,8 @@ def bring_up(
         if accepts(place.directory):
             return EXIT_OK, _other_config(place, wished, door)
         if lock.holder(place.directory) is None:
-            code, text = _start(place, wished, door, deadline)
+            variables = _of_operator(wished) if explicit else b""
+            code, text = _start(place, wished, door, deadline, variables)
             if code is not None:
                 return code, text
         if time.monotonic() >= deadline:
@@ -158,7 +170,36 @@ def daemon_environment(directory: str) -> dict[str, str]:
     return environ
 
 
-def _stay(place: Place, config: str, ready_fd: int, http: str) -> int:
+def _handed(values: dict[str, str]) -> bytes:
+    """The operator's variables, from whoever has started this launcher; empty: there are none."""
+    return read_pipe(int(values["--variables-fd"])) if "--variables-fd" in values else b""
+
+
+def _of_operator(config: str) -> bytes:
+    from carpool.operator_variables import of_operator  # here: the launcher stays without it
+
+    return of_operator(os.environ, config)
+
+
+def _inherited(fd: int) -> list[str]:
+    if fd < 0:
+        return []
+    os.set_inheritable(fd, True)
+    return ["--variables-fd", str(fd)]
+
+
+def _pipe_with(variables: bytes) -> int:
+    """A pipe for the launcher to read them from; -1 where there are none, or where they are too large."""
+    if not variables:
+        return -1
+    try:
+        return pipe_with(variables)
+    except OSError:
+        _say("the variables of servers with auto_connect are too large together: none of them is passed on")
+        return -1
+
+
+def _stay(place: Place, config: str, ready_fd: int, http: str, variables: bytes) -> int:
     """Be the launcher, in the environment that `daemon_environment` made."""
     try:
         paths.ensure_private(place.logs, paths.STATE_VARIABLE)
@@ -182,12 +223,14 @@ def _stay(place: Place, config: str, ready_fd: int, http: str) -> int:
     try:
         environ = dict(os.environ)
         environ[paths.DAEMON_MARK] = paths.runtime_id(place.directory)
-        return Launcher(place.directory, config, environ, ready_fd=ready_fd, http=http, place=watch).run()
+        return Launcher(
+            place.directory, config, environ, ready_fd=ready_fd, http=http, place=watch, variables=variables
+        ).run()
     finally:
         watch.release()
 
 
-def _start(place: Place, config: str, http: str, deadline: float) -> tuple[int | None, str]:
+def _start(place: Place, config: str, http: str, deadline: float, variables: bytes) -> tuple[int | None, str]:
     """Start a launcher and hear how it went. Code `None`: another one was quicker."""
     try:
         paths.ensure_private(place.logs, paths.STATE_VARIABLE)
@@ -200,9 +243,11 @@ def _start(place: Place, config: str, http: str, deadline: float) -> tuple[int |
     except OSError as error:
         return EXIT_FAILED, f"cannot write the log {log_path}: {error.strerror}"
     hear, tell = os.pipe()
+    handed = _pipe_with(variables)
     try:
         with open(log_fd, "ab") as log:
             command = [sys.executable, "-P", "-m", "carpool.launcher", "--stay", "--ready-fd", str(tell)]
+            command += ["--variables-fd", str(handed)] if handed >= 0 else []
             process = subprocess.Popen(
                 [*command, *(["--config", config] if config else []), *(["--http", http] if http else [])],
                 stdin=subprocess.DEVNULL,
@@ -210,16 +255,16 @@ def _start(place: Place, config: str, http: str, deadline: float) -> tuple[int |
                 stderr=log,
                 cwd="/",
                 env=daemon_environment(place.directory),
-                pass_fds=[tell],
+                pass_fds=[fd for fd in (tell, handed) if fd >= 0],
                 start_new_session=True,  # it outlives the process group of the agent that needed it
             )
         os.close(tell)
         tell = -1
         said = _hear(hear, deadline)
     finally:
-        os.close(hear)
-        if tell >= 0:
-            os.close(tell)
+        for fd in (hear, tell, handed):
+            if fd >= 0:
+                os.close(fd)
     first, _, text = said.partition("\n")
     if first == "ready":
         process.returncode = 0  # it lives on; nobody waits for it here
@@ -281,14 +326,15 @@ def _parse(arguments: list[str]) -> tuple[dict[str, str], str]:
             return {"--help": ""}, ""
         if name in {"--detach", "--quiet", "--stay", "--checked"} and not equals:
             values[name] = ""
-        elif name in {"--config", "--ready-fd", "--http"}:
+        elif name in {"--config", "--ready-fd", "--variables-fd", "--http"}:
             if not equals and not rest:
                 return values, f"{name} needs a value"
             values[name] = value if equals else rest.pop(0)
         else:
             return values, f"`carpool up` does not know {name!r}"
-    if not values.get("--ready-fd", "0").isdecimal():
-        return values, "--ready-fd needs a number"
+    for name in ("--ready-fd", "--variables-fd"):
+        if not values.get(name, "0").isdecimal():
+            return values, f"{name} needs a number"
     return values, ""
 
 

@@ -20,7 +20,7 @@ from msgspec import Struct, msgpack, structs
 from carpool_protocol.config.environment import is_built_in, is_volatile
 from carpool_protocol.config.expand import PLACES, Missing, expand, from_home, is_usable, references
 from carpool_protocol.config.late import fill
-from carpool_protocol.config.model import ServerConfig
+from carpool_protocol.config.model import ServerConfig, takes_operator_variables
 from carpool_protocol.config.module_name import module_name_problem
 from carpool_protocol.config.problems import ConfigProblem, KeyPath, render_path
 from carpool_protocol.config.reach import remote_of
@@ -68,6 +68,8 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     """What a session brings to its configuration."""
 
     known: Mapping[str, str]
+    auto_known: Mapping[str, str] | None = None
+    """For the user's servers with `auto_connect`; None: as `known`."""
     project_known: Mapping[str, str]
     """For servers of a project: its own `env_file` is none of the user's."""
     places: Mapping[str, str]
@@ -85,7 +87,11 @@ class Surroundings(Struct, frozen=True, kw_only=True):
         return expand(text, self.variables_of(server), self.places_of(server))
 
     def variables_of(self, server: ServerConfig) -> Mapping[str, str]:
-        return self.project_known if server.project else self.known
+        if server.project:
+            return self.project_known
+        if self.auto_known is not None and takes_operator_variables(server):
+            return self.auto_known
+        return self.known
 
     def places_of(self, server: ServerConfig) -> Mapping[str, str]:
         return self.named_places if server.workspace else self.places

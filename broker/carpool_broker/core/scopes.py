@@ -66,6 +66,7 @@ def resolve(
     interpreter: str,
     named_root: str = "",
     logins: str = "",
+    operator: Mapping[str, str] | None = None,
 ) -> Resolution:
     """Expand a configuration for one session.
 
@@ -75,10 +76,13 @@ def resolve(
     empty where the agent did not say them. `secret` keys the hash in pool keys: one per daemon. `roots`: the
     file URIs that the agent names, for servers with `roots: agent`; None where it names none.
     `interpreter`: the Python of servers that are not a command. `named_root`: the `${workspace}` of servers
-    that are written under a named workspace. `logins`: the directory of OAuth logins.
+    that are written under a named workspace. `logins`: the directory of OAuth logins. `operator`: variables
+    of an explicit `carpool up`, for the user's servers with `auto_connect`: after the session's own, before
+    `env_file`.
     """
     scope = Surroundings(
         known={**env_file, **environment},
+        auto_known={**env_file, **(operator or {}), **environment},
         project_known={**env_file, **(project_env_file or {}), **environment},
         places={"workspace": workspace, "cwd": cwd},
         named_places={"workspace": named_root, "cwd": cwd},

@@ -257,6 +257,19 @@ class Config(Struct, frozen=True, kw_only=True):
         return ("http",) in self.lines
 
 
+def takes_operator_variables(server: ServerConfig) -> bool:
+    """True for a server of the user's file that connects when carpool starts, before any agent is there."""
+    return server.policy.auto_connect and not server.project and not server.workspace
+
+
+def operator_variables(config: Config) -> frozenset[str]:
+    """The variables that such servers use."""
+    servers = filter(takes_operator_variables, config.servers.values())
+    return frozenset(
+        name for server in servers for _, text in server.templates() for name in references(text)
+    ) - frozenset(PLACES)
+
+
 def variables(config: Config, *, disabled: bool = False) -> frozenset[str]:
     """The environment variables that enabled servers use; with `disabled` those that any server does."""
     names = {

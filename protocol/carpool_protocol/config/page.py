@@ -99,6 +99,13 @@ Where a number or a switch is wanted, `"${VAR}"` is read as one (not for `pool.m
 as a whole). Variables are those of the agent's own environment, else of the `env_file`. Only the names that
 the configuration uses are asked for, and their values stay in memory. Two agents with different values
 never share an instance.
+
+A server of your own file with `"auto_connect": true` also gets them from the environment of an explicit
+`carpool up` or `carpool restart --all` (a start by `carpool service install` is one): after the agent's own,
+before the `env_file`. carpool takes exactly the names that such servers use at that start, keeps them in
+memory, also over the death of a broker, and gives them to no other server. Agents without the variable share
+the server that was so connected. A carpool that an agent has started takes
+none, nor one that an agent brings back after the launcher was killed.
 """
 
 _ENVIRONMENT = """\

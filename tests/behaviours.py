@@ -1061,6 +1061,9 @@ _PRIVATE: Final = {
     "private:http": Behaviour(
         "issue 5", "A door without tokens serves the processes of its own user only, on loopback too."
     ),
+    "private:shares": Behaviour(
+        "issue 13", "One process cannot take all connections to the broker's socket from the others."
+    ),
     "private:core-dumps": Behaviour(
         "issue 13",
         "Processes of carpool that hold secrets write no core dump; servers keep the user's own limit.",

@@ -6,7 +6,8 @@ Owns both, and what becomes of them when the machine fails them. Invariants:
   `look`; whoever waits in its queue is let in when descriptors are free;
 - a file that has vanished (a cleaner of temporary files, `rm`) is made again at the next `look`, and nobody
   who is connected notices; one that another process has put there is left alone, also by `close`;
-- other users' processes are not let in.
+- other users' processes are not let in;
+- one process has at most `SHARE` of the descriptors that the broker may open: others can always come in.
 
 Knows nothing of: what connections say, sessions.
 """
@@ -14,9 +15,11 @@ Knows nothing of: what connections say, sessions.
 import contextlib
 import logging
 import os
+import resource
 import socket
 from collections.abc import Callable
 from typing import Final
+from weakref import WeakSet
 
 from carpool_protocol import credentials, paths
 from carpool_protocol.runtime.ready import ReadySet
@@ -24,6 +27,12 @@ from carpool_protocol.runtime.ready import ReadySet
 log = logging.getLogger("carpool.broker")
 
 BACKLOG: Final = 512
+SHARE: Final = 0.75
+"""Of the descriptors that the broker may open: the most connections of one process."""
+TOO_MANY: Final = (
+    b'{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"This process has too many connections to '
+    b'carpool: close some, or use one for several calls."}}\n'
+)
 
 
 class Listener:
@@ -39,6 +48,9 @@ class Listener:
         self._exhausted = False
         """The last connection could not be taken; said once."""
         self._has_complained = False
+        self._by_process: dict[int, WeakSet[socket.socket]] = {}
+        """Connections that were let in, by process; closed ones are dropped when they are counted."""
+        self._most = int(resource.getrlimit(resource.RLIMIT_NOFILE)[0] * SHARE)
 
     def open(self) -> None:
         """Listen. A file that is there is a dead broker's: the launcher's lock says so."""
@@ -136,8 +148,32 @@ class Listener:
                 sock.close()
                 continue
             sock.setblocking(False)
+            if not self._has_room(sock):
+                with contextlib.suppress(OSError):  # it may be gone, and is not owed more
+                    sock.send(TOO_MANY)
+                sock.close()
+                continue
             self._on_connected(sock)
         return ""
+
+    def _has_room(self, sock: socket.socket) -> bool:
+        """Count this connection for its process; False where that one has its share already."""
+        found = credentials.peer(sock)
+        if found is None:
+            return True
+        pid = found[0]
+        held = self._by_process.setdefault(pid, WeakSet())
+        if len(held) >= self._most:
+            held = self._by_process[pid] = WeakSet(each for each in held if each.fileno() >= 0)
+            if len(held) >= self._most:
+                log.warning("process %d has %d connections, and gets no more", pid, len(held))
+                return False
+        held.add(sock)
+        if len(self._by_process) > BACKLOG:  # of processes that have all left, nothing is kept
+            self._by_process = {
+                each: held for each, held in self._by_process.items() if any(it.fileno() >= 0 for it in held)
+            }
+        return True
 
 
 def _why(error: Exception) -> str:

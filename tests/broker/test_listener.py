@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from carpool_broker.listener import Listener
+from carpool_protocol import credentials
 from carpool_protocol.runtime.ready import ReadySet
 from tests.behaviours import behaviour
 
@@ -126,3 +127,23 @@ def test_a_file_of_somebody_else_is_left_alone(house: House) -> None:
         house.listener.look()
         house.listener.close()
         assert house.path.stat().st_ino == before
+
+
+@behaviour("private:shares")
+def test_one_process_cannot_take_all_connections(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(house.listener, "_most", 3)
+    for _ in range(5):
+        house.knock()
+    house.turn()
+    assert len(house.taken) == 3
+    refused = house.knocking[3]
+    assert b"too many connections" in refused.recv(1000)
+    assert refused.recv(1000) == b""
+    house.taken.pop().close()
+    house.knock()
+    house.turn()
+    assert len(house.taken) == 3, "what has left makes room"
+    monkeypatch.setattr(credentials, "peer", lambda _: (1, os.getuid()))
+    house.knock()
+    house.turn()
+    assert len(house.taken) == 4, "another process has a share of its own"

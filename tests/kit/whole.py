@@ -137,12 +137,13 @@ class Whole:
     def __init__(
         self, house: Path, servers: Mapping[str, Json], programs: Mapping[str, Program], **more: Json
     ) -> None:
-        """`more`: of the configuration."""
+        """`more`: of the configuration. Nothing asks a login shell: no task would hear its answer."""
         self.now = 1000.0
         self.ends: list[Wire] = []
         self.lines: list[Line] = []
         file = house / "carpool.json"
-        text = json.dumps({"mcpServers": dict(servers), "profiles": PROFILES, **more})
+        config = {"mcpServers": dict(servers), "profiles": PROFILES, "login_shell": False, **more}
+        text = json.dumps(config)
         if not file.exists() or file.read_text() != text:
             file.write_text(text)
         self.operations: list[tuple[Any, ...]] = []

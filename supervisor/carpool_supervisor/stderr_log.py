@@ -117,6 +117,7 @@ class StderrLog:
         """Stop reading, drop this instance's tail. The file and the server's tail keep its lines."""
         if (stream := self._streams.pop(instance, None)) is not None:
             self._end(instance, stream)
+        self._rest()
 
     def tail(self) -> list[str]:
         """The last lines of the server, `#instance text`, oldest first."""
@@ -130,7 +131,10 @@ class StderrLog:
     def close(self) -> None:
         for instance in list(self._streams):
             self.forget(instance)
-        if self._fd >= 0:
+
+    def _rest(self) -> None:
+        """Hold no file open while nothing of the server runs."""
+        if self._fd >= 0 and not self._streams:
             os.close(self._fd)
             self._fd = -1
 
@@ -178,6 +182,7 @@ class StderrLog:
         shown = text if stream is None else stream.mask.over(text)
         line = " ".join(shown.split())[:LINE_BYTES]
         self._write(f"{self._now_text()} #{instance} {line}\n".encode("utf-8", "replace"), 1)
+        self._rest()
 
     # --- the file -----------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ Owns both, and what becomes of them when the machine fails them. Invariants:
 - a file that has vanished (a cleaner of temporary files, `rm`) is made again at the next `look`, and nobody
   who is connected notices; one that another process has put there is left alone, also by `close`;
 - other users' processes are not let in;
-- one process has at most `SHARE` of the descriptors that the broker may open: others can always come in.
+- one process alone has at most `SHARE` of the descriptors that the broker may open.
 
 Knows nothing of: what connections say, sessions.
 """

@@ -150,7 +150,8 @@ def with_server(text: str, name: str, server: dict[str, JsonValue], file: str) -
         after = append(text, holders, {"name": name, **server})
     else:
         after = put(text, (*holders, name), server)
-    if lost := before - _names(after, file):
+    # What cannot be read has no names: whoever writes it says what is wrong with it.
+    if read_config(after, file).config is not None and (lost := before - _names(after, file)):
         raise CannotEditError(f"it would take {', '.join(sorted(lost))} out")
     return after
 

@@ -260,6 +260,7 @@ def test_a_file_that_is_read_only_is_not_replaced(house: House, words: tuple[str
         ("{}", ["add", "a", "--env", "secret", "--", "y"], 2, "--env is NAME=VALUE"),
         ("{}", ["add", "a", "--", "${x"], 2, "nothing is changed"),
         ("{}", ["add", "a"], 2, "say one of them"),
+        ('{"mcpServers": {"b": {"command": "x"}}}', ["add", "a", "--url", "nonsense"], 2, "must be a URL"),
         ("{}", ["add", "a", "--python", "tools/notes.py"], 2, "as package.module, not a file"),
         ('{"mcpServers": {"git": {"command": "x"}}}', ["remove", "gti"], 1, "did you mean 'git'?"),
     ],

@@ -412,10 +412,12 @@ class HousedBroker(BrokerSide):
         return None if found is None else Kept(replace(found, key=real), "earlier")
 
     def readings(self) -> dict[str, str]:
-        """By project: the digest of what was last read of its file and could be."""
+        """By project that is followed: the digest of what was last read of its file; empty where it could
+        not be read.
+        """
         projects = self.configuration.layers.workspaces.projects
         found = ((name, projects.get(self.world.places.file_of(name))) for name in PROJECTS)
-        return {name: each.digest for name, each in found if each is not None and each.config is not None}
+        return {name: each.digest if each.config else "" for name, each in found if each is not None}
 
     def configuration_is_right(self) -> None:
         """Each session's configuration comes to what stands in the files."""

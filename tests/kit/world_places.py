@@ -209,7 +209,7 @@ class Places:
         self, spot: Spot, known: Mapping[str, str], on: Mapping[str, bool], readings: Mapping[str, str]
     ) -> dict[str, Launch]:
         """What a session sees that says these values of variables. `on`: servers that are switched for it;
-        `readings`: by project, the digest of what was last read of it and could be.
+        `readings`: by project, the digest of what was last read of it; empty where it could not be read.
         """
         named, root, cwd = self._whereabouts(spot)
         project = self._project(named, root, cwd)
@@ -272,9 +272,15 @@ class Places:
         return Launch(written.command, argument, written.variable, value, where, roots)
 
     def may_run(self, command: str, readings: Mapping[str, str]) -> bool:
-        """Whether a project that is trusted as it was last read has named this command, then or before."""
+        """Whether a project that is trusted as it was last read has named this command, then or before.
+
+        The last session that leaves a project ends the following of its file before its servers are
+        dropped: a project that is not in `readings` only has to be trusted.
+        """
+        trusted = self.trusted
         return any(
-            readings.get(project) == self.trusted.get(project, "none")
+            project in trusted
+            and readings.get(project, trusted[project]) == trusted[project]
             and any(written.command == command for written in content.values())
             for (project, _), content in self.contents.items()
         )

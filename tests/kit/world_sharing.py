@@ -9,6 +9,8 @@ next call goes to.
 Knows nothing of: cores' insides but the mode of a pool, agents, the link.
 """
 
+from collections.abc import Iterable
+
 from carpool_protocol.ids import CallId, InstanceId, PoolKey, ServerName, SessionId, WireId
 from carpool_protocol.messages import Bereft, Call, Failed, Mode
 from tests.kit.world_asks import Violation
@@ -47,8 +49,12 @@ class SharingBook:
         """Calls that were told so while no such answer was written."""
         self._upto: dict[At, CallId] = {}
         """The last call that was read before one was."""
+        self._unconfirmed: dict[At, set[CallId]] = {}
+        """Calls that were told so, of which the supervisor has not heard that one was written."""
         self._doubts: dict[At, int] = {}
-        """How often the link was cut: in doubt an agent hears once too often that its state is gone."""
+        """How often the link was cut, or a broker died that may not have said what it had written: in doubt
+        an agent hears again that its state is gone.
+        """
 
     def modes(self, modes: dict[PoolKey, Mode], servers: dict[PoolKey, ServerName]) -> None:
         """How pools are shared from now on. A server whose mode changes makes no promise about older
@@ -110,14 +116,19 @@ class SharingBook:
         call = self._calls[failed.call]
         at = self._at(call)
         self._state.pop(at, None)
-        self._over.update((call.session, each) for each in self._placed.pop(at, ()))
+        placed = self._placed.pop(at, set())
+        self._over.update((call.session, each) for each in placed)
+        self._unconfirmed.setdefault(at, set()).add(call.call)
         if at in self._unheard or call.call <= self._upto.get(at, -1):
             if at in self._unheard:
                 self._unheard[at].add(call.call)
             return  # its agent could not know
+        doubts = self._doubts.get(at, 0)
+        if self._told.get(at) and not placed and doubts:
+            return  # the loss that it has heard of, once more
         self._unheard[at] = {call.call}
         self._told[at] = self._told.get(at, 0) + 1
-        due = len(self._leases.get(at, ())) + (at in self._inherited) + self._doubts.get(at, 0)
+        due = len(self._leases.get(at, ())) + (at in self._inherited) + doubts
         if self._told[at] > due:
             raise Violation(f"{at} was told {self._told[at]} times that state was lost")
 
@@ -126,6 +137,21 @@ class SharingBook:
         for at in [at for at, calls in self._unheard.items() if call in calls]:
             del self._unheard[at]
             self._upto[at] = max(newest, call)
+
+    def confirmed(self, calls: Iterable[CallId], newest: CallId) -> None:
+        """The supervisor has heard that the answers of these are with their carriers. A broker that repeats
+        the answer of one before it says so here only.
+        """
+        heard = set(calls)
+        for call in heard if newest else ():
+            self.written(call, newest)
+        for at in [at for at, told in self._unconfirmed.items() if told & heard]:
+            del self._unconfirmed[at]
+
+    def broker_came(self) -> None:
+        """It comes after one that has died: whether that had written an answer may not be known."""
+        for at in self._unconfirmed:
+            self._doubts[at] = self._doubts.get(at, 0) + 1
 
     def cancelled(self, call: CallId) -> None:
         """Its agent hears no answer to it."""

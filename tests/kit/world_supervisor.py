@@ -25,6 +25,7 @@ from carpool_protocol.messages import (
     SessionGone,
     Sessions,
     Wanted,
+    Written,
 )
 from carpool_protocol.peer import BROKER, LinkEvent, Peer, PeerDown, PeerRefused, PeerUp
 from carpool_supervisor.core import effects as sf
@@ -233,6 +234,8 @@ class SupervisorSide(Side):
                     self._broker = message.hello.epoch
                     if same:
                         self.sharing.cut()
+                    else:
+                        self.sharing.broker_came()
                 case PeerDown() | PeerRefused():
                     pass
                 case Wanted():
@@ -255,6 +258,8 @@ class SupervisorSide(Side):
             self.feed(message)
         if isinstance(message, Sessions):
             self.was_told = True
+        if isinstance(message, Written):
+            self.sharing.confirmed(message.calls, message.newest)
         if isinstance(message, Bereft):
             self.sharing.bereft(message)
         if isinstance(message, SessionGone):

@@ -101,6 +101,23 @@ def test_its_holder_is_told_only_if_a_call_reached_it(first_reached_it: bool) ->
         assert house.written[1].instance != at.instance
 
 
+@behaviour("failure:broken-stdin", "lease:never-silently")
+def test_calls_that_never_reached_it_and_are_told_again_at_its_exit_do_not_make_it_unused() -> None:
+    house = House(spec_of(sharing="session"))
+    house.call(1, "a")
+    house.up()
+    at = house.written[1].instance
+    house.answer(1)
+    house.call(2, "a")
+    wire = house.written[2].wire
+    house.do(ev.StdinBroken(at, (wire,)))
+    house.exit(at, (wire,))
+    house.wait(1.0)
+    house.up()
+    assert 2 not in house.written or house.written[2].instance == at
+    assert house.failed[2].fault == "state_lost"
+
+
 def test_a_call_about_a_task_that_never_reached_it_can_run_nowhere_else() -> None:
     rig = serving()
     about = Call(

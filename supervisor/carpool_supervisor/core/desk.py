@@ -310,7 +310,6 @@ class Desk:
     def undelivered(self, instance: Instance, unwritten: Iterable[WireId], now: float) -> None:
         """These calls never reached this instance, which takes no more: they go elsewhere."""
         found = [wire for wire in unwritten if wire in instance.in_flight]
-        instance.calls -= len(found)
         self._place_again([opened for wire in found if (opened := self._off(instance, wire, now))], now)
 
     def _place_again(self, undelivered: list[OpenCall], now: float) -> None:

@@ -94,7 +94,8 @@ class Instance:
         "asks", "asks_over_at", "blocked", "calls", "cause", "era", "failure", "fit_at", "generation",
         "heeded_at", "held", "id", "idle_since", "in_flight", "is_deaf", "last_heard", "lingering",
         "listing", "next_wire", "over_rss", "pid", "pool", "probed_at", "probed_era", "refusals",
-        "rss_mb", "spawned_at", "state", "suspended", "tasks", "unread_since", "worn", "worn_since",
+        "rss_mb", "spawned_at", "state", "suspended", "tasks", "undelivered",
+        "unread_since", "worn", "worn_since",
     )  # fmt: skip
 
     def __init__(self, instance: InstanceId, pool: "Pool", generation: int, now: float) -> None:
@@ -129,6 +130,8 @@ class Instance:
         """Tasks that agents come back for, by the server's own id (`held`)."""
         self.next_wire = 1
         self.calls = 0
+        self.undelivered: set[WireId] = set()
+        """Calls among these that never reached it, as far as its shell has said."""
         self.idle_since = now
         self.blocked = False
         """It does not read its stdin."""

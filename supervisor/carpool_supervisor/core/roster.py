@@ -221,7 +221,8 @@ class Roster:
         first = not instance.is_deaf
         instance.is_deaf = instance.blocked = True
         self._desk.undelivered(instance, event.unwritten, now)
-        if not instance.calls:
+        instance.undelivered.update(event.unwritten)
+        if instance.calls == len(instance.undelivered):
             self._leases.unused(instance.id)
         if first:
             self._end_within(instance, STDIN_GRACE_S, now)
@@ -256,11 +257,13 @@ class Roster:
         failure = instance.failure
         if failure is None and not asked:
             failure = f"{event.how} before it had greeted" if never_fit else event.how
-        first_words = never_fit or instance.calls == 0 or pool.policy.stderr_in_errors
+        instance.undelivered.update(event.unwritten)
+        unused = instance.calls == len(instance.undelivered)
+        first_words = never_fit or unused or pool.policy.stderr_in_errors
         text = died_text(pool, event.how, event.stderr if first_words else "")
         if failure is None and instance.state in ENDING:
             text = ended_text(pool, closing=self.starts.closed, worn=instance.worn)
-        if instance.calls == len(event.unwritten):
+        if unused:
             self._leases.unused(instance.id)
         self._remove(instance)
         self._desk.instance_lost(instance, event.unwritten, "instance_died", text, now)

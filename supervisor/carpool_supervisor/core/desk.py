@@ -12,7 +12,7 @@ alike (`placement`), what those in line are told (`patience`), JSON, sessions' r
 """
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Literal
 
 from carpool_protocol.ids import CallId, SessionId, WireId, call_name
 from carpool_protocol.messages import Answered, Call, Failed, Payload, Progressed
@@ -82,7 +82,9 @@ class Desk:
         self.calls[call.call] = opened
         if pool.plain:
             instance = None if pool.waiting else pool.pick()
-        elif not pool.waiting.has(call.session) and self._goes(pool, opened, now):
+        elif not pool.waiting.has(call.session) and (verdict := self._goes(pool, opened, now)) != "waits":
+            if verdict == "told":
+                self.serve_versions(pool, now)
             return pool
         else:
             instance = None
@@ -122,7 +124,10 @@ class Desk:
                 self.serve(other, now)
 
     def _serve_each(self, pool: Pool, now: float) -> None:
-        """Sessions take turns, but one that cannot go holds up no other."""
+        """Sessions take turns, but one that cannot go holds up no other. Calls that wait in other pools are
+        served last: that may serve this pool again.
+        """
+        told = False
         alike = bool(pool.waiting) and only_lanes_decide(pool, self._leases)
         moved = True
         while moved:
@@ -134,30 +139,35 @@ class Desk:
                 can_ask = self.calls[call].call.method in CAN_ASK
                 if can_ask in full or pool.waiting.turn_of(session) in been:
                     continue  # where one of a kind finds no lane none does, and those of one have one turn
-                if not self._goes(pool, self.calls[call], now):
+                verdict = self._goes(pool, self.calls[call], now)
+                if verdict == "waits":
                     if alike:
                         full.add(can_ask)
                 else:
+                    told = told or verdict == "told"
                     been.add(pool.waiting.turn_of(session))
                     pool.waiting.pop_for(session)
                     self.waits.end(call)
                     self._left_line(pool, session)
                     moved = True
+        if told:
+            self.serve_versions(pool, now)
 
-    def _goes(self, pool: Pool, opened: OpenCall, now: float) -> bool:
-        """Run this call, or end it because the state that it counts on is gone. False: it has to wait."""
+    def _goes(self, pool: Pool, opened: OpenCall, now: float) -> Literal["waits", "leaves", "told"]:
+        """Place this call, or end it because the state that it counts on is gone. `told`: it is the first
+        that hears of this loss, and calls of its session that wait in other pools of the server are to hear
+        of it too.
+        """
         is_news = self._leases.any_lost and self._leases.has_lost(opened.call.session, pool.server)
         found = find(opened.call, pool, self._pools, self._leases, now)
         if found is None:
-            return False
+            return "waits"
         if isinstance(found, StateLost):
             del self.calls[opened.call.call]
             self._out(Failed(opened.call.call, "state_lost", "no", state_lost_text(found.cause)))
-            if is_news:
-                self.serve_versions(pool, now)  # calls of this session that wait there hear it too
-        else:
-            self._place(opened, found, now)
-        return True
+            return "told" if is_news else "leaves"
+        self._place(opened, found, now)
+        return "leaves"
 
     def _place(self, opened: OpenCall, instance: Instance, now: float) -> None:
         wire = WireId(instance.next_wire)

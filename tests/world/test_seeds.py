@@ -1,0 +1,20 @@
+"""Storms of the simulated world that have found faults, run again by their seeds (`tests.kit.soak`)."""
+
+import pytest
+
+from tests.behaviours import behaviour
+from tests.kit.world_storms import EVERY
+
+
+@behaviour("lease:never-silently")
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [
+        pytest.param(
+            "plain", 710006, id="two sessions hear of a loss while both wait in pools of one server"
+        ),
+        pytest.param("houses", 81, id="an instance closes its stdin after it ran calls of its holder"),
+    ],
+)
+def test_a_storm_that_found_a_fault_breaks_no_promise(kind: str, seed: int) -> None:
+    EVERY[kind](seed)

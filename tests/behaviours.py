@@ -304,6 +304,11 @@ _RUNS: Final = {
     "lines:over-the-cap": Behaviour(
         "rule 16", "A line too long to be read still ends the call it answers, and harms no other."
     ),
+    "agents:refusal-told": Behaviour(
+        "issue 13",
+        "An agent that cannot be served because the configuration or its own options are wrong hears the "
+        "reason as the answer to its requests, in either era and over every way in.",
+    ),
     "lines:depth-bombs": Behaviour("rule 16", "A line nested too deep is refused, and its call is known."),
     "answers:repaired": Behaviour(
         "rule 17", "An answer that breaks the protocol ends its call at once, as text where it was text."

@@ -7,7 +7,9 @@ carpool when none runs), says who attaches, then pumps. Invariants:
 - when the broker dies the agent is attached to the next one and notices a pause (docs/decisions/0019): what
   that takes is imported only then;
 - neither direction waits for the other, and none is polled while it cannot move;
-- the agent's lines are never decoded, and of the broker's only the first is looked at.
+- the agent's lines are never decoded, and of the broker's only the first is looked at;
+- an agent that cannot be attached hears the reason as the answer to each of its requests (`shim_refusal`,
+  imported only then), and stderr has it too.
 
 The standard library's smallest corner only, because there is one of these per
 agent: `socket`, `signal`, `subprocess` and `json` would cost more than all the rest
@@ -55,21 +57,25 @@ class _EndedError(Exception):
 
 def main(verb: str, arguments: list[str]) -> int:
     """Be the shim. `verb` is `connect` or `run`. The exit code: 0, 2 usage or config, 69 no broker."""
+    kept, code = Kept(), 0
     try:
         _catch_signals()
-        return _main(verb, arguments)
+        code, text = _main(verb, arguments, kept)
+        if code:
+            _leave(code, text, kept)
     except (_EndedError, KeyboardInterrupt):
-        return 0
+        pass
+    return code
 
 
-def _main(verb: str, arguments: list[str]) -> int:
+def _main(verb: str, arguments: list[str], kept: Kept) -> tuple[int, str]:
+    """Attach the agent and pump. The exit code, and the reason where it is not 0."""
     options, command, problem = _parse(verb, arguments)
     if "help" in options:
         sys.stdout.write(USAGE[verb])
-        return 0
+        return 0, ""
     if problem:
-        sys.stderr.write(f"carpool: {problem}\n{USAGE[verb]}")
-        return EXIT_USAGE
+        return EXIT_USAGE, f"{problem}\n{USAGE[verb].rstrip()}"
     directory, note = paths.find_runtime_dir(os.environ, os.getuid())
     if note:
         _say(note)
@@ -79,35 +85,49 @@ def _main(verb: str, arguments: list[str]) -> int:
         mark = os.urandom(16).hex()
         hello = _attach_line(verb, options, command, mark)
     except (trusted_places.UntrustedPlaceError, paths.NotPrivateError, ValueError) as error:
-        _say(str(error))
-        return EXIT_USAGE
-    kept = Kept()
-    sock, code = _reach(directory)
+        return EXIT_USAGE, str(error)
+    sock, code, text = _reach(directory)
     first, deaths = hello, 0
     while sock is not None:
         pump = Pump(sock, first, kept, mark=mark)
         outcome = pump.run()
         sock.close()
         if outcome == AGENT_GONE:
-            return 0
+            return 0, ""
         if outcome == REFUSED:
-            _say(pump.refusal)
-            return EXIT_USAGE  # a broker is there: what it was told is wrong, or of another version
+            return (
+                EXIT_USAGE,
+                pump.refusal,
+            )  # a broker is there: what it was told is wrong, or of another version
         deaths = 0 if kept.has_told else deaths + 1
         if kept.is_full or deaths > DEATHS:
             why = "more was open than is kept for that" if kept.is_full else "those before it died as well"
-            _say(f"the broker has gone away, and {why} (`carpool logs --daemon`)")
-            _say("open calls may have been executed; connect the agent again, or start it again")
-            return EXIT_NO_BROKER
+            return EXIT_NO_BROKER, (
+                f"the broker has gone away, and {why} (`carpool logs --daemon`)\n"
+                "open calls may have been executed; connect the agent again, or start it again"
+            )
         from carpool import shim_return
 
         text, again = shim_return.read_farewell(pump.farewell)
         if text and not again:
-            _say(text)
-            return EXIT_NO_BROKER
+            return EXIT_NO_BROKER, text
         first = shim_return.resume(kept, hello, again=again, untaken_bytes=pump.untaken_bytes)
-        sock, code = shim_return.reach(directory, _start, again=again)
-    return code
+        sock, code, text = shim_return.reach(directory, _start, again=again)
+    return code, text
+
+
+def _leave(code: int, text: str, kept: Kept) -> None:
+    """Tell why this agent is not served: a person on stderr, and the agent as long as it asks.
+
+    An agent that was attached before hears nothing more: what it had asked may have been executed.
+    """
+    _say(text)
+    if kept.attached:
+        return
+    from carpool import shim_refusal
+
+    fault = shim_refusal.ATTACH_REFUSED if code == EXIT_USAGE else shim_refusal.NOT_RUNNING
+    shim_refusal.refuse(f"carpool: {text}", fault, bytes(kept.fresh))
 
 
 def _parse(verb: str, arguments: list[str]) -> tuple[dict[str, str], list[str], str]:
@@ -133,7 +153,7 @@ def _parse(verb: str, arguments: list[str]) -> tuple[dict[str, str], list[str], 
     if verb == "run" and not rest:
         return options, rest, "`carpool run` needs a command"
     if verb == "connect" and rest:
-        return options, rest, f"`carpool connect` takes no argument {rest[0]!r}"
+        return options, rest, "`carpool connect` takes options only, no arguments"
     return options, rest, ""
 
 
@@ -188,8 +208,8 @@ def _text(value: str, what: str) -> str:
     raise ValueError(f"{what} is not valid UTF-8, which JSON needs")
 
 
-def _reach(directory: str) -> "tuple[socket | None, int]":
-    """A connection to the broker, started where there is none; or the exit code, after saying why."""
+def _reach(directory: str) -> "tuple[socket | None, int, str]":
+    """A connection to the broker, started where there is none; or the exit code and the reason."""
     path = paths.agents_socket(directory)
     for _ in range(START_TRIES):
         sock = socket(AF_UNIX, SOCK_STREAM)
@@ -197,37 +217,51 @@ def _reach(directory: str) -> "tuple[socket | None, int]":
             sock.connect(path)
         except (FileNotFoundError, ConnectionRefusedError):
             sock.close()
-            code = _start()
+            code, text = _start()
             if code:
-                return None, code
+                return None, code, text
         except OSError as error:
             sock.close()
-            _say(f"cannot connect to {path}: {error.strerror}")
-            return None, EXIT_NO_BROKER
+            return None, EXIT_NO_BROKER, f"cannot connect to {path}: {error.strerror}"
         else:
             if credentials.is_ours(sock):
-                return sock, 0
+                return sock, 0, ""
             sock.close()
-            _say(f"nothing was said to {path}: {credentials.NOT_OURS}")
-            return None, EXIT_NO_BROKER
-    _say("carpool was started but does not stay up; see `carpool logs --daemon`")
-    return None, EXIT_NO_BROKER
+            return None, EXIT_NO_BROKER, f"nothing was said to {path}: {credentials.NOT_OURS}"
+    text = "carpool was started but does not stay up; see `carpool logs --daemon`"
+    return None, EXIT_NO_BROKER, text
 
 
-def _start() -> int:
-    """`carpool up --detach`, which waits until sessions are taken. It says itself what went wrong."""
+def _start() -> tuple[int, str]:
+    """`carpool up --detach`, which waits until sessions are taken. The exit code, and what it said then."""
     # Not the agent's stdin and stdout: the starter must neither eat a line nor write one. `-P`: the directory
     # is the agent's, and may hold modules that some stranger gave the names of ours.
-    pid = os.posix_spawn(
-        sys.executable,
-        [sys.executable, "-P", "-m", "carpool.launcher", "--detach", "--quiet", "--checked"],
-        import_path.for_children(os.environ),
-        file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 2, 1)],
-    )
+    hear, tell = os.pipe()
+    try:
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-P", "-m", "carpool.launcher", "--detach", "--quiet", "--checked"],
+            import_path.for_children(os.environ),
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, tell, 1),
+                (os.POSIX_SPAWN_DUP2, tell, 2),
+            ],
+        )
+    finally:
+        os.close(tell)
+    said = b""
+    while data := os.read(hear, 65536):
+        said += data
+    os.close(hear)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    text = said.decode("utf-8", "replace").strip().removeprefix("carpool: ")
     if code == 0:
-        return 0
-    return EXIT_USAGE if code == EXIT_USAGE else EXIT_NO_BROKER
+        if text:
+            _say(text)
+        return 0, ""
+    text = text or f"carpool could not be started (exit code {code})"
+    return EXIT_USAGE if code == EXIT_USAGE else EXIT_NO_BROKER, text
 
 
 def _catch_signals() -> None:

@@ -12,7 +12,6 @@ Imported when that happens and not before: it knows JSON. Of MCP it knows those 
 
 import json
 import os
-import sys
 import time
 from select import poll
 
@@ -272,10 +271,10 @@ class Search:
 
 
 def reach(
-    directory: str, start: "Callable[[], int]", *, again: bool, stdin: int = 0, stdout: int = 1
-) -> "tuple[socket | None, int]":
-    """A connection to the next broker; or the exit code (0: the agent has gone meanwhile). `start` starts
-    carpool, where nobody else is about to; `again`: somebody is.
+    directory: str, start: "Callable[[], tuple[int, str]]", *, again: bool, stdin: int = 0, stdout: int = 1
+) -> "tuple[socket | None, int, str]":
+    """A connection to the next broker; or the exit code (0: the agent has gone meanwhile) and the reason.
+    `start` starts carpool, where nobody else is about to; `again`: somebody is.
     """
     path = paths.agents_socket(directory)
     watch = poll()
@@ -291,21 +290,18 @@ def reach(
             problem = error.strerror
         else:
             if credentials.is_ours(sock):
-                return sock, 0
+                return sock, 0, ""
             sock.close()
-            sys.stderr.write(f"carpool: nothing was said to {path}: {credentials.NOT_OURS}\n")
-            return None, EXIT_NO_BROKER
+            return None, EXIT_NO_BROKER, f"nothing was said to {path}: {credentials.NOT_OURS}"
         now = time.monotonic()
         pause_s = search.failed(now, led=lock.holder(directory) is not None)
         if pause_s is None:
             if os.path.exists(paths.down_file(directory)):
-                sys.stderr.write(f"carpool: {STOPPED}\n")
-                return None, EXIT_NO_BROKER
-            code = start()
+                return None, EXIT_NO_BROKER, STOPPED
+            code, text = start()
             if code:
-                return None, code
+                return None, code, text
             if search.is_over(now):
-                sys.stderr.write(f"carpool: cannot connect to {path}: {problem}\n")
-                return None, EXIT_NO_BROKER
+                return None, EXIT_NO_BROKER, f"cannot connect to {path}: {problem}"
         elif watch.poll(pause_s * 1000):
-            return None, 0
+            return None, 0, ""

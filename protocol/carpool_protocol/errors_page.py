@@ -53,6 +53,13 @@ is carpool's own name of the call.
 For every other method, and for the codes marked *always* (the request itself was wrong), they come as a
 JSON-RPC error with the number given here and the same object as `data`. Numbers of our own lie outside
 the ranges that JSON-RPC and MCP reserve: 41xx refused, 53xx unavailable, 54xx lost.
+
+An agent that carpool cannot serve at all hears the sentence that the command line prints: a configuration
+file that cannot be read, an unknown profile or workspace, a wrong option. `carpool connect` and `carpool run`
+answer `initialize`, `server/discover` and every other request with it (`attach_refused`, `not_running`) until
+stdin ends; they then exit with 2 (configuration or options) or 69 (carpool does not run). The HTTP door
+answers with status 404, the number -32600 and the same sentence, the Python client raises it. A file that
+breaks while carpool runs keeps no agent out: the last good configuration stays in force.
 """
 
 

@@ -222,7 +222,23 @@ _KINDS: Final = (
         "Use another tool, or ask the user to look at `carpool pin diff SERVER` and, if that is right, to "
         "run `carpool pin approve SERVER`.",
     ),
+    FaultKind(
+        "attach_refused",
+        "refused",
+        4111,
+        "Carpool cannot serve this agent as it is configured or started; the text names the file or option.",
+        "Tell the user the text: once that is mended, the agent has to be connected again.",
+        protocol=True,
+    ),
     # --- unavailable: 53xx ---
+    FaultKind(
+        "not_running",
+        "unavailable",
+        5317,
+        "Carpool does not run and could not be started for this agent, or could not be reached.",
+        "Tell the user the text; `carpool logs --daemon` shows more. The agent has to be connected again.",
+        protocol=True,
+    ),
     FaultKind(
         "unavailable",
         "unavailable",

@@ -18,7 +18,7 @@ from typing import IO, Any
 import msgspec
 import pytest
 
-from carpool import lock
+from carpool import lock, shim_refusal
 from carpool.shim import DEATHS
 from carpool_protocol.attach import (
     Attach,
@@ -36,6 +36,7 @@ from carpool_protocol.attach import (
     wanted_line,
 )
 from carpool_protocol.attach_version import ATTACH_VERSION, NAMING_VERSION
+from carpool_protocol.fault_kinds import KINDS
 from carpool_protocol.ids import RawJson
 from carpool_protocol.jsonrpc import result_line
 from carpool_protocol.line_names import name_of
@@ -315,14 +316,104 @@ def test_where_the_session_has_moved_is_said_to_the_next_broker(desk: Desk) -> N
     assert attach.resume.moved == Moved("shop")
 
 
-def test_a_refusal_is_said_on_stderr_and_never_to_the_agent(desk: Desk) -> None:
+@behaviour("agents:refusal-told")
+def test_a_refusal_is_said_on_stderr_and_as_the_answer_to_every_request(desk: Desk) -> None:
     shim, sock, lines = desk.attach()
     lines.readline()
+    first = (
+        b'{"jsonrpc":"2.0","id":1,"method":"initialize"}\n{"jsonrpc":"2.0","method":"n"}\n{"jsonrpc":"2.0",'
+    )
+    say(shim, first)
+    assert lines.readline() == first.split(b"\n")[0] + b"\n", "it has passed already"
     sock.sendall(refused_line("too old: run `carpool restart --all`"))
     sock.shutdown(socket.SHUT_RDWR)
+    answer = json.loads(heard(shim))
+    assert answer["error"]["message"] == "carpool: too old: run `carpool restart --all`"
+    assert (answer["id"], answer["error"]["code"]) == (1, KINDS["attach_refused"].code)
+    say(shim, b'"id":"2","method":"ping"}\n')
+    assert json.loads(heard(shim)) == {**answer, "id": "2"}, "a line that was half passed is whole again"
+    hang_up(shim)
     code, out, err = end(shim)
     assert (code, out) == (2, b""), "69 would say that no broker runs"
     assert b"carpool restart --all" in err
+
+
+REFUSED = [
+    (b'{"jsonrpc":"2.0","id":1.0,"method":"x"}', [b"1.0"]),
+    (b'{"jsonrpc":"2.0","id":' + b"9" * 5000 + b',"method":"x"}', [b"9" * 5000]),
+    (b'{"jsonrpc":"2.0","id":"\\ud800","method":"x"}', [b'"\\ud800"']),
+    (
+        b'[{"jsonrpc":"2.0","id":1,"method":"x"},{"method":"n"},{"jsonrpc":"2.0","id":2,"method":"y"}]',
+        [b"1", b"2"],
+    ),
+    (b'{"jsonrpc":"2.0","method":"notifications/initialized"}', []),
+    (b'{"jsonrpc":"2.0","id":7,"result":{}}', []),
+    (b'{"jsonrpc":"2.0","id":null,"method":"x"}', []),
+    (b"Content-Length: 12\r", []),
+    (b"\xff", []),
+    (b"[" * 100_000, []),
+    (b"", []),
+    (b'{"jsonrpc":"2.0","id":3,"method":"x"}\r', [b"3"]),
+]
+"""A line, and the ids that are answered."""
+
+
+def _say_all(sock: socket.socket, said: bytes, piece_bytes: int = 1 << 20) -> None:
+    for at in range(0, len(said), piece_bytes):
+        sock.sendall(said[at : at + piece_bytes])
+    sock.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize("piece_bytes", [7, 1 << 20])
+def test_who_is_refused_has_one_answer_to_each_request(piece_bytes: int) -> None:
+    said = b"\n".join(line for line, _ in REFUSED) + b'\n{"jsonrpc":"2.0","id":4,"method":"half"}'
+    (theirs, ours), (back, out) = socket.socketpair(), os.pipe()
+    with theirs, ours, open(back, "rb") as heard_:
+        talker = threading.Thread(target=_say_all, args=(theirs, said, piece_bytes))
+        talker.start()
+        reader = threading.Thread(target=lambda: answers.extend(heard_.readlines()))
+        answers: list[bytes] = []
+        reader.start()
+        shim_refusal.refuse("because", shim_refusal.NOT_RUNNING, b"", ours.fileno(), out)
+        os.close(out)
+        talker.join()
+        reader.join()
+    error = shim_refusal._error("because", shim_refusal.NOT_RUNNING)
+    wanted = [
+        b'{"jsonrpc":"2.0","id":%b,"error":%b}\n' % (name, error) for _, names in REFUSED for name in names
+    ]
+    assert answers == wanted
+
+
+def test_a_line_that_is_too_long_has_no_answer_and_the_next_one_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shim_refusal, "LINE_BYTES", 100)
+    request = b'{"jsonrpc":"2.0","id":%d,"method":"x","params":{"a":"%b"}}\n'
+    said = (
+        request % (1, b"x" * 100_000)
+        + request % (2, b"")
+        + request % (3, b"x" * 200_000)
+        + request % (4, b"")
+    )
+    theirs, ours = socket.socketpair()
+    back, out = os.pipe()
+    with theirs, ours, open(back, "rb") as heard_:
+        talker = threading.Thread(target=_say_all, args=(theirs, said))
+        talker.start()
+        shim_refusal.refuse("because", shim_refusal.NOT_RUNNING, b"", ours.fileno(), out)
+        os.close(out)
+        talker.join()
+        assert [json.loads(line)["id"] for line in heard_] == [2, 4]
+
+
+def test_the_faults_of_a_refusal_are_those_of_the_table() -> None:
+    for slug, number in (shim_refusal.ATTACH_REFUSED, shim_refusal.NOT_RUNNING):
+        assert (KINDS[slug].code, KINDS[slug].delivered) == (number, "no")
+
+
+def test_a_person_at_a_terminal_is_told_and_not_waited_for(house: House) -> None:
+    code, said = house.answered("", "connect", "--workspace", "/no/such/place")
+    assert code == 2
+    assert said.count("names no directory that is there") == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -424,6 +515,7 @@ def test_the_shim_stays_small(desk: Desk) -> None:
         "msgspec",
         "anyio",
         "carpool.api",
+        "carpool.shim_refusal",
         "click",
         "trio",
         "zmq",

@@ -61,7 +61,7 @@ def asked(path: Path) -> Loaded:
 def test_a_missing_file_matters_only_to_whoever_named_it(tmp_path: Path) -> None:
     missing = tmp_path / "none.json"
     assert [problem.render() for problem in asked(missing).problems] == [
-        f"{missing}:1: there is no such file"
+        f"{missing}:1: there is no such file: write it, or name another one (--config, CARPOOL_CONFIG)"
     ]
     loaded = load_config(ConfigFile(str(missing), asked_for=False))
     assert loaded.problems == []

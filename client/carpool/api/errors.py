@@ -128,6 +128,7 @@ _BY_KIND: Final[dict[str, tuple[type[CarpoolError], Whose]]] = {
         (
             "unknown_method", "bad_params", "bad_request_state", "unknown_task", "bad_cursor", "bad_line",
             "bad_request", "duplicate_request_id", "not_initialized", "too_large", "needs_session",
+            "attach_refused",
         ),
         (BadCall, "caller"),
     ),

@@ -43,6 +43,8 @@ MAX_PROJECT_VALUES: Final = 30_000
 hold many more. A thousand servers have less than ten thousand.
 """
 
+_MISSING: Final = f"there is no such file: write it, or name another one (--config, {CONFIG_VARIABLE})"
+
 
 class ConfigFile(Struct, frozen=True):
     """Which file is the configuration."""
@@ -117,7 +119,7 @@ def load_layer(file: ConfigFile, home: str, *, project: bool = False, earlier: T
     reading = _Layer(project=project, earlier=earlier)
     text = reading.configuration(file.path)
     if text is None:
-        loaded = Loaded(None, [ConfigProblem(file.path, 1, "", "there is no such file")])
+        loaded = Loaded(None, [ConfigProblem(file.path, 1, "", _MISSING)])
         if not file.asked_for:
             loaded = Loaded(empty_config(file.path), [])
     elif isinstance(text, ConfigProblem):

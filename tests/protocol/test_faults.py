@@ -33,10 +33,11 @@ every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: ki
 PROMISED = {
     "refused": "unknown_tool unknown_prompt unknown_resource unknown_method bad_params bad_cursor "
     "bad_request_state duplicate_request_id not_permitted too_large bad_line bad_request misconfigured unset "
-    "needs_session untrusted not_initialized unknown_task too_many_servers denied_by_hook quarantined",
+    "needs_session untrusted not_initialized unknown_task too_many_servers denied_by_hook quarantined "
+    "attach_refused",
     "unavailable": "unavailable waiting_line_full waited_too_long too_many_calls starting_failed "
     "backing_off given_up stopped disabled draining closing supervisor_away breaker_open cannot_start "
-    "state_lost arguments_too_many too_many_a_minute hook_failed",
+    "state_lost arguments_too_many too_many_a_minute hook_failed not_running",
     "lost": "lost instance_died timed_out ran_too_long cut_off link_broken answer_overdue "
     "bad_answer answer_too_large needs_url url_declined unread_answers answer_denied answer_hook_failed",
 }
@@ -168,6 +169,8 @@ PROTOCOL_ERRORS = {
     "bad_request",
     "duplicate_request_id",
     "not_initialized",
+    "attach_refused",
+    "not_running",
 }
 
 

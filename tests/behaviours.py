@@ -1152,6 +1152,11 @@ _CONFIG: Final = {
     "workspaces:shadow": Behaviour(
         "design 10", "Of several project files in a directory the first counts, and the others are named."
     ),
+    "workspaces:one-file-once": Behaviour(
+        "issue 13",
+        "A file that is the user's own configuration, by whatever path, link or `include`, is no project "
+        "file as well: no trust is asked for it and it shadows nothing.",
+    ),
     "workspaces:override": Behaviour(
         "design 10, issue 6",
         "A trusted project's server takes the place of the user's for its sessions only.",

@@ -81,7 +81,7 @@ def look(
     named = wish.workspace
     directory = os.path.realpath(named) if named.startswith("/") and os.path.isdir(named) else ""
     spot = spot_of(config, home, wish)
-    workspace = find_workspace(spot.base, home, spot.root) if spot.base else Workspace("")
+    workspace = find_workspace(spot.base, home, spot.root, config.files) if spot.base else Workspace("")
     needed = workspace.file and workspace.file not in known
     project = read_project(workspace, home, store, kept) if needed else None
     return Sight(wish, number, spot, workspace, project, directory)

@@ -90,13 +90,13 @@ def read_layers(
         problems=list(layer.loaded.problems),
         warnings=[each.render() for each in layer.loaded.warnings],
     )
-    within = ""
+    within, users = "", (where.path,) if user is None else user.files
     if user is not None:
         found.warnings += _idle_patterns(user)
     if user is not None and named is None and (name := named_at(cwd, roots := roots_of(user, home))):
         within = roots[name]
         user = _in_named(found, user, name, within)
-    workspace = find_workspace(cwd, home, within) if named is None else Workspace("")
+    workspace = find_workspace(cwd, home, within, users) if named is None else Workspace("")
     env: dict[str, str] = {}
     if user is not None and workspace.file:
         env = _over(found, user, workspace, home, store)

@@ -80,20 +80,18 @@ def trust(  # one option each
         return
     home = home_of(os.environ)
     at = os.path.abspath(os.path.expanduser(directory or "."))
-    user = load_config(_users_own()).config
+    where = _users_own()
+    user = load_config(where).config
     roots = {} if user is None else roots_of(user, home)
     name = named_at(at, roots)
-    workspace = find_workspace(at, home, roots.get(name, ""))
+    users = (where.path,) if user is None else user.files
+    workspace = find_workspace(at, home, roots.get(name, ""), users)
     if revoke:
-        # All of the directory: what is gone, or shadowed by another, is trusted still for when it is back.
-        root = workspace.root if workspace.file else at
-        files = [Workspace(root, os.path.join(root, name)) for name in PROJECT_FILES]
-        was = any(_store(lambda: [take_trust(store, each) for each in files]))
-        facts = {"file": workspace.file or root, "trust": "untrusted", "was": was}
-        _say(facts, as_json, "is trusted no longer" if was else "was not trusted")
+        _revoke(store, workspace, at, as_json=as_json)
         return
     if not workspace.file:
-        fail(f"no project file from {workspace.root} upwards ({', '.join(PROJECT_FILES)})", EXIT_USAGE)
+        _without_file(workspace, as_json=as_json)
+        return
     layer = load_layer(ConfigFile(workspace.file, asked_for=True), home, project=True)
     config = layer.loaded.config
     if config is None:
@@ -114,6 +112,26 @@ def trust(  # one option each
     _ask(facts, yes=yes, as_json=as_json)
     _store(lambda: give_trust(store, workspace, layer.digest, replaced))
     _say({**facts, "trust": "trusted"}, as_json, "is trusted")
+
+
+def _without_file(workspace: Workspace, *, as_json: bool) -> None:
+    """Say that there is nothing to trust: the user's own configuration is in force already."""
+    if not workspace.own:
+        fail(f"no project file from {workspace.root} upwards ({', '.join(PROJECT_FILES)})", EXIT_USAGE)
+    facts = {"workspace": workspace.root, "file": workspace.own, "trust": "own"}
+    _say(facts, as_json, "is your own configuration: its servers are in force, there is nothing to trust")
+
+
+def _revoke(store: str, workspace: Workspace, at: str, *, as_json: bool) -> None:
+    """Trust no file of this directory any more.
+
+    A file that is gone, or shadowed by another, would still be trusted when it is back.
+    """
+    root = workspace.root if workspace.file or workspace.own else at
+    files = [Workspace(root, os.path.join(root, name)) for name in PROJECT_FILES]
+    was = any(_store(lambda: [take_trust(store, each) for each in files]))
+    facts = {"file": workspace.file or root, "trust": "untrusted", "was": was}
+    _say(facts, as_json, "is trusted no longer" if was else "was not trusted")
 
 
 def _users_own() -> ConfigFile:

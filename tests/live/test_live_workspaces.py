@@ -16,7 +16,7 @@ from carpool_protocol.attach import Attach
 from carpool_protocol.attach_version import ATTACH_VERSION
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Agent, Json
-from tests.kit.live import Daemon, observer
+from tests.kit.live import Daemon, Make, observer
 from tests.live.conftest import shared_daemon
 
 CHANGED = "notifications/tools/list_changed"
@@ -253,3 +253,58 @@ async def test_a_server_is_added_and_removed_under_an_agent_that_is_there(shared
             code, _, said = await shared.carpool("remove", "late")
             assert code == 0, said
             await agent.until_listed(lambda names: "late__echo" not in names, "it is gone")
+
+
+@behaviour("workspaces:one-file-once")
+@pytest.mark.parametrize("way", ["a relative path", "link", "include"])
+async def test_the_users_own_file_in_a_project_counts_once(daemon: Make, way: str) -> None:
+    one = daemon(up=False)
+    file = write(one, "shop/mcp_servers.json", servers(till=observer()))
+    where, config = file.parent, "mcp_servers.json"
+    if way == "link":
+        (one.base / "mine.json").symlink_to(file)
+        config = str(one.base / "mine.json")
+    elif way == "include":
+        config = str(write(one, "mine.json", {"include": ["shop/mcp_servers.json"]}))
+    del one.environ["CARPOOL_CONFIG"]  # the verbs go by the file that the running one was given
+
+    async def said(*words: str) -> str:
+        done = await trio.run_process(
+            one.command(*words), env=one.environ, cwd=where, capture_stdout=True, capture_stderr=True
+        )
+        assert not done.stderr, done.stderr
+        return done.stdout.decode()
+
+    with trio.fail_after(LIMIT_S):
+        await said("up", "--detach", "--config", config)
+        async with come(one, "shop") as agent:
+            await agent.greet()
+            names = await agent.tools()
+            assert "till__echo" in names
+            assert len(names) == len(set(names))
+            facts = await one.status()
+            assert facts["workspaces"] == []
+            assert "is not trusted" not in await said("status")
+        checked = json.loads(await said("check", "--json"))
+        assert (checked["ok"], checked["project"], checked["warnings"]) == (True, None, [])
+        told = json.loads(await said("trust", "--json"))
+        assert told == {"workspace": str(where), "file": str(file), "trust": "own"}
+        assert await said("trust", "--list") == "no project is trusted\n"
+
+
+@behaviour("workspaces:one-file-once")
+async def test_a_project_file_becomes_the_users_own_and_is_a_projects_again(daemon: Make) -> None:
+    one = daemon()
+    file = write(one, "shop/mcp_servers.json", servers(till=observer()))
+    with trio.fail_after(LIMIT_S):
+        async with come(one, "shop") as agent:
+            await agent.greet()
+            assert [each["trust"] for each in (await one.status())["workspaces"]] == ["untrusted"]
+            one.configure({}, include=[str(file.relative_to(one.base))])
+            assert (await one.reload())["ok"]
+            await agent.until_listed(lambda names: "till__echo" in names, "it runs without trust")
+            assert (await one.status())["workspaces"] == []
+            one.configure({})
+            assert (await one.reload())["ok"]
+            await agent.until_listed(lambda names: "till__echo" not in names, "it waits for trust")
+            assert [each["trust"] for each in (await one.status())["workspaces"]] == ["untrusted"]

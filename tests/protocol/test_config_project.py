@@ -341,3 +341,76 @@ def test_what_must_always_run_of_both_together_has_to_fit() -> None:
     problem = cap_problem(merge(user, project), "p")
     assert problem is not None
     assert "add up to 4 instances, more than your max_instances (3)" in problem.text
+
+
+HELD = '{"mcpServers": {"a": {"command": "x"}}}'
+
+
+def users_file(tmp_path: Path, way: str) -> tuple[str, Path]:
+    """A project whose file is the user's own configuration: how the user names it, and where it is there."""
+    file = tmp_path / "p" / "mcp_servers.json"
+    if way == "the project has a link":
+        file.parent.mkdir()
+        file.symlink_to(touch(tmp_path / "own.json", HELD))
+        return str(tmp_path / "own.json"), file
+    touch(file, HELD)
+    if way == "link":
+        (tmp_path / "own.json").symlink_to(file)
+    elif way == "link to a link":
+        (tmp_path / "first.json").symlink_to(file)
+        (tmp_path / "own.json").symlink_to("first.json")
+    elif way == "hard link":
+        (tmp_path / "own.json").hardlink_to(file)
+    elif way == "linked directory":
+        (tmp_path / "there").symlink_to("p")
+        return str(tmp_path / "there" / file.name), file
+    elif way == "include":
+        touch(tmp_path / "own.json", '{"include": ["p/mcp_servers.json"]}')
+    elif way == "include of a pattern":
+        touch(tmp_path / "own.json", '{"include": ["p/*.json"]}')
+    else:
+        return str(file if way == "the same path" else tmp_path / "p" / ".." / "p" / file.name), file
+    return str(tmp_path / "own.json"), file
+
+
+WAYS = [
+    "the same path",
+    "a path with dots",
+    "link",
+    "link to a link",
+    "hard link",
+    "linked directory",
+    "the project has a link",
+    "include",
+    "include of a pattern",
+]
+
+
+@behaviour("workspaces:one-file-once")
+@pytest.mark.parametrize("way", WAYS)
+def test_a_file_that_is_the_users_own_is_no_project_file(tmp_path: Path, way: str) -> None:
+    named, file = users_file(tmp_path, way)
+    config = load_layer(ConfigFile(named, asked_for=True), str(tmp_path)).loaded.config
+    assert config is not None
+    assert list(config.servers) == ["a"]
+    (below := tmp_path / "p" / "below").mkdir()
+    for cwd in (tmp_path / "p", below):
+        found = find_workspace(str(cwd), str(tmp_path), users=config.files)
+        assert (found.root, found.file, found.shadowed, found.own) == (str(file.parent), "", (), str(file))
+        assert find_workspace(str(cwd), str(tmp_path)).file == str(file), "it is that of everybody else"
+
+
+@behaviour("workspaces:one-file-once")
+def test_a_users_own_file_shadows_nothing_and_is_not_shadowed(tmp_path: Path) -> None:
+    files = [touch(tmp_path / "p" / name, HELD) for name in PROJECT_FILES[:3]]
+    for own in files:
+        found = find_workspace(str(tmp_path / "p"), str(tmp_path), users=[str(own)])
+        assert [found.file, *found.shadowed] == [str(file) for file in files if file != own]
+        assert found.own == str(own)
+
+
+@behaviour("workspaces:one-file-once")
+def test_a_file_that_only_looks_like_the_users_own_is_a_project_file(tmp_path: Path) -> None:
+    own, copy = touch(tmp_path / "own.json", HELD), touch(tmp_path / "p" / ".mcp.json", HELD)
+    found = find_workspace(str(copy.parent), str(tmp_path), users=[str(own), str(tmp_path / "none.json")])
+    assert (found.file, found.own) == (str(copy), "")

@@ -224,7 +224,8 @@ class _Layer:
                 return Loaded(None, [ConfigProblem(path, 1, "", why)], warnings)
         if problems:
             return Loaded(None, problems, warnings)
-        return Loaded(replace(config, servers=servers, unusable=unusable), [], warnings, written)
+        whole = replace(config, servers=servers, unusable=unusable, included=tuple(self.matched))
+        return Loaded(whole, [], warnings, written)
 
     def with_tools(self, loaded: Loaded, home: str) -> Loaded:
         """The lists of the servers that have a `tools_file`. A bad one is that server's problem."""

@@ -226,6 +226,8 @@ class Config(Struct, frozen=True, kw_only=True):
     """Servers that are written in a way that cannot be run, and why, with file and line."""
     include: tuple[str, ...]
     """Patterns of files whose servers belong to this file, too; relative to it."""
+    included: tuple[str, ...] = ()
+    """The files that they have named, when this was read."""
     separator: str
     tool_name_length: int
     description_prefix: bool
@@ -250,6 +252,11 @@ class Config(Struct, frozen=True, kw_only=True):
     """In the order of the file."""
     lines: dict[KeyPath, int]
     """Lines of the settings outside `mcpServers`."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Every file that servers of this configuration may be written in."""
+        return self.file, *self.included
 
     @property
     def http_wanted(self) -> bool:

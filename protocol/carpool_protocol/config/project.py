@@ -2,16 +2,18 @@
 
 Owns the search (rule 19): the workspace is the nearest parent with a project file, else the root of the
 workspace that the user's file names, else the git root, else the directory itself. The search ends at such a
-root, and before home, which is nobody's project. In one directory `.carpool/mcp.json` shadows `.mcp.json`
-shadows `opencode.json` shadows the rest. Where everybody may put files only ours count: somebody else's would
-make all that lies below one workspace, trusted or not. Asks the file system for names, owners and modes only.
+root, and before home, which is nobody's project. A file that is the user's own configuration, by whatever
+path, makes its directory a workspace and is no project file: its servers are in force already. In one
+directory `.carpool/mcp.json` shadows `.mcp.json` shadows `opencode.json` shadows the rest. Where everybody
+may put files only ours count: somebody else's would make all that lies below one workspace, trusted or not.
+Asks the file system for names, owners and modes only.
 Of a file that another one shadows it also reads whether a server is lost by that.
 
 Knows nothing of: what the file of a workspace says, trust.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -35,14 +37,17 @@ class Workspace(Struct, frozen=True):
     """The project file; empty: there is none."""
     shadowed: tuple[str, ...] = ()
     """Project files of the same directory that are not read, though they hold servers."""
+    own: str = ""
+    """A file of the same directory with the name of a project file that is the user's own configuration."""
     seen: dict[str, Stamp] = {}
     """Files that are there or might come: while all are so, so is this. No directories: in those of a project
     files come and go all the time. One that is no longer a git root is found out with the next change.
     """
 
 
-def find_workspace(cwd: str, home: str, within: str = "") -> Workspace:
+def find_workspace(cwd: str, home: str, within: str = "", users: Collection[str] = ()) -> Workspace:
     """Search upward from `cwd`. `within`: the root of a named workspace that it is in; empty: it is in none.
+    `users`: the files of the user's own configuration (`Config.files`).
     Never raises: what cannot be looked at is not there.
     """
     if not os.path.isabs(cwd) or "\0" in cwd:
@@ -57,7 +62,9 @@ def find_workspace(cwd: str, home: str, within: str = "") -> Workspace:
         seen |= {path: stamp(path) for path in paths if not os.path.lexists(path) or counts(at, path)}
         found = [path for path in paths if os.path.isfile(path) and counts(at, path)]
         if found:
-            return Workspace(at, found[0], tuple(filter(_holds_servers, found[1:])), seen)
+            own, files = _apart(found, users)
+            shadowed = tuple(filter(_holds_servers, files[1:]))
+            return Workspace(at, "".join(files[:1]), shadowed, "".join(own[:1]), seen)
         mark = os.path.join(at, ".git")
         if not git and os.path.exists(mark) and counts(at, mark):
             git = at
@@ -91,6 +98,15 @@ def named_at(cwd: str, roots: Mapping[str, str]) -> str:
         at = above
 
 
+def _apart(found: list[str], users: Collection[str]) -> tuple[list[str], list[str]]:
+    """Of the files of a directory those that are the user's own configuration, and all others. Links count as
+    what they lead to, hard ones too: the same bytes are one file.
+    """
+    identities = {_identity(path) for path in users} - {None}
+    own = [path for path in found if _identity(path) in identities]
+    return own, [path for path in found if path not in own]
+
+
 def _holds_servers(path: str) -> bool:
     """Whether a file holds a server besides the entry by which its program reaches carpool (`carpool setup`
     leaves that one there). In doubt it does.
@@ -114,10 +130,10 @@ def _holds_servers(path: str) -> bool:
     return not all(map(is_own_entry, held.values() if isinstance(held, dict) else held))
 
 
-def _identity(directory: str) -> tuple[int, int] | None:
-    """The same for every path to a directory; None where there is none."""
+def _identity(path: str) -> tuple[int, int] | None:
+    """The same for every path to a directory or file; None where there is none."""
     try:
-        found = os.stat(directory)
+        found = os.stat(path)
     except (OSError, ValueError):
         return None
     return found.st_dev, found.st_ino

@@ -48,7 +48,6 @@ from carpool_protocol.messages import (
     Operated,
     Recounted,
     Surveyed,
-    Written,
 )
 from carpool_protocol.peer import BROKER, LINK_WINDOW_BYTES, LinkEvent, PeerDown, PeerRefused, PeerUp
 from carpool_protocol.runtime.lifeline import Lifeline
@@ -273,7 +272,7 @@ class BrokerShell:
         """The record may forget the answers that are with their carriers."""
         written = self._door.written
         if written:
-            self._send_now(Written(written.copy(), self.core.ledger.newest))
+            self._send_now(self.core.ledger.written(written.copy()))
             self._losses.difference_update(written)
             written.clear()
 

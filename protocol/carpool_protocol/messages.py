@@ -30,7 +30,7 @@ from carpool_protocol.ids import (
     SessionId,
 )
 
-LINK_VERSION = 5
+LINK_VERSION = 6
 """What both ends say first. A peer that says another number is refused with a clear sentence."""
 
 Secret = Annotated[dict[str, str], Meta(extra={"journal": "blank"})]
@@ -408,6 +408,10 @@ class Written(Message, frozen=True, tag=27):
     newest: CallId = CallId(0)
     """The last call that the broker had read by then: agents sent all of those before they could know these
     answers (rule 15). 0: not said.
+    """
+    oldest: CallId = CallId(0)
+    """The lowest number of a call that the broker has read and not sent. A call below it does not come any
+    more. 0: not said.
     """
 
 

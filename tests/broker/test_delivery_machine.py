@@ -47,6 +47,8 @@ class Use:
         self.text = text
         self.at = at
         self.may_be_lost = False
+        self.has_used_id = False
+        """Its id has had another use."""
 
 
 class Run:
@@ -125,6 +127,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         last = self.last.get(ident)
         self.count += 1
         use = Use(server, f"text {self.count}", self.steps)
+        use.has_used_id = last is not None
         if same and last is not None:
             use = Use(last.server, last.text, self.steps)
             use.may_be_lost = True
@@ -162,8 +165,17 @@ class DeliveryMachine(RuleBasedStateMachine):
             assert not run.is_told, "one answer for two requests"
             run.is_told = True
         elif error["code"] != "unset":
-            assert use.may_be_lost, f"lost, and only the broker had died: {error}"
+            in_doubt = use.has_used_id and self.has_ended(use)
+            assert use.may_be_lost or in_doubt, f"lost, and only the broker had died: {error}"
             assert error["delivered"] == "maybe"
+
+    def has_ended(self, use: Use) -> bool:
+        """The server has answered it. Then it cannot be told from the earlier use of its id whose answer no
+        broker reported as written (`use_of`).
+        """
+        pending = {run for _, _, run in self.pending}
+        runs = (run for number, run in enumerate(self.runs) if number not in pending)
+        return any(run.text == use.text and run.at >= use.at for run in runs)
 
     # --- steps, and deaths between them ---
 

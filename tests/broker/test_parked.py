@@ -380,7 +380,7 @@ def test_an_answer_that_nobody_comes_back_for_is_forgotten() -> None:
     rig = Rig(park_s=30.0)
     call, _ = rig.park()
     rig.feed(Answered(call, is_error=False, body=RESULT))
-    assert rig.wait(31.0) == [Written([call], call)], "nor need the supervisor remember it"
+    assert rig.wait(31.0) == [Written([call], call, CallId(call + 1))], "nor need the supervisor remember it"
     assert rig.core.next_deadline() is None
 
 
@@ -521,7 +521,7 @@ def test_a_server_that_always_sends_its_user_away_ends_with_an_error() -> None:
 def test_urls_may_be_wanted_after_a_question_and_while_nobody_is_there() -> None:
     rig = Rig()
     call, said = rig.park()
-    assert rig.feed(urls_first(call, URLS[:1])) == [Written([call], call)]
+    assert rig.feed(urls_first(call, URLS[:1])) == [Written([call], call, CallId(call + 1))]
     (again,) = rig.request("2", state=said.state, given={"ask-q1": SAID})
     assert [each.params for each in again.inputs] == [URLS[0]]
     (sent,) = rig.request("3", state=again.state, given={again.inputs[0].key: SAID})

@@ -283,6 +283,9 @@ class BrokerSide(Side):
         )
         self.lists = ListBook()
         self._losses: set[CallId] = set()
+        self._soon: list[Callable[[], None]] = []
+        """What the link is told once everything that an event has caused is done."""
+        self._depth = 0
         """Calls that were told `state_lost`."""
         self.audited: set[CallId] = set()
         """Calls that have ended here."""
@@ -324,6 +327,13 @@ class BrokerSide(Side):
         if self.journal is not None:
             self.journal.record(self.clock, event, effects)
         self.world.look(self.core, event, effects)
+        self._depth += 1
+        self._perform_all(effects)
+        self._depth -= 1
+        while self._soon and not self._depth:
+            self._soon.pop(0)()
+
+    def _perform_all(self, effects: list[bf.AnyEffect]) -> None:
         for effect in effects:
             if self.dies_in == 1:
                 self.world.deaths.now()
@@ -382,15 +392,18 @@ class BrokerSide(Side):
         """An answer is with its carrier: the record hears that some time."""
         call: CallId = getattr(effect, "call", bf.NO_CALL)
         if call != bf.NO_CALL:
-            told, newest = self.served, self.core.ledger.newest
+            told = self.served
 
             def say() -> None:
                 if self.alive and not self.stopped and self.linked and self.served == told:
-                    self.peer.send(Written([call], newest))
+                    self.peer.send(self.core.ledger.written([call]))
 
             if call in self._losses:
-                self.world.supervisor.sharing.written(call, newest)
-                say()
+                self.world.supervisor.sharing.written(call, self.core.ledger.newest)
+                if self._depth:
+                    self._soon.append(say)
+                else:
+                    say()
                 return
             self.world.later(self.world.rng.uniform(0.0, WRITTEN_S), lambda: self.awake(say))
 

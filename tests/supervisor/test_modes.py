@@ -106,7 +106,7 @@ class House:
                 case _:
                     pass
         if losses:
-            self.do(Written(losses, self.newest))
+            self.do(Written(losses, self.newest, CallId(self.newest + 1)))
 
     def wait(self, duration_s: float) -> None:
         until = self.now + duration_s

@@ -147,7 +147,7 @@ class SupervisorMachine(RuleBasedStateMachine):
 
     def feed(self, event: Any) -> None:
         if isinstance(event, Written):
-            event = Written(event.calls, CallId(self.calls))
+            event = Written(event.calls, CallId(self.calls), CallId(self.calls + 1))
             self.agents_have_heard(event.calls)
         elif isinstance(event, CancelCall) and not event.answered:
             self.agent_has_not_heard(event.call)

@@ -14,6 +14,10 @@ from tests.kit.world_storms import EVERY
             "plain", 710006, id="two sessions hear of a loss while both wait in pools of one server"
         ),
         pytest.param("houses", 81, id="an instance closes its stdin after it ran calls of its holder"),
+        pytest.param(
+            "houses", 710120, id="a pool shares its instances again while a call waits at the broker"
+        ),
+        pytest.param("hooks", 710133, id="a hook holds a call that was read before a loss was told"),
     ],
 )
 def test_a_storm_that_found_a_fault_breaks_no_promise(kind: str, seed: int) -> None:

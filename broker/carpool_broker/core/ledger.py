@@ -26,7 +26,7 @@ from carpool_broker.core.fresh import Fresh
 from carpool_broker.core.hook_points import HookPoints
 from carpool_broker.core.replies import answer as answer_to
 from carpool_broker.core.replies import is_keepable
-from carpool_broker.core.session import IN_FLIGHT, Owed, Session
+from carpool_broker.core.session import AT_SERVER, IN_FLIGHT, Owed, Session
 from carpool_broker.core.trail import Reached, Trail
 from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.fault_kinds import KINDS
@@ -83,6 +83,11 @@ class Ledger:
     def newest(self) -> CallId:
         """The last call that was read."""
         return CallId(self.before + self.opened)
+
+    def written(self, calls: list[CallId]) -> Written:
+        """The message that the answers of these calls are with their carriers."""
+        unsent = (call for call, owed in self.calls.items() if owed.stage not in AT_SERVER)
+        return Written(calls, self.newest, next(unsent, CallId(self.newest + 1)))
 
     @property
     def bounds(self) -> Bounds:
@@ -310,7 +315,7 @@ class Ledger:
             owed.session.called.add(owed.server)
             self._out(CancelCall(owed.call, reason, answered=leaves))
         elif owed.stage == "told" and not leaves:
-            self._out(Written([owed.call], self.newest))
+            self._out(self.written([owed.call]))
         self.close(owed)
 
     def forget(self, session: Session) -> None:

@@ -32,7 +32,7 @@ from carpool_broker.core.tokens import Spent, Token, Tokens
 from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.faults import fault, for_method
 from carpool_protocol.ids import ABSENT, AskId, CallId, RawJson, SessionId
-from carpool_protocol.messages import AnswerAsk, Asked, Payload, Written
+from carpool_protocol.messages import AnswerAsk, Asked, Payload
 
 ASKS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The methods that may be answered with what they want (MCP 2026-07-28, basic/utilities/mrtr)."""
@@ -178,7 +178,7 @@ class Parked:
         if waits:
             self._require(found, now)
         # Once its agent knows nothing of the call need be remembered: the retry says all that is needed.
-        self._out(LetGo(owed.session.id, owed.call) if waits else Written([owed.call], self._ledger.newest))
+        self._out(LetGo(owed.session.id, owed.call) if waits else self._ledger.written([owed.call]))
         return True
 
     # --- agents ----------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ class Parked:
         if call in self._ledger.calls:
             self._ledger.drop(owed, reason, leaves=leaves)
         elif not self._rounds[call].again and not leaves:
-            self._out(Written([call], self._ledger.newest))
+            self._out(self._ledger.written([call]))
         self._drop(call)
 
     def _round(self, owed: Owed) -> Round:

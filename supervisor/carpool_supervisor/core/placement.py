@@ -145,7 +145,6 @@ def _lost(call: Call, server: ServerName, leases: Leases) -> StateLost | None:
         return lost
     cause = leases.told.hears(call, server)
     if cause is None:
-        leases.told.runs(call, server)
         return None
     leases.told.tell_too(call, server)
     return StateLost(cause)

@@ -2,7 +2,8 @@
 
 Owns, for each session and server of which one call was told `state_lost`, which calls are told the same:
 every one that the broker read before it wrote the first of these answers to the agent's carrier. The broker
-says which that was, with `Written`; until then every call is told. One that is cancelled before its answer
+says which that was, with `Written`; until then every call is told. It also says from which number on calls
+may still come: a loss that concerns only lower ones is forgotten. A call that is cancelled before its answer
 was written has told its agent nothing: where it was the only one, the loss counts as untold again.
 
 Invariant (`check`): a call is in the entry that it is indexed under, and in no other.
@@ -23,7 +24,7 @@ UNWRITTEN: Final = CallId(-1)
 class _Entry(Generic[C]):
     """One loss that an agent hears of."""
 
-    __slots__ = ("calls", "cause", "is_passed", "upto")
+    __slots__ = ("calls", "cause", "upto")
 
     def __init__(self, cause: C) -> None:
         self.cause = cause
@@ -31,8 +32,6 @@ class _Entry(Generic[C]):
         """Told, and not written as far as is known."""
         self.upto = UNWRITTEN
         """The last call that was read before an answer was written; `UNWRITTEN`: none was."""
-        self.is_passed = False
-        """A later call has come, so hardly another one of those will."""
 
 
 class ToldLosses(Generic[C]):
@@ -65,12 +64,6 @@ class ToldLosses(Generic[C]):
         if self._entries[key].upto == UNWRITTEN:
             self._add(key, call.call)
 
-    def runs(self, call: Call, server: ServerName) -> None:
-        """`hears` says nothing to this call."""
-        entry = self._entries.get((call.session, server))
-        if entry is not None:
-            entry.is_passed = True
-
     def written(self, calls: Iterable[CallId], newest: CallId) -> None:
         """The answers of these calls are with their carriers. `newest`: the last call read by then."""
         for call in calls:
@@ -81,6 +74,12 @@ class ToldLosses(Generic[C]):
                     del self._entry_of[each]
                 entry.calls.clear()
                 entry.upto = max(newest, call)
+
+    def passed(self, oldest: CallId) -> None:
+        """No call below this number comes any more: a loss that concerns only such calls is over."""
+        over = [key for key, entry in self._entries.items() if UNWRITTEN < entry.upto < oldest]
+        for key in over:
+            del self._entries[key]
 
     def cancelled(self, call: CallId) -> tuple[Key, C] | None:
         """Its agent does not hear the answer to this call. The loss that nobody has heard of by that."""
@@ -104,8 +103,8 @@ class ToldLosses(Generic[C]):
         return {session for session, _ in self._entries}
 
     def concern(self, server: ServerName) -> bool:
-        """Whether calls of this server may come that have to hear of a loss."""
-        return any(key[1] == server and not entry.is_passed for key, entry in self._entries.items())
+        """Whether calls of this server may still come that have to hear of a loss."""
+        return any(key[1] == server for key in self._entries)
 
     def _add(self, key: Key, call: CallId) -> None:
         self._entries[key].calls.add(call)

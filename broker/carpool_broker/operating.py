@@ -70,7 +70,11 @@ class Operating:
         """`{"results": [{"server", "ok", "text"}]}`, in the order asked for."""
         self._inquiries.need_supervisor()
         pools = self._pools()
-        names = [ServerName(name) for name in params.servers] if params.servers is not None else sorted(pools)
+        names = (
+            [ServerName(name) for name in params.servers]
+            if params.servers is not None
+            else sorted({*pools, *(self._unstartable() if params.verb == "start" else ())})
+        )
         results: dict[ServerName, dict[str, Any]] = {}
 
         async def one(name: ServerName) -> None:
@@ -80,6 +84,13 @@ class Operating:
             for name in names:
                 nursery.start_soon(one, name)
         return {"results": [results[name] for name in names]}
+
+    def _unstartable(self) -> set[ServerName]:
+        """Servers that somebody who starts all must hear of: unset or misconfigured. An untrusted one waits
+        for its user.
+        """
+        amiss = self._core.sources.amiss()
+        return {*amiss.misconfigured} - {*amiss.untrusted}
 
     async def _operate_one(self, name: ServerName, verb: Verb, keys: list[PoolKey]) -> dict[str, Any]:
         if not keys:

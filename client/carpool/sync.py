@@ -154,6 +154,8 @@ class Carpool:
     use_workspace = _waits(_Agent.use_workspace)
     start = _waits(_Agent.start)
     stop = _waits(_Agent.stop)
+    start_all = _waits(_Agent.start_all)
+    stop_all = _waits(_Agent.stop_all)
     enable = _waits(_Agent.enable)
     disable = _waits(_Agent.disable)
 

@@ -184,6 +184,31 @@ async def test_of_a_server_without_a_pool_is_said_what_it_lacks_and_where_to_giv
     assert off["text"].endswith("says so. `carpool enable old` switches it on.")
 
 
+async def test_start_of_all_names_servers_that_are_unset_or_misconfigured(
+    tmp_path: Path,
+) -> None:
+    more = {"keyed": {"command": "x", "env": {"K": "${UKEY}"}}, "module": {"python": "no module"}}
+    rig = Rig(tmp_path, more=more)
+
+    def answer(message: AnyMessage) -> None:
+        assert isinstance(message, messages.Operate)
+        rig.control.inquiries.heard(messages.Operated(message.token, ok=True, text="done"))
+
+    rig.answer = answer
+    started = (await rig.ask("carpool/operate", verb="start"))["results"]
+    assert {each["server"]: each["ok"] for each in started} == {
+        "git": True,
+        "keyed": False,
+        "module": False,
+        "time": True,
+    }
+    (keyed,) = (each for each in started if each["server"] == "keyed")
+    assert keyed["text"].startswith("unset: ")
+    assert "env.K: the environment variable UKEY is not set" in keyed["text"]
+    stopped = (await rig.ask("carpool/operate", verb="stop"))["results"]
+    assert {each["server"]: each["ok"] for each in stopped} == {"git": True, "time": True}
+
+
 @behaviour("modes:probe")
 async def test_what_a_probe_found_is_told_to_the_supervisor(tmp_path: Path) -> None:
     rig = Rig(tmp_path)

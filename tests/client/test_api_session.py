@@ -12,6 +12,7 @@ from carpool import (
     BadCall,
     Lost,
     NotRunning,
+    Outcome,
     Progress,
     ServerError,
     TimedOut,
@@ -428,5 +429,29 @@ def test_an_operators_request_whose_broker_dies_is_lost_and_the_session_is_anoth
             with pytest.raises(Lost, match="broker has gone away"):
                 await agent.start("s")
             await agent.ping()
+
+    play(backend, client, script)
+
+
+@behaviour("client:operates")
+def test_all_servers_are_started_and_stopped_with_an_outcome_for_each(backend: str) -> None:
+    done = [{"server": "a", "ok": True, "text": "serving"}, {"server": "b", "ok": False, "text": "unset: B"}]
+
+    def script(desk: Desk) -> None:
+        desk.greeted()
+        own = desk.take_off()
+        for verb in ("start", "stop"):
+            desk.accept()
+            asked = desk.expect("carpool/operate")
+            assert asked["params"] == {"verb": verb, "servers": None}
+            desk.answer(asked, {"results": done})
+            desk.until_gone()
+        desk.put_on(own)
+        desk.until_gone()
+
+    async def client(directory: str) -> None:
+        async with carpool(directory) as agent:
+            for operate in (agent.start_all, agent.stop_all):
+                assert await operate() == [Outcome("a", True, "serving"), Outcome("b", False, "unset: B")]
 
     play(backend, client, script)

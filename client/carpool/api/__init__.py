@@ -14,7 +14,7 @@ from carpool.api.errors import (
     Unavailable,
     UnknownName,
 )
-from carpool.api.results import Progress, Result, Server, Tool, Workspace
+from carpool.api.results import Outcome, Progress, Result, Server, Tool, Workspace
 
 __all__ = [
     "AskedError",
@@ -23,6 +23,7 @@ __all__ = [
     "CarpoolError",
     "Lost",
     "NotRunning",
+    "Outcome",
     "Progress",
     "Refused",
     "Result",

@@ -15,7 +15,7 @@ from carpool.api import errors
 from carpool.api.asked import Ask, Callbacks, Tell, as_uris
 from carpool.api.errors import BadCall, Lost, Unavailable, UnknownName
 from carpool.api.places import Place, directory_of, hello, workspace_of
-from carpool.api.results import Json, Result, Server, Tool, Workspace, read, tool_of
+from carpool.api.results import Json, Outcome, Result, Server, Tool, Workspace, read, tool_of
 from carpool.api.session import Session
 from carpool_protocol.faults import as_sentence
 
@@ -275,6 +275,14 @@ class Carpool:
         """Stop a server until it is started again; what was done. For everybody."""
         return await self._operate("stop", server)
 
+    async def start_all(self) -> list[Outcome]:
+        """Start every server, for everybody. One that cannot start raises nothing: its outcome says why."""
+        return await self._operate_all("start")
+
+    async def stop_all(self) -> list[Outcome]:
+        """Stop every server until it is started again, for everybody. Raises nothing for a single one."""
+        return await self._operate_all("stop")
+
     async def enable(self, server: str, *, only_here: bool = False) -> None:
         """Switch a server on until carpool stops, for everybody or for this session alone."""
         await self._switch(server, on=True, only_here=only_here)
@@ -291,6 +299,10 @@ class Carpool:
                 f"The server {server} was not {_DONE[verb]}: {as_sentence(done['text'])}", server=server
             )
         return str(done["text"])
+
+    async def _operate_all(self, verb: str) -> list[Outcome]:
+        done = await self._operator("carpool/operate", {"verb": verb, "servers": None}, OPERATE_S)
+        return [Outcome(each["server"], each["ok"], each["text"]) for each in done["results"]]
 
     async def _switch(self, server: str, *, on: bool, only_here: bool) -> None:
         params = {"server": server, "on": on, "session": self.session if only_here else ""}

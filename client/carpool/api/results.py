@@ -111,6 +111,15 @@ class Server(Struct, frozen=True):
     """Their qualified names, as far as they are known."""
 
 
+class Outcome(Struct, frozen=True):
+    """Result of starting or stopping one server."""
+
+    server: str
+    ok: bool
+    text: str
+    """The state it is in now, or why it could not be done."""
+
+
 class Workspace(Struct, frozen=True):
     """Where a session is."""
 

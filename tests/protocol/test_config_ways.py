@@ -45,6 +45,12 @@ def test_the_keys_of_one_kind_go_together(server: dict[str, Any]) -> None:
     [
         ({}, ': has no command: write "command": "…", the program to run'),
         (
+            {"tools_file": "tools.json"},
+            ': has a `tools_file` and nothing to run: write "command", "url" or "python", too. With '
+            '"command": "false" its tools are listed and `carpool call --dry-run` checks arguments, and '
+            "every real call fails",
+        ),
+        (
             {"command": "x", "python": "tools"},
             ".python: a server has only one of `command` and `python`; take one of them out",
         ),
@@ -98,13 +104,6 @@ def test_the_keys_of_one_kind_go_together(server: dict[str, Any]) -> None:
 )
 def test_the_keys_of_two_kinds_do_not(server: dict[str, Any], said: str) -> None:
     assert problems(server) == [said]
-
-
-def test_a_list_of_tools_is_nothing_to_run() -> None:
-    assert problems({"tools_file": "x.json"}) == [
-        ': has no command: write "command": "…", the program to run'
-    ]
-    assert problems({"tools_file": "x.json", "command": "x", "url": "https://x"})
 
 
 def test_what_is_refused_for_now_is_no_setting() -> None:

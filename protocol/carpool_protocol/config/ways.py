@@ -30,6 +30,8 @@ def way_problems(server: Mapping[str, JsonValue]) -> list[tuple[KeyPath, str]]:
     transport = _transport(server)
     if not ways and transport is not None and transport[1] != _PIPES:
         return [((), 'has no url: write "url": "https://…", where the server is')]
+    if not ways and "tools_file" in server:
+        return [((), _FILE_ALONE)]
     if not ways:
         return [((), 'has no command: write "command": "…", the program to run')]
     if len(ways) > 1:
@@ -48,6 +50,10 @@ def way_problems(server: Mapping[str, JsonValue]) -> list[tuple[KeyPath, str]]:
     ]
 
 
+_FILE_ALONE: Final = (
+    'has a `tools_file` and nothing to run: write "command", "url" or "python", too. With "command": "false" '
+    "its tools are listed and `carpool call --dry-run` checks arguments, and every real call fails"
+)
 _PIPES: Final = "stdio"
 _OVER_URL: Final = frozenset({"http", "streamable-http", "streamableHttp", "streamable_http", "sse", "url"})
 

@@ -49,6 +49,8 @@ class SharingBook:
         """Calls that were told so while no such answer was written."""
         self._upto: dict[At, CallId] = {}
         """The last call that was read before one was."""
+        self._heard_upto: dict[At, CallId] = {}
+        """The same, as the supervisor has heard it, which may be later: calls up to here may hear it too."""
         self._unconfirmed: dict[At, set[CallId]] = {}
         """Calls that were told so, of which the supervisor has not heard that one was written."""
         self._doubts: dict[At, int] = {}
@@ -123,6 +125,8 @@ class SharingBook:
             if at in self._unheard:
                 self._unheard[at].add(call.call)
             return  # its agent could not know
+        if call.call <= self._heard_upto.get(at, -1):
+            return
         doubts = self._doubts.get(at, 0)
         if self._told.get(at) and not placed and doubts:
             return  # the loss that it has heard of, once more
@@ -145,6 +149,8 @@ class SharingBook:
         heard = set(calls)
         for call in heard if newest else ():
             self.written(call, newest)
+            if call in self._ended and call in self._calls:
+                self._heard_upto[self._at(self._calls[call])] = newest
         for at in [at for at, told in self._unconfirmed.items() if told & heard]:
             del self._unconfirmed[at]
 

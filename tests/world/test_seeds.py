@@ -18,6 +18,7 @@ from tests.kit.world_storms import EVERY
             "houses", 710120, id="a pool shares its instances again while a call waits at the broker"
         ),
         pytest.param("hooks", 710133, id="a hook holds a call that was read before a loss was told"),
+        pytest.param("hooks", 740005, id="a call waits at the supervisor behind a later one"),
     ],
 )
 def test_a_storm_that_found_a_fault_breaks_no_promise(kind: str, seed: int) -> None:

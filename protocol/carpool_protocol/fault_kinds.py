@@ -77,7 +77,7 @@ _KINDS: Final = (
         "unknown_resource",
         "refused",
         RESOURCE_NOT_FOUND,
-        "No server here is known to have this resource.",
+        "No single server here is known to have this resource.",
         "List the resources and resource templates again and use a URI from there.",
         protocol=True,
     ),

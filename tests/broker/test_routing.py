@@ -159,6 +159,15 @@ def test_the_only_server_of_resources_gets_every_uri() -> None:
     assert (found.server, found.final) == ("b", False)
 
 
+def test_a_uri_that_several_list_is_refused_with_that_reason() -> None:
+    both = view(catalog("a", resources="f:///x"), catalog("b", resources="f:///x"))
+    found = none(both, "resources/read", "f:///x")
+    assert (found.fault, found.detail) == (
+        "unknown_resource",
+        "More than one server lists it; put one of these before it: carpool+a+, carpool+b+.",
+    )
+
+
 def test_a_uri_that_several_may_have_and_nobody_lists_is_refused_with_all_of_them() -> None:
     found = none(view(catalog("a"), catalog("b"), unknown="z y"), "resources/read", "what://ever")
     assert (found.fault, found.suspects) == ("unknown_resource", ("k:y", "k:z"))

@@ -64,6 +64,8 @@ class Unroutable(Struct, frozen=True):
     """Servers that list it; else those that have its scheme; else all that serve resources. `spell` gives the
     URI that asks one of them.
     """
+    collides: bool = False
+    """True: the candidates all list it."""
 
 
 class UriTable:
@@ -175,8 +177,9 @@ class UriTable:
         if not having and len(self._serving) == 1:
             return Route(self._serving[0].key, self._serving[0].server, uri, "only")
         listing = self._listing.get(normal, [])
-        candidates = listing if len(listing) > 1 else having or self._serving
-        return Unroutable(tuple(it.server for it in candidates))
+        if len(listing) > 1:
+            return Unroutable(tuple(it.server for it in listing), collides=True)
+        return Unroutable(tuple(it.server for it in having or self._serving))
 
     # --- out -----------------------------------------------------------------------------------------------
 

@@ -139,9 +139,8 @@ def _located(view: View, uri: str, found: Route | Unroutable | Denied) -> Target
     if isinstance(found, Denied):
         return _denied(view, found)
     spelled = ", ".join(spell(each, uri).removesuffix(uri) for each in found.candidates)
-    detail = (
-        f"It does not say which server is meant; put one of these before it: {spelled}." if spelled else ""
-    )
+    why = "More than one server lists it" if found.collides else "It does not say which server is meant"
+    detail = f"{why}; put one of these before it: {spelled}." if spelled else ""
     return NoTarget(fault="unknown_resource", detail=detail, suspects=tuple(sorted(view.unknown)))
 
 

@@ -427,7 +427,7 @@ def test_a_file_of_ours_is_strict_whatever_its_shape() -> None:
         '{"servers": {\n"a": {"command": "x",\n"sparkle": 1}},\n"max_instances": 9}', "carpool.json"
     )
     assert [each.render() for each in loaded.problems] == [
-        "carpool.json:3: servers.a.sparkle: unknown key; did you mean `pool.spares`?"
+        "carpool.json:3: servers.a.sparkle: unknown key; `carpool schema` has every key"
     ]
     config = good({"mcp": {"a": {"command": ["x", "y"]}}}, "carpool.json")
     assert told(only(config)) == ("x", ("y",), {})

@@ -129,12 +129,16 @@ def test_an_unknown_key_is_an_error_with_path_line_and_a_guess() -> None:
           "command": "x",
           "pool": {
             "maxx": 3 },
+          "stop_s": 3,
+          "idle_s": 4,
           "disabledd": true } },
       "seperator": "_" }"""
     assert bad(text) == [
         "f:6: mcpServers.git.pool.maxx: unknown key; did you mean `max`?",
-        "f:7: mcpServers.git.disabledd: unknown key; did you mean `disabled`?",
-        "f:8: seperator: unknown key; did you mean `separator`?",
+        "f:7: mcpServers.git.stop_s: unknown key; `carpool schema` has every key",
+        "f:8: mcpServers.git.idle_s: unknown key; did you mean `pool.idle_s`?",
+        "f:9: mcpServers.git.disabledd: unknown key; did you mean `disabled`?",
+        "f:10: seperator: unknown key; did you mean `separator`?",
     ]
 
 

@@ -18,6 +18,8 @@ KeyPath = tuple[str | int, ...]
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_$@/+-]{1,64}")
 _SHOWN_CHARACTERS = 64
 _SIMILAR = 0.6
+SIMILAR_KEY = 0.7
+"""Keys share their endings (`_s`, `_mb`), so a key must be closer than a name."""
 
 
 class ConfigProblem(Struct, frozen=True):
@@ -53,19 +55,31 @@ def shorten(text: str) -> str:
     return json.dumps(text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…")
 
 
-def did_you_mean(wrong: str, known: Iterable[str]) -> str:
+def did_you_mean(wrong: str, known: Iterable[str], similar: float = _SIMILAR) -> str:
     """The known key that was probably meant, or an empty string.
 
-    `known` may hold dotted keys: `idle_s` finds `pool.idle_s`, `autoConnect` finds `auto_connect`.
+    `known` may hold dotted keys: `idle` finds `pool.idle_s`, `autoConnect` finds `auto_connect`.
+    `similar`: from 0 to 1, the least that counts.
     """
     if len(wrong) > _SHOWN_CHARACTERS:  # comparing is quadratic, and no key of ours is that long
         return ""
+    by_form = _by_form(known)
+    close = difflib.get_close_matches(_form(wrong), by_form, n=1, cutoff=similar)
+    return by_form[close[0]] if close else ""
+
+
+def same_name(wrong: str, known: Iterable[str]) -> str:
+    """The known key that differs in case, separators or its group only, or an empty string."""
+    return _by_form(known).get(_form(wrong), "")
+
+
+def _by_form(known: Iterable[str]) -> dict[str, str]:
+    """Known keys by their forms: that of the whole key, and that of its last part."""
     by_form: dict[str, str] = {}
     for key in known:
         by_form.setdefault(_form(key.rsplit(".", 1)[-1]), key)
         by_form[_form(key)] = key
-    close = difflib.get_close_matches(_form(wrong), by_form, n=1, cutoff=_SIMILAR)
-    return by_form[close[0]] if close else ""
+    return by_form
 
 
 def no_such_server(name: str, known: Iterable[str], where: str = "in the configuration") -> str:

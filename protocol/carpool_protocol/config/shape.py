@@ -21,7 +21,14 @@ from carpool_protocol.config.kinds import Refusal, kind_of, read_value
 from carpool_protocol.config.merge import least_instances
 from carpool_protocol.config.model import AuditConfig, Config, HttpConfig, ServerConfig, SessionBounds
 from carpool_protocol.config.named import WORKSPACES, read_workspaces
-from carpool_protocol.config.problems import ConfigProblem, KeyPath, did_you_mean, render_path
+from carpool_protocol.config.problems import (
+    SIMILAR_KEY,
+    ConfigProblem,
+    KeyPath,
+    did_you_mean,
+    render_path,
+    same_name,
+)
 from carpool_protocol.config.profiles import PROFILES, check_tokens, read_profiles
 from carpool_protocol.config.refused import FILE_LATER, IGNORED_KEYS, SERVER_LATER
 from carpool_protocol.config.setting import with_defaults
@@ -375,9 +382,12 @@ def _under(group: str, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unknown(key: str, prefix: str, known: tuple[str, ...]) -> str:
-    inside = [each for each in known if each.startswith(prefix)]
-    meant = did_you_mean(key, [each.removeprefix(prefix) for each in inside]) if prefix else ""
-    meant = meant or did_you_mean(key, [*known, *_groups(known)])
+    """The sentence about a key that is not known. Close names count at the same place of the file only; at
+    another place the name must be the same but for case and separators (`idle_s` is `pool.idle_s`).
+    """
+    inside = [each.removeprefix(prefix) for each in known if each.startswith(prefix)]
+    here = [each for each in inside if "." not in each]
+    meant = did_you_mean(key, [*here, *_groups(tuple(inside))], SIMILAR_KEY) or same_name(key, known)
     return "unknown key" + (f"; did you mean `{meant}`?" if meant else "; `carpool schema` has every key")
 
 

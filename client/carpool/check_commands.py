@@ -18,7 +18,7 @@ from carpool_protocol.config.expand import from_home
 from carpool_protocol.config.model import Config, ServerConfig
 from carpool_protocol.config.problems import ConfigProblem, render_path
 from carpool_protocol.ids import ServerName
-from carpool_protocol.programs import install_hint
+from carpool_protocol.programs import command_line_text, install_hint
 
 Expand = Callable[[ServerConfig, str], str | None]
 """A text of a server with its variables filled in; None where one is missing."""
@@ -60,8 +60,8 @@ def is_plain(program: str) -> bool:
 
 def absent_text(program: str, server: str, where: str = "PATH here") -> str:
     """The sentence about a program that is nowhere in a PATH."""
-    if " " in program.strip():
-        return f"{program!r} is no program: put what follows the first word into `args`"
+    if text := command_line_text(program):
+        return f"{server} cannot start: {text}"
     hint = install_hint(program)
     more = f" ({hint})" if hint else ""
     return f"{program} is not in {where}: {server} cannot start before it is installed{more}"

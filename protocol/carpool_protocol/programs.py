@@ -1,6 +1,7 @@
 """Programs that start most MCP servers, and what brings each of them.
 
-Owns one sentence for a program that is not installed. Names packages, not commands: systems differ.
+Owns the sentences for a program that is not installed and for a command line in place of a program. Names
+packages, not commands: systems differ.
 
 Knows nothing of: where a program is looked for.
 """
@@ -21,3 +22,15 @@ def install_hint(program: str) -> str:
         return ""
     brings = _BRINGS[program] or program
     return f"install {brings}" if brings == program else f"install {brings}, which brings {program}"
+
+
+def command_line_text(command: str) -> str:
+    """The sentence about a `command` that holds arguments as well; empty where it is one word.
+
+    `uvx mcp-server-time` gives "`command` names one program: leave `uvx` there, and put what follows it into
+    `args`". The rest is not repeated: it may be the value of a variable.
+    """
+    first, *rest = command.split()[:2] or [""]
+    if not rest:
+        return ""
+    return f"`command` names one program: leave `{first}` there, and put what follows it into `args`"

@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Callable
 
-from carpool_protocol.programs import install_hint
+from carpool_protocol.programs import command_line_text, install_hint
 
 
 def merged_path(login: str | None, own: str, is_own: Callable[[str], bool]) -> list[str]:
@@ -29,7 +29,11 @@ def merged_path(login: str | None, own: str, is_own: Callable[[str], bool]) -> l
 
 
 def not_found_text(program: str) -> str:
-    """The sentence about a program that is in none of the directories; `missing_program` reads it back."""
+    """The sentence about a program that is in none of the directories; `missing_program` reads it back. A
+    command line in place of a program has a sentence of its own.
+    """
+    if text := command_line_text(program):
+        return text
     hint = install_hint(program)
     more = f"; {hint}" if hint else ""
     return (

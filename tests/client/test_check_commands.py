@@ -73,7 +73,8 @@ def test_one_that_is_there_or_cannot_be_judged_is_not_mentioned(
         ("./plain", "./plain is not an executable file: `chmod +x` it, or name the program that runs it"),
         (
             "uvx x",
-            "'uvx x' is no program: put what follows the first word into `args`",
+            "a cannot start: `command` names one program: leave `uvx` there, and put what follows it into "
+            "`args`",
         ),
     ],
 )

@@ -48,3 +48,9 @@ def test_the_sentence_about_a_missing_program_is_read_back_from_a_longer_text() 
     text = f"could not be started: {not_found_text('uvx')} (3 times)"
     assert missing_program(text) == "uvx"
     assert missing_program("the command /x/uvx does not exist") == ""
+
+
+def test_arguments_in_place_of_a_program_lead_to_args_and_are_not_repeated() -> None:
+    text = not_found_text("uvx --token=secret-7 mcp-server-time")
+    assert text == "`command` names one program: leave `uvx` there, and put what follows it into `args`"
+    assert missing_program(f"could not be started: {text}") == ""

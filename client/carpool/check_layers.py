@@ -168,8 +168,9 @@ def _over(found: Checked, user: Config, workspace: Workspace, home: str, store: 
         found.problems.append(problem)
     if servers and trust != "trusted":
         why = "has changed since it was trusted" if trust == "changed" else "is not trusted"
+        wait = "waits" if len(servers) == 1 else "wait"
         found.waiting = (
-            f"{workspace.file} {why}: {', '.join(servers)} wait for `carpool trust {workspace.root}`"
+            f"{workspace.file} {why}: {', '.join(servers)} {wait} for `carpool trust {workspace.root}`"
         )
         return {}
     found.config = merged

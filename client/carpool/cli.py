@@ -268,6 +268,12 @@ def _without_protocol(text: str) -> str:
     return text.removeprefix(kind.what).removesuffix(kind.advice).strip() or text
 
 
+def about(server: str, text: str) -> str:
+    """A sentence with the server that it is about in front, unless it says that itself."""
+    is_named = f"{server!r}" in text
+    return f"{text[:1].lower()}{text[1:]}" if is_named else f"{server}: {text}"
+
+
 def print_json(value: Any) -> None:
     """One JSON document. Escaped to ASCII: nothing in it can play with the terminal."""
     click.echo(json.dumps(value, indent=2))

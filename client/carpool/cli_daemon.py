@@ -13,7 +13,17 @@ from typing import Any
 import click
 
 from carpool import adoption, display, lock
-from carpool.cli import EXIT_FAILED, EXIT_USAGE, ask, fail, json_option, open_door, print_json, the_place
+from carpool.cli import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    about,
+    ask,
+    fail,
+    json_option,
+    open_door,
+    print_json,
+    the_place,
+)
 from carpool.door import Door
 from carpool.launcher import DRAINED_S, RESTART, STOP_S
 from carpool.remains import CLEAR_S
@@ -181,7 +191,8 @@ def _operate(verb: str, servers: list[str] | None, as_json: bool) -> None:
         print_json(results)
     else:
         for each in results:
-            click.echo(display.printable(f"{each['server']}: {each['text']}"), err=not each["ok"])
+            said = display.printable(about(each["server"], each["text"]))
+            click.echo(said if each["ok"] else f"carpool: {said}", err=not each["ok"])
         for line in path:
             click.echo(display.printable(line), err=True)
     if not all(each["ok"] for each in results):

@@ -57,7 +57,23 @@ same, where the directory may be written.
 config_option = click.option("--config", "file", help="This file, not your own carpool.json.")
 
 
-@click.command()
+class _WithDashes(click.Command):
+    """A command whose last arguments are another program's, which may look like options of this one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does it; an option that is not known leads to `--`."""
+        name = display.printable(args[0]) if args and not args[0].startswith("-") else "NAME"
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise click.UsageError(
+                f"`add` has no option {display.printable(error.option_name)}. If it is the server's, put -- "
+                f"before the command: `carpool add {name} -- COMMAND ARGS…`",
+                ctx,
+            ) from None
+
+
+@click.command(cls=_WithDashes)
 @click.argument("name")
 @click.argument("command", nargs=-1)
 @click.option(

@@ -133,7 +133,8 @@ def _of_workspaces(workspaces: list[Facts]) -> Iterator[str]:
         servers = ", ".join(map(display.printable, each["servers"]))
         if each["trust"] in ("untrusted", "changed"):
             why = "has changed since it was trusted" if each["trust"] == "changed" else "is not trusted"
-            yield f"{file} {why}: {servers} wait for `carpool trust {root}`"
+            wait = "waits" if len(each["servers"]) == 1 else "wait"
+            yield f"{file} {why}: {servers} {wait} for `carpool trust {root}`"
         # "nothing": no earlier reading is in force either.
         lost = LOST if each["trust"] == "nothing" else ""
         yield from (lost + display.one_line(text, 200) for text in each["problems"])

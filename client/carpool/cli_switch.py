@@ -17,6 +17,7 @@ from carpool.check_layers import Checked, read_layers, working_directory
 from carpool.cli import (
     EXIT_FAILED,
     EXIT_USAGE,
+    about,
     ask,
     environment,
     fail,
@@ -106,7 +107,7 @@ def _switch(
 
 def _refused(found: list[Facts]) -> None:
     """End the verb where the broker has refused anything."""
-    if refused := [f"{each['server']}: {each['refused']}" for each in found if "refused" in each]:
+    if refused := [about(each["server"], each["refused"]) for each in found if "refused" in each]:
         fail("\n".join(refused))
 
 

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from carpool import cli, cli_call, lock
+from carpool.cli import about
 from carpool.cli_read import NOTHING, status_page
 from carpool.door import DoorError
 from carpool.up import Place
@@ -330,7 +331,11 @@ def test_a_refusal_of_the_broker_is_told(house: House) -> None:
 
 def test_operating_tells_each_result_and_fails_when_one_did(house: House, broker: FakeBroker) -> None:
     done = house.run("start", "time", "git")
-    assert (done.returncode, done.stdout, done.stderr) == (1, "time: done\n", "git: git has given up\n")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "time: done\n",
+        "carpool: git: git has given up\n",
+    )
     assert house.run("stop", "time").returncode == 0
     house.run("start", "--all", "--json")
     asked = [m["params"] for m in broker.heard if m.get("method") == "carpool/operate"]
@@ -339,6 +344,11 @@ def test_operating_tells_each_result_and_fails_when_one_did(house: House, broker
         {"verb": "stop", "servers": ["time"]},
         {"verb": "start", "servers": None},
     ]
+
+
+def test_a_sentence_that_names_its_server_gets_no_second_name() -> None:
+    assert about("gti", "There is no server 'gti' here.") == "there is no server 'gti' here."
+    assert about("git", "It has given up.") == "git: It has given up."
 
 
 def test_a_refused_reload_tells_the_problems_and_exits_2(house: House, broker: FakeBroker) -> None:

@@ -262,6 +262,7 @@ def test_a_file_that_is_read_only_is_not_replaced(house: House, words: tuple[str
         ("{}", ["add", "a"], 2, "say one of them"),
         ('{"mcpServers": {"b": {"command": "x"}}}', ["add", "a", "--url", "nonsense"], 2, "must be a URL"),
         ("{}", ["add", "a", "--python", "tools/notes.py"], 2, "as package.module, not a file"),
+        ("{}", ["add", "gh", "npx", "-y", "pkg"], 2, "put -- before the command: `carpool add gh -- COMMAND"),
         ('{"mcpServers": {"git": {"command": "x"}}}', ["remove", "gti"], 1, "did you mean 'git'?"),
     ],
 )

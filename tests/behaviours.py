@@ -1042,6 +1042,14 @@ _DOOR: Final = {
     "http:tokens:elsewhere": Behaviour(
         "issue 4", "A door that others than this machine could use is not opened without tokens."
     ),
+    "http:not-open": Behaviour(
+        "issue 13",
+        "A door that cannot open is an exit code of `carpool up` and a reason in `carpool status`; agents on "
+        "the Unix socket are served.",
+    ),
+    "http:retried": Behaviour(
+        "issue 13", "A door whose port is taken opens by itself once it can, wherever its address is from."
+    ),
     "http:limits": Behaviour(
         "issue 4",
         "Headers, bodies, sessions, requests and slow clients are bounded, and nobody else pays for one.",

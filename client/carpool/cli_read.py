@@ -21,7 +21,7 @@ from carpool.cli import (
     the_place,
 )
 from carpool.door import DoorError
-from carpool.door_watch import told_url
+from carpool.door_watch import ToldDoor, told_door
 from carpool.hook_table import hook_table
 from carpool.server_path import path_lines
 
@@ -48,6 +48,7 @@ NOTHING: Facts = {
     "hooks": [],
     "audit": None,
     "path": None,
+    "door": None,
 }
 """`status --json` of a carpool that does not run: the same keys, so that programs need no second shape."""
 
@@ -64,12 +65,26 @@ def status(as_json: bool) -> None:
             print_json({**NOTHING, "reason": reason})
         fail_at(error)
     with door:
-        facts = ask(door, "carpool/status", {})
+        facts = with_door(ask(door, "carpool/status", {}), told_door(the_place().directory))
     if as_json:
-        print_json(facts)
+        print_json(with_verdict(facts))
     else:
-        url = told_url(the_place().directory)
-        click.echo(status_page(facts) + (f"\n\nMCP over HTTP: {url}" if url else ""))
+        click.echo(status_page(facts))
+
+
+def with_door(facts: Facts, door: ToldDoor | None) -> Facts:
+    """The broker's facts and the HTTP door, of which no broker knows."""
+    return {**facts, "door": None if door is None else door._asdict()}
+
+
+def with_verdict(facts: Facts) -> Facts:
+    """A door that is not open comes before what leaves carpool healthy, after what does not."""
+    worse = _is_closed(facts.get("door")) and facts["healthy"]
+    return {**facts, **({"healthy": False, "reason": DOOR_CLOSED} if worse else {})}
+
+
+def _is_closed(door: Facts | None) -> bool:
+    return door is not None and not door["url"]
 
 
 @click.command()
@@ -123,6 +138,7 @@ def processes(facts: Facts) -> list[Facts]:
     return rows
 
 
+DOOR_CLOSED: Final = "door_closed"
 LOST = "a project cannot be read, so its servers are not there: "
 
 
@@ -248,12 +264,27 @@ def status_page(facts: Facts) -> str:
     parts.append(sums)
     if (path := facts.get("path")) is not None:
         parts.append(display.printable(path_lines(path, servers, os.environ), lines=True))
+    if line := _door_line(facts.get("door")):
+        parts.append(line)
     return "\n\n".join(parts)
+
+
+def _door_line(door: Facts | None) -> str:
+    if not door:
+        return ""
+    if door["url"]:
+        return f"MCP over HTTP: {display.printable(door['url'])}"
+    again = (
+        "it is tried again by itself" if door["retried"] else "it is tried again when the file has changed"
+    )
+    return f"the HTTP door is not open: {display.printable(door['problem'])} ({again})"
 
 
 def _how_it_is(facts: Facts) -> str:
     """The broker's `reason`, for people."""
     match facts.get("reason"):
+        case "ok" if _is_closed(facts.get("door")):
+            return "serving agents on the socket; the HTTP door is not open"
         case "ok":
             return "all is well"
         case "servers_failing":

@@ -18,7 +18,7 @@ import time
 
 from carpool import adoption
 from carpool.daemon_child import DaemonChild
-from carpool.door_watch import EXIT_CONFIG, EXIT_TAKEN, EXIT_UNWANTED, DoorWatch
+from carpool.door_watch import EXIT_CONFIG, EXIT_TAKEN, EXIT_UNWANTED, DoorWatch, forget_door, tell_problem
 from carpool.launcher_log import say, spelled
 from carpool.place_watch import PlaceWatch
 from carpool.remains import CLEAR_S, Remains
@@ -39,6 +39,7 @@ DOOR_S = 10.0
 """Whoever starts carpool waits so long for a door that is wanted."""
 START_DEATHS = 3
 """Deaths before anything was ever ready, after which starting is given up."""
+_NO_START = "carpool does not start without the HTTP door that it was told to open"
 _TICK_S = 1.0
 _LOOK_S = 0.05
 """How often to look for what cannot be waited for."""
@@ -71,8 +72,12 @@ class Launcher:
         silent_s: float = SILENT_S,
         place: PlaceWatch | None = None,
         variables: bytes = b"",
+        needs_door: bool = False,
     ) -> None:
-        """`variables`: of the operator, handed to every broker and to nobody else."""
+        """`variables`: of the operator, handed to every broker and to nobody else. `needs_door`: without the
+        door, starting has failed.
+        """
+        self._needs_door = needs_door
         self._place = place
         self._place_said = ""
         """Why the directory cannot be put back, as it was said last."""
@@ -149,8 +154,8 @@ class Launcher:
                 for keep in self._all:
                     keep.vigil.heard(now)
             then = now
-            if not self._door.child.pid and self._stop_by is None and self._door_watch.due():
-                self._door.start_at = now
+            if not self._door.child.pid and self._stop_by is None:
+                self._look_for_door(now)
             for keep in self._all:
                 self._look_after(keep, now)
             if self._stop_by is not None and not any(keep.child.pid for keep in self._all):
@@ -227,18 +232,36 @@ class Launcher:
         elif keep.vigil.deaths >= START_DEATHS:
             self._give_up(EXIT_FAILED, f"{child.name} does not start:\n{child.last_words()}")
 
+    def _look_for_door(self, now: float) -> None:
+        """A configuration that has changed may want a door, or none any more."""
+        if self._door_watch.due():
+            self._door.start_at = now
+        elif self._door_watch.dropped():
+            self._forget_door()
+
+    def _forget_door(self) -> None:
+        if self._place is None or self._place.is_ours():
+            forget_door(self._directory)
+
     def _mourn_door(self, status: int, start_at: float) -> None:
         """The others live on; where starting it again would not help, a changed configuration may."""
         again = self._door_watch.again(status)
         self._door.start_at = start_at if again else None
+        words = self._door.child.last_words()
+        if status == EXIT_UNWANTED:
+            self._forget_door()
+        elif self._place is None or self._place.is_ours():
+            tell_problem(self._directory, status, words, retried=again)
         expected = status in {0, EXIT_CONFIG, EXIT_UNWANTED, EXIT_TAKEN}
         if not expected:
             say(f"http ended with {spelled(status)}; starting it again")
         if status in {EXIT_CONFIG, EXIT_TAKEN}:
-            note = self._door_watch.news(self._door.child.last_words())
+            note = self._door_watch.news(words)
             if note:
                 self._door_note = note
                 say(note)
+            if self._needs_door and not self._was_ready:
+                self._give_up(EXIT_USAGE if status == EXIT_CONFIG else EXIT_FAILED, _NO_START)
 
     def _start_again(self, keep: Keep, now: float) -> None:
         if keep.clear_by is not None:

@@ -14,8 +14,9 @@ import time
 
 from carpool import import_path, lock
 from carpool.daemon_child import rotate
-from carpool.door_watch import told_url
-from carpool.launcher import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Launcher, accepts
+from carpool.door_address import split_address
+from carpool.door_watch import told_door
+from carpool.launcher import DOOR_S, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Launcher, accepts
 from carpool.place_watch import PlaceWatch
 from carpool_protocol import paths, private_files, trusted_places
 from carpool_protocol.project_marks import project_around
@@ -34,6 +35,11 @@ Run carpool for this runtime directory until Ctrl-C or `carpool down`.
 --detach  start it in the background and return when sessions are taken
 --config  use this file instead of the user's carpool.json
 --http    open the HTTP door there, above the configuration's `http`; also CARPOOL_HTTP
+
+Exit codes: 0; 1 it failed, or the HTTP door cannot open now (its port is taken); 2 usage or configuration,
+also an address that is none and one that all could use without tokens.
+With --detach carpool then runs all the same, for agents on its socket: it opens the door as soon as it can,
+and `carpool status` tells why it is not open. Without --detach and with --http it does not start.
 """
 
 
@@ -72,6 +78,9 @@ def up(arguments: list[str]) -> int:
     if "--stay" in values:
         return _stay(place, config, int(values.get("--ready-fd", "-1")), http, _handed(values))
     http = http or os.environ.get("CARPOOL_HTTP", "")
+    if why := _why_no_address(http):
+        _say(why)
+        return EXIT_USAGE
     if "--detach" not in values:
         # A new program: in the daemon's environment, and without what finding that out took.
         command = [sys.executable, "-P", "-m", "carpool.launcher", "--stay"]
@@ -82,14 +91,53 @@ def up(arguments: list[str]) -> int:
     # Shims and clients say `--quiet`: they bring carpool back, or up, for their agent and choose nothing.
     if "--quiet" in values:
         code, text = bring_up(place)
-    else:
-        code, text = bring_up(place, config, http=http, explicit=True)
-    if text:
+        if text:
+            _say(text)
+        return code
+    return _detach(place, config, http)
+
+
+def _why_no_address(http: str) -> str:
+    """Why no door can be at `http`, whoever asks; empty: it is an address, or none is asked for."""
+    try:
+        if http:
+            split_address(http)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _detach(place: Place, config: str, http: str) -> int:
+    """`carpool up --detach`, as people and scripts say it. The exit code."""
+    code, text = bring_up(place, config, http=http, explicit=True)
+    if code != EXIT_OK:
         _say(text)
-    elif code == EXIT_OK and "--quiet" not in values:
-        url = told_url(place.directory)
+        return code
+    url, why, code = _door_outcome(place.directory, http)
+    for said in filter(None, (text, "" if why in text else why)):
+        _say(said)
+    if not text and not why:
         sys.stdout.write(f"carpool is up in {place.directory}{f', MCP is spoken at {url}' if url else ''}\n")
     return code
+
+
+def _door_outcome(directory: str, http: str) -> tuple[str, str, int]:
+    """The URL of the door that was asked for, or why it is not open, and the exit code that tells.
+
+    `http`: the address asked for; empty: the configuration says whether there is to be one.
+    """
+    holder = lock.holder(directory)
+    if http and holder is not None and holder.http != http:
+        return "", "", EXIT_FAILED  # `_other_config` has the sentence
+    deadline = time.monotonic() + DOOR_S
+    while (door := told_door(directory)) is None and http and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    if door is None:
+        late = f"the HTTP door at {http} has not opened yet; see `carpool status`"
+        return ("", late, EXIT_FAILED) if http else ("", "", EXIT_OK)
+    if door.url:
+        return door.url, "", EXIT_OK
+    return "", door.problem, EXIT_FAILED if door.retried else EXIT_USAGE
 
 
 def wished_config(option: str = "") -> str:
@@ -224,7 +272,14 @@ def _stay(place: Place, config: str, ready_fd: int, http: str, variables: bytes)
         environ = dict(os.environ)
         environ[paths.DAEMON_MARK] = paths.runtime_id(place.directory)
         return Launcher(
-            place.directory, config, environ, ready_fd=ready_fd, http=http, place=watch, variables=variables
+            place.directory,
+            config,
+            environ,
+            ready_fd=ready_fd,
+            http=http,
+            place=watch,
+            variables=variables,
+            needs_door=bool(http) and ready_fd < 0,  # on somebody's terminal, or under a service manager
         ).run()
     finally:
         watch.release()

@@ -7,9 +7,23 @@ from pathlib import Path
 import pytest
 
 from carpool import lock
-from carpool.door_watch import EXIT_CONFIG, EXIT_TAKEN, EXIT_UNWANTED, DoorWatch, told_url
+from carpool.cli_read import status_page, with_door, with_verdict
+from carpool.door_address import split_address
+from carpool.door_watch import (
+    EXIT_CONFIG,
+    EXIT_TAKEN,
+    EXIT_UNWANTED,
+    DoorWatch,
+    ToldDoor,
+    forget_door,
+    tell_problem,
+    told_door,
+    told_url,
+)
 from carpool.http.gate import Gate
+from carpool.http.server import tell_url
 from carpool_protocol import paths
+from tests.behaviours import behaviour
 from tests.kit.house import House
 
 
@@ -108,3 +122,97 @@ def test_a_lock_file_without_a_pid_names_nobody(tmp_path: Path, pid: str) -> Non
     descriptor = os.open(file, os.O_RDONLY)
     assert lock._read(descriptor).pid == 0
     os.close(descriptor)
+
+
+@behaviour("http:not-open")
+@pytest.mark.parametrize(
+    ("status", "words", "problem"),
+    [
+        (EXIT_TAKEN, "2026 http: earlier\n2026 http: the port is taken", "the port is taken"),
+        (EXIT_CONFIG, "2026 http: no tokens", "no tokens"),
+        (
+            EXIT_CONFIG,
+            "the HTTP door needs more than is installed",
+            "the HTTP door needs more than is installed",
+        ),
+        (-9, "2026 http: MCP is spoken", "the HTTP door ended with SIGKILL; see `carpool logs --daemon`"),
+        (EXIT_TAKEN, "2026 http: \x1b[2Jgone", "?[2Jgone"),
+    ],
+)
+def test_why_a_door_is_not_open_is_told_until_it_listens(
+    tmp_path: Path, status: int, words: str, problem: str
+) -> None:
+    directory = str(tmp_path)
+    for retried in (True, False):
+        tell_problem(directory, status, words, retried=retried)
+        assert told_door(directory) == ToldDoor("", problem, retried)
+    assert told_url(directory) == ""
+    tell_url(directory, "http://x/mcp")
+    assert told_door(directory) == ToldDoor("http://x/mcp", "", False)
+    forget_door(directory)
+    assert told_door(directory) is None
+
+
+def test_a_file_that_wants_no_door_any_more_is_told_once(tmp_path: Path) -> None:
+    file = tmp_path / "carpool.json"
+    write(file, '{"http": {}}', 1)
+    watch = DoorWatch("", str(file), {})
+    assert (watch.due(), watch.dropped()) == (True, False)
+    write(file, "{}", 2)
+    assert (watch.due(), watch.dropped(), watch.dropped()) == (False, True, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("8808", ("127.0.0.1", 8808)),
+        (":0", ("127.0.0.1", 0)),
+        ("[::1]:1", ("::1", 1)),
+        ("here.example:65535", ("here.example", 65535)),
+    ],
+)
+def test_an_address_is_read_as_people_write_it(text: str, address: tuple[str, int]) -> None:
+    assert split_address(text) == address
+
+
+@behaviour("http:not-open")
+@pytest.mark.parametrize(
+    "text",
+    ["nonsense", "", "host:", "host:x", "host:65536", "host:-1", "a b:1", "http://h:1", "h:\u0663", "h:1\n"],
+)
+def test_an_address_that_is_none_ends_up_with_code_2_before_anything_starts(house: House, text: str) -> None:
+    with pytest.raises(ValueError, match="want HOST:PORT"):
+        split_address(text)
+    if text:
+        for options in ((), ("--detach",)):
+            done = house.run("up", *options, "--http", text)
+            assert (done.returncode, "want HOST:PORT" in done.stderr) == (2, True)
+    assert not house.launcher
+
+
+@behaviour("http:not-open")
+@pytest.mark.parametrize("reason", ["ok", "servers_failing", "config_broken", "supervisor_away"])
+def test_a_door_that_is_not_open_is_not_well(reason: str) -> None:
+    healthy = reason != "supervisor_away"
+    closed = with_verdict(
+        with_door({"healthy": healthy, "reason": reason}, ToldDoor("", "the port is taken", True))
+    )
+    assert closed["door"] == {"url": "", "problem": "the port is taken", "retried": True}
+    assert (closed["healthy"], closed["reason"]) == (False, "door_closed" if healthy else reason)
+    for door in (None, ToldDoor("http://x", "", False)):
+        told = with_verdict(with_door({"healthy": healthy, "reason": reason}, door))
+        assert (told["healthy"], told["reason"]) == (healthy, reason)
+
+
+def test_people_are_told_of_a_closed_door_beside_what_else_is_wrong() -> None:
+    door = ToldDoor("", "the port is taken", False)
+    well = status_page(with_door({"healthy": True, "reason": "ok"}, door))
+    assert "all is well" not in well
+    assert (
+        "the HTTP door is not open: the port is taken (it is tried again when the file has changed)" in well
+    )
+    broken = status_page(
+        with_door({"healthy": True, "reason": "config_broken", "config": {"problem": "a.json:3"}}, door)
+    )
+    assert "a.json:3" in broken
+    assert "the port is taken" in broken

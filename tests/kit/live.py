@@ -22,6 +22,7 @@ import msgspec
 import trio
 
 from carpool.door import Door
+from carpool.door_watch import told_url
 from carpool_protocol import paths
 from carpool_protocol.attach import Attach, attach_line
 from carpool_protocol.attach_version import ATTACH_VERSION
@@ -151,7 +152,7 @@ class Daemon:
         rows = [row.split() for row in Path("/proc/net/unix").read_text().splitlines()[1:]]
         # The listening socket is in state 01, an accepted one in state 03 (unix(7) names no numbers: net.h).
         count = sum(1 for row in rows if len(row) == 8 and row[7] == path and row[5] == "03")
-        return count - Path(paths.door_file(str(self.directory))).exists()
+        return count - bool(told_url(str(self.directory)))
 
     # --- looking ---------------------------------------------------------------------------------------
 

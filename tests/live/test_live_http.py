@@ -12,6 +12,7 @@ import pytest
 import trio
 from mcp.client.streamable_http import streamable_http_client
 
+from carpool.door_watch import told_url
 from carpool.http.gate import hash_of
 from tests.behaviours import behaviour
 from tests.kit.house import until as until_now
@@ -39,7 +40,7 @@ def doored() -> Iterator[Daemon]:
 def door(daemon: Daemon) -> tuple[str, int]:
     """The URL and the pid of the door that listens."""
     file = daemon.directory / "http.json"
-    until_now(file.exists, "the door listens")
+    until_now(lambda: told_url(str(daemon.directory)), "the door listens")
     found = json.loads(file.read_text())
     return found["url"], found["pid"]
 
@@ -214,29 +215,45 @@ async def test_with_tokens_each_comes_in_as_itself_or_not_at_all(daemon: Callabl
     )
 
 
+@behaviour("http:not-open", "http:retried")
 def test_a_port_in_use_is_told_and_the_rest_lives_on(daemon: Callable[..., Daemon]) -> None:
     one = daemon({"echo": kit("echo")}, up=False)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        done = one.run("up", "--detach", "--config", str(one.config), "--http", address)
-        assert done.returncode == 0
+        asked = ("--config", str(one.config), "--http", address)
+        alone = one.run("up", *asked)
+        assert (alone.returncode, one.daemons()) == (1, []), "in the foreground it does not start"
+        done = one.run("up", "--detach", *asked)
+        assert done.returncode == 1
         assert f"cannot listen on {address}" in done.stderr
         one.note_fds()
         assert one.run("tools").returncode == 0
+        told = json.loads(one.run("status", "--json").stdout)
+        assert (told["healthy"], told["reason"]) == (False, "door_closed")
+        assert address in told["door"]["problem"]
+        assert told["door"]["retried"]
+        assert one.run("up", "--detach", *asked).returncode == 1
     assert door(one)[0] == f"http://{address}/mcp"
     assert f"http://{address}/mcp" in one.run("status").stdout
 
 
-@behaviour("http:tokens:elsewhere")
+@behaviour("http:tokens:elsewhere", "http:not-open")
 def test_a_door_that_all_could_use_is_not_opened_without_tokens(daemon: Callable[..., Daemon]) -> None:
     one = daemon({"echo": kit("echo")}, up=False)
-    done = one.run("up", "--detach", "--config", str(one.config), "--http", "0.0.0.0:0")
-    assert done.returncode == 0
+    asked = ("--config", str(one.config), "--http", "0.0.0.0:0")
+    alone = one.run("up", *asked)
+    assert alone.returncode == 2
+    assert "without tokens" in alone.stderr
+    done = one.run("up", "--detach", *asked)
+    assert done.returncode == 2
     assert "without tokens" in done.stderr
     one.note_fds()
-    assert not (one.directory / "http.json").exists()
+    told = json.loads(one.run("status", "--json").stdout)["door"]
+    assert (told["url"], told["retried"]) == ("", False)
+    assert "the HTTP door is not open" in one.run("status").stdout
+    assert one.run("tools").returncode == 0, "agents on the socket are served"
 
 
 def test_the_door_comes_and_goes_with_the_configuration(daemon: Callable[..., Daemon]) -> None:
@@ -258,7 +275,7 @@ def test_without_the_extra_the_door_says_what_to_install(
     one = daemon({"echo": kit("echo")}, up=False)
     one.environ["PYTHONPATH"] += os.pathsep + str(tmp_path)
     done = one.run("up", "--detach", "--config", str(one.config), "--http", "127.0.0.1:0")
-    assert done.returncode == 0
+    assert done.returncode == 2
     assert "-m pip install 'httptools>=0.6.4' 'uvloop>=0.21'" in done.stderr
     one.note_fds()
 

@@ -137,3 +137,18 @@ def is_loopback(name: str) -> bool:
 def hash_of(token: str) -> str:
     """As it stands in the configuration."""
     return HASH_PREFIX + hashlib.sha256(token.encode()).hexdigest()
+
+
+def host_name_of(host: str) -> str:
+    """The host of an address to listen on, as it would stand in a `Host` header."""
+    return host.lower() if ":" in host else host_name(host)
+
+
+def why_without_tokens(host: str, *, has_tokens: bool) -> str:
+    """Why a door may not listen on `host`; empty: it may."""
+    if has_tokens or is_loopback(host_name_of(host)):
+        return ""
+    return (
+        f"the HTTP door does not listen on {host} without tokens: anybody could use every "
+        "server; make one with `carpool token NAME`, or listen on 127.0.0.1"
+    )

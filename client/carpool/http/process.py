@@ -17,12 +17,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from carpool.bridge_mark import OwnBridges
+from carpool.door_address import bind, cannot_listen, split_address
 from carpool.door_watch import EXIT_CONFIG, EXIT_TAKEN, EXIT_UNWANTED
 from carpool.http.core import Core
 from carpool.http.effects import Rules
-from carpool.http.gate import Gate, host_name, is_loopback
+from carpool.http.gate import Gate, host_name_of, is_loopback, why_without_tokens
 from carpool.http.limits import Limits
-from carpool.http.server import DoorServer, bind, raise_descriptor_limit, say, tell_url
+from carpool.http.server import DoorServer, raise_descriptor_limit, say, tell_url
 from carpool_protocol import paths
 from carpool_protocol.config.last_good import LastGood
 from carpool_protocol.config.load import ConfigFile, find_config_file, load_config, load_layer
@@ -110,40 +111,24 @@ def settings_of(file: ConfigFile, listen: str, last_good: LastGood | None = None
         return None
     settings = config.http
     if listen:
-        host, port = split_address(listen)
+        try:
+            host, port = split_address(listen)
+        except ValueError as error:
+            raise UnservableError(str(error)) from None
         fields = {name: getattr(settings, name) for name in settings.__struct_fields__}
         settings = HttpConfig(**{**fields, "host": host, "port": port})
-    if not settings.tokens and not is_loopback(host_name_of(settings.host)):
-        raise UnservableError(
-            f"the HTTP door does not listen on {settings.host} without tokens: anybody could use every "
-            "server; make one with `carpool token NAME`, or listen on 127.0.0.1"
-        )
+    if why := why_without_tokens(settings.host, has_tokens=bool(settings.tokens)):
+        raise UnservableError(why)
     return settings
-
-
-def split_address(text: str) -> tuple[str, int]:
-    """`HOST:PORT`, `[::1]:PORT` or `PORT`. Raises `UnservableError`."""
-    host, _, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:
-        raise UnservableError(f"--http and CARPOOL_HTTP want HOST:PORT, such as 127.0.0.1:8808, not {text!a}")
-    return host.strip("[]") or "127.0.0.1", int(port)
-
-
-def host_name_of(host: str) -> str:
-    """As `gate` knows it."""
-    return host.lower() if ":" in host else host_name(host)
 
 
 def listen_on(settings: HttpConfig) -> socket.socket:
     """The bound socket. Raises `UnservableError`: most likely the port is taken."""
     try:
         return bind(settings.host, settings.port)
-    except OSError as error:
-        raise UnservableError(
-            f"the HTTP door cannot listen on {settings.host}:{settings.port} "
-            f"({error.strerror or error}); is another program there? Change http.port or --http",
-            EXIT_TAKEN,
-        ) from None
+    except (OSError, UnicodeError) as error:
+        code = EXIT_TAKEN if isinstance(error, OSError) else EXIT_CONFIG
+        raise UnservableError(cannot_listen(settings.host, settings.port, error), code) from None
 
 
 class _Door:

@@ -250,20 +250,6 @@ def raise_descriptor_limit(wished: int) -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """The listening socket. Raises `OSError`."""
-    family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    sock = socket.socket(family, kind, proto)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setblocking(False)
-        sock.bind(address)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
 def tell_url(directory: str, url: str) -> None:
     """Write it down for `carpool status`."""
     private_files.replace(paths.door_file(directory), msgspec.json.encode({"url": url, "pid": os.getpid()}))

@@ -102,7 +102,8 @@ _AUDIT: Final = {
         "issue 7", "The audit never holds the value of an argument, of a result or of a URI's query."
     ),
     "audit:broker-death": Behaviour(
-        "issue 7", "Calls that were open when a broker died are in the audit, under the same ids."
+        "issue 7",
+        "Calls that were open when a broker died are in the audit, under the same ids, with agent and tool.",
     ),
     "audit:one-id": Behaviour(
         "issue 7",

@@ -17,11 +17,12 @@ from typing import Final
 
 import msgspec
 
-from carpool_broker.core.effects import Audited, Who
+from carpool_broker.core.effects import Audited
 from carpool_protocol import private_files
 from carpool_protocol.answers import says_failed
 from carpool_protocol.faults import TOOLS_CALL
 from carpool_protocol.ids import CALLS_OF_A_LIFE, SessionId, call_name
+from carpool_protocol.messages import Caller
 from carpool_protocol.wallclock import wallclock
 
 log = logging.getLogger("carpool.broker")
@@ -65,7 +66,7 @@ class AuditLog:
         self._answers_bytes = 0
         self._at = ""
         """Of this burst."""
-        self._whose: dict[SessionId, tuple[Who, str]] = {}
+        self._whose: dict[SessionId, tuple[Caller, str]] = {}
         self._what: dict[tuple[str, str, str], str] = {}
         self._owing = 0
         """Missed since the file last said so."""
@@ -138,7 +139,7 @@ class AuditLog:
 
     # --- a line ------------------------------------------------------------------------------------------
 
-    def _who(self, who: Who) -> str:
+    def _who(self, who: Caller) -> str:
         said: dict[str, str | int] = {
             "session": who.session,
             "agent": who.agent,

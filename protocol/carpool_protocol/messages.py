@@ -234,6 +234,20 @@ class Discover(Message, frozen=True, tag=11):
     """A call by a name that can only be of such a pool waits for it: it starts before what is only listed."""
 
 
+class Caller(Struct, frozen=True, array_like=True):
+    """Whose call it is, as the audit names it, as far as that is known. Many calls share one."""
+
+    session: SessionId
+    agent: str = ""
+    """What the agent calls itself."""
+    pid: int = 0
+    """Of its carrier; 0: not known."""
+    carrier: str = ""
+    principal: str = ""
+    """Name of its bearer token."""
+    profile: str = ""
+
+
 class Call(Message, frozen=True, tag=12):
     """One request of an agent for one server."""
 
@@ -270,6 +284,8 @@ class Call(Message, frozen=True, tag=12):
     """
     principal: str = ""
     """Name of the bearer token that its session came with: for fairness, not for rights. Empty: none."""
+    caller: Caller | None = None
+    """Kept for the audit of a later broker; None: there is no audit."""
 
 
 class CancelCall(Message, frozen=True, tag=13):
@@ -721,6 +737,10 @@ class RecordedCall(Struct, frozen=True, array_like=True):
     """It is of the stateless era and its agent is asked: a retry may bring the answers."""
     digest: str = ""
     """See `Call.digest`."""
+    method: str = ""
+    """See `Call.method`."""
+    caller: Caller | None = None
+    """See `Call.caller`."""
 
 
 class RecordedSession(Struct, frozen=True, array_like=True):

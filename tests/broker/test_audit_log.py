@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carpool_broker.audit_log import FILES, AuditLog
-from carpool_broker.core.effects import Audited, Who
+from carpool_broker.core.effects import Audited
 from carpool_protocol.ids import CallId, PoolKey, RawJson, ServerName, SessionId, call_of
+from carpool_protocol.messages import Caller
 from tests.behaviours import behaviour
 
-WHO = Who(SessionId("s1"), "claude", 42, "shim", "", "reader")
+WHO = Caller(SessionId("s1"), "claude", 42, "shim", "", "reader")
 OK = RawJson(b'{"content":[],"isError":false}')
 
 
@@ -85,8 +86,8 @@ def test_whatever_an_agent_calls_itself_and_its_tools_a_record_is_one_line_of_js
 ) -> None:
     log = audit(tmp_path_factory.mktemp("audit"))
     log._whereabouts = lambda _: workspace
-    log.take(record(who=Who(SessionId("s1"), agent), target=tool))
-    log.take(record(2, who=Who(SessionId("s1"), agent + "\ud800"), target=tool + "\udfff"))
+    log.take(record(who=Caller(SessionId("s1"), agent), target=tool))
+    log.take(record(2, who=Caller(SessionId("s1"), agent + "\ud800"), target=tool + "\udfff"))
     log.flush()
     log.close()
     text = Path(log.path).read_bytes()

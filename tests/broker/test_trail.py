@@ -11,7 +11,7 @@ from carpool_broker.core import events as ev
 from carpool_broker.core.effects import Audited, Reply
 from carpool_broker.core.trail import bare_uri, subject, with_name
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, RawJson, call_of
-from carpool_protocol.messages import Answered, Call, Failed
+from carpool_protocol.messages import Answered, Call, Caller, Failed, RecordedCall
 from tests.behaviours import behaviour
 from tests.broker import recovery_rig
 from tests.broker.test_broker_core import ONE, Rig
@@ -109,12 +109,43 @@ def test_a_call_that_an_earlier_broker_opened_is_put_down_under_its_old_id_by_th
 def test_a_call_of_an_earlier_broker_that_nobody_comes_back_for_is_put_down_with_what_is_known() -> None:
     one = recovery_rig.Rig()
     one.core.audit(True)
-    one.link(recovery_rig.recorded(3), recovery_rig.recorded(4, request="2", ended=True))
+    caller = Caller(recovery_rig.ONE, "claude", 42, "shim", "ci", "reader")
+    one.link(
+        recovery_rig.recorded(3, method="tools/call", caller=caller),
+        recovery_rig.recorded(4, request="2", ended=True),
+    )
     records = audited(one.wait(recovery_rig.RETURN_S + 1))
     assert sorted((each.call, each.outcome, each.server) for each in records) == [
         (3, "cancelled", "a"),
         (4, "unclaimed", "a"),
     ]
+    (known,) = (each for each in records if each.call == 3)
+    assert (known.who, known.method, known.target) == (caller, "tools/call", "x")
+
+
+@behaviour("audit:broker-death")
+def test_whose_a_call_is_goes_with_it_to_the_supervisor_while_there_is_an_audit() -> None:
+    one = rig()
+    sent = one.call("a__x", "1")
+    (call,) = (each for each in sent if isinstance(each, Call))
+    assert call.caller is not None
+    assert call.caller.session == ONE
+    one.core.audit(False)
+    (call,) = (each for each in one.call("a__x", "2") if isinstance(each, Call))
+    assert call.caller is None
+
+
+@behaviour("audit:broker-death")
+def test_of_a_uri_that_an_earlier_broker_sent_only_what_is_no_value_is_put_down() -> None:
+    one = recovery_rig.Rig()
+    one.core.audit(True)
+    uri = "https://user@example.org/page?token=1"
+    read = RecordedCall(
+        call_of(0, 3), recovery_rig.ONE, RawJson(b"1"), recovery_rig.A, uri, method="resources/read"
+    )
+    one.link(read)
+    (record,) = audited(one.wait(recovery_rig.RETURN_S + 1))
+    assert record.target == "https://example.org/page"
 
 
 @pytest.mark.parametrize(

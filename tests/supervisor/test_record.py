@@ -81,7 +81,9 @@ class House:
 
 
 def recorded(number: int, session: SessionId = A, *, ended: bool = False) -> RecordedCall:
-    return RecordedCall(CallId(number), session, RawJson(b"%d" % number), KEY, "t", ended)
+    return RecordedCall(
+        CallId(number), session, RawJson(b"%d" % number), KEY, "t", ended, method="tools/call"
+    )
 
 
 @behaviour("record:told")

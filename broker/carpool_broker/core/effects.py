@@ -9,8 +9,6 @@ Knows nothing of: how any of it is worded or written.
 
 from typing import Literal
 
-from msgspec import Struct
-
 from carpool_broker.core.agent_effects import (
     NO_CALL,
     Acknowledge,
@@ -41,6 +39,7 @@ from carpool_protocol.messages import (
     AskProgressed,
     Bereft,
     Call,
+    Caller,
     CancelCall,
     CancelTask,
     Discover,
@@ -92,7 +91,6 @@ __all__ = [
     "TellServed",
     "TellStateful",
     "UseRoots",
-    "Who",
     "WithdrawAsk",
 ]
 
@@ -176,24 +174,12 @@ class KeepPins(Effect, frozen=True):
     pin: PinId
 
 
-class Who(Struct, frozen=True):
-    """Whose call it was, as far as that is known. Many records share one."""
-
-    session: SessionId
-    agent: str = ""
-    pid: int = 0
-    carrier: str = ""
-    principal: str = ""
-    profile: str = ""
-
-
 class Audited(Effect, frozen=True):
     """A call has ended: put that down, before its answer leaves."""
 
-    who: Who
+    who: Caller
     call: CallId
     method: str
-    """Empty: an earlier broker knew it."""
     server: ServerName
     """Empty: it went to none."""
     key: PoolKey

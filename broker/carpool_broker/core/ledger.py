@@ -138,7 +138,7 @@ class Ledger:
         line = self.admission
         line.credit_bytes = (line.credit_bytes or 0) - owed.size_bytes - MESSAGE_BYTES
         if self.trail is not None:
-            named = self.trail.named(call)
+            named = self.trail.named(owed, call)
             line.credit_bytes -= len(named.meta) - len(call.meta)
             call = named
         self.backstops.arm(owed.call, now, self.backstop_s.get(owed.key, 1800.0))

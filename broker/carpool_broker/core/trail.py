@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from carpool_broker.core.effects import AnyEffect, Audited, Who
+from carpool_broker.core.effects import AnyEffect, Audited
 from carpool_broker.core.session import Owed, Session, Stage
 from carpool_protocol.content import stripped, text_of
 from carpool_protocol.ids import (
@@ -31,7 +31,7 @@ from carpool_protocol.ids import (
     SessionId,
     call_name,
 )
-from carpool_protocol.messages import Call, RecordedCall
+from carpool_protocol.messages import Call, Caller, RecordedCall
 from carpool_protocol.subjects import TASKS
 
 CALL_META_KEY: Final = "carpool/call"
@@ -54,7 +54,7 @@ class Trail:
     def __init__(self, out: Callable[[AnyEffect], None], before: CallId) -> None:
         self._out = out
         self._before = before
-        self._who: dict[SessionId, Who] = {}
+        self._callers: dict[SessionId, Caller] = {}
         self._over: set[CallId] = set()
         """Calls of earlier brokers that have had a record here: a link that was down brings them up again."""
         self.now = 0.0
@@ -64,9 +64,9 @@ class Trail:
         """A call is in the books."""
         owed.since = self.now
 
-    def named(self, call: Call) -> Call:
-        """As it is to be sent: its server gets to know our name of it."""
-        return replace(call, meta=with_name(call.meta, call_name(call.call)))
+    def named(self, owed: Owed, call: Call) -> Call:
+        """As it is to be sent: its server gets to know our name of it, and a later broker whose it is."""
+        return replace(call, meta=with_name(call.meta, call_name(call.call)), caller=self._caller_of(owed))
 
     def answered(self, owed: Owed, body: RawJson, *, is_error: bool) -> None:
         """It ends with the server's own answer."""
@@ -81,8 +81,9 @@ class Trail:
         """Nobody claims this call of an earlier broker. (Those of this one have had their record.)"""
         if call.call < self._before and self._is_new(call.call):
             outcome = "unclaimed" if call.ended else "cancelled"
-            who, server = Who(call.session), server_of(call.key)
-            self._out(Audited(who, call.call, "", server, call.key, "", outcome, "maybe"))
+            caller, server = call.caller or Caller(call.session), server_of(call.key)
+            target = subject(call.method, call.target)
+            self._out(Audited(caller, call.call, call.method, server, call.key, target, outcome, "maybe"))
 
     def ended(self, owed: Owed, outcome: str, delivered: Reached, body: RawJson) -> None:
         """It ends. `outcome`: a fault's slug, or one of the words of `effects.Audited`."""
@@ -98,7 +99,7 @@ class Trail:
                 return
         self._out(
             Audited(
-                self._who_of(owed),
+                self._caller_of(owed),
                 owed.call,
                 method,
                 owed.server,
@@ -118,22 +119,22 @@ class Trail:
         self._over.add(call)
         return found
 
-    def _who_of(self, owed: Owed) -> Who:
+    def _caller_of(self, owed: Owed) -> Caller:
         session, by = owed.session, owed.asked.by
         if session.shared and by is not None:
-            return _who(session, by.agent or session.agent)
-        who = self._who.get(session.id)
-        if who is None or who.agent is not session.agent or who.pid != session.pid:
-            who = self._who[session.id] = _who(session, session.agent)
-        return who
+            return _caller(session, by.agent or session.agent)
+        found = self._callers.get(session.id)
+        if found is None or found.agent is not session.agent or found.pid != session.pid:
+            found = self._callers[session.id] = _caller(session, session.agent)
+        return found
 
     def forget(self, session: Session) -> None:
         """The agent is gone, or is in another workspace: what is known of it is looked up anew."""
-        self._who.pop(session.id, None)
+        self._callers.pop(session.id, None)
 
 
-def _who(session: Session, agent: str) -> Who:
-    return Who(
+def _caller(session: Session, agent: str) -> Caller:
+    return Caller(
         session.id, agent[:MAX_NAME_CHARS], session.pid, session.carrier, session.principal, session.profile
     )
 

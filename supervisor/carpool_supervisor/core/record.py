@@ -37,14 +37,16 @@ End = Answered | Failed
 class Entry:
     """One call."""
 
-    __slots__ = ("digest", "end", "key", "request", "session", "target")
+    __slots__ = ("caller", "digest", "end", "key", "method", "request", "session", "target")
 
     def __init__(self, call: Call) -> None:
         self.session = call.session
         self.request: RawJson = call.request
         self.digest = call.digest
         self.key: PoolKey = call.key
+        self.method = call.method
         self.target = call.target
+        self.caller = call.caller
         self.end: End | None = None
         """How it ended; None while it is open."""
 
@@ -52,7 +54,16 @@ class Entry:
         """What a broker that begins is told of it."""
         session, is_over = whole_of(self.session), self.end is not None
         return RecordedCall(
-            call, session, self.request, self.key, self.target, is_over, parked, digest=self.digest
+            call,
+            session,
+            self.request,
+            self.key,
+            self.target,
+            is_over,
+            parked,
+            digest=self.digest,
+            method=self.method,
+            caller=self.caller,
         )
 
 

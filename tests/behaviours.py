@@ -1048,6 +1048,9 @@ _DOOR: Final = {
         "A door that cannot open is an exit code of `carpool up` and a reason in `carpool status`; agents on "
         "the Unix socket are served.",
     ),
+    "http:check": Behaviour(
+        "issue 13", "`carpool check` tells why the HTTP door could not open, before it is to open."
+    ),
     "http:retried": Behaviour(
         "issue 13", "A door whose port is taken opens by itself once it can, wherever its address is from."
     ),

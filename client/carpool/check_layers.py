@@ -58,6 +58,8 @@ class Checked(Struct, kw_only=True):
     project_known: dict[str, str] = {}
     """The same with those of the project's, for its servers."""
     places: dict[str, str] = {}
+    door: str = ""
+    """Why the HTTP door cannot open at this moment; empty: it can, or none is wanted."""
     path: list[str] | None = None
     """The directories in which programs of servers are looked up; None: those of this environment's PATH."""
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import click
 
-from carpool import check_names, display
+from carpool import check_names, display, lock
+from carpool.check_door import door_faults, why_not_bound
 from carpool.check_layers import Checked, read_layers, working_directory
 from carpool.check_profiles import lines
 from carpool.cli import (
@@ -29,6 +30,7 @@ from carpool.cli import (
 from carpool.cli_arguments import read_arguments
 from carpool.cli_daemon import OPERATE_S, missing_here
 from carpool.door import DoorError
+from carpool.door_watch import told_url
 from carpool.server_path import path_from_here
 from carpool_protocol import paths
 from carpool_protocol.config.describe import Row, describe
@@ -112,6 +114,7 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
     store = paths.trust_file(paths.state_dir(os.environ, paths.runtime_dir(os.environ, os.getuid())))
     named = os.path.expanduser(file) if file else None
     found = read_layers(environment(), named, working_directory(), store, _search_path)
+    _look_at_door(found, alone=named is not None)
     problems, where = found.problems, found.where
     rows = describe(found.config) if found.config is not None else []
     switched = {} if named else _switched(found)
@@ -148,6 +151,7 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
                 "shortened": cut,
                 "started": results,
                 "path": found.path,
+                "door": found.door,
             }
         )
     else:
@@ -163,6 +167,21 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
         raise click.exceptions.Exit(EXIT_USAGE)
     if not all(each["ok"] for each in results):
         raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _look_at_door(found: Checked, *, alone: bool) -> None:
+    """The HTTP door at the address that counts here. `alone`: that of a file, whatever else says one."""
+    if found.config is None:
+        return
+    directory = paths.runtime_dir(os.environ, os.getuid())
+    held = lock.holder(directory)
+    listen = os.environ.get("CARPOOL_HTTP", "") if held is None else held.http
+    faults = door_faults(found.config, "" if alone else listen, told_url(directory), why_not_bound)
+    if faults.problem is not None:
+        found.problems.append(faults.problem)
+    if faults.now:
+        found.door = faults.now
+        found.warnings.append(faults.now)
 
 
 def _let_through(config: Config) -> list[dict[str, Any]]:
@@ -217,6 +236,7 @@ def _verdict(found: Checked, results: list[dict[str, Any]]) -> str:
         (sorted(failed.difference(found.misconfigured, found.absent)), "did not start", "did not start"),
     ]
     said = [f"{', '.join(names)} {one if len(names) == 1 else more}" for names, one, more in groups if names]
+    said += ["the HTTP door cannot open now"] if found.door else []
     return f"not all right: {'; '.join(said)}" if said else "all right"
 
 

@@ -66,7 +66,9 @@ def _switch(value: JsonValue, refuse: Callable[[Refusal], None]) -> bool:
 
 def _count(setting: Setting, value: JsonValue, refuse: Callable[[Refusal], None]) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        refuse(Refusal((), f"must be a whole number, found {kind_of(value)}{_unquote(value)}"))
+        way_out = setting.no_variables if isinstance(value, str) and "${" in value else ""
+        wanted = f"must be a whole number, found {kind_of(value)}{_unquote(value)}"
+        refuse(Refusal((), f"{wanted}; {way_out}" if way_out else wanted))
         return 0
     if not setting.low <= value <= setting.high:
         refuse(Refusal((), f"must be from {setting.low:.0f} to {setting.high:.0f} {setting.unit}"))

@@ -27,7 +27,7 @@ class ConfigProblem(Struct, frozen=True):
 
     file: str
     line: int
-    """Counted from 1."""
+    """Counted from 1; 0: it is in no line of a file, and `file` says where else."""
     where: str
     """`mcpServers.git.pool.min`; empty for the file as a whole."""
     text: str
@@ -35,7 +35,8 @@ class ConfigProblem(Struct, frozen=True):
     def render(self) -> str:
         """`file:line: where: text`, as editors and terminals make it clickable."""
         where = f"{self.where}: " if self.where else ""
-        return f"{self.file}:{self.line}: {where}{self.text}"
+        line = f":{self.line}" if self.line else ""
+        return f"{self.file}{line}: {where}{self.text}"
 
 
 def render_path(path: KeyPath) -> str:

@@ -59,6 +59,8 @@ class Setting(Struct, frozen=True, kw_only=True):
     """Other spellings of choices: theirs, ours."""
     later: tuple[str, ...] = ()
     """Choices that are known and refused: this version cannot do them yet."""
+    no_variables: str = ""
+    """What to do in place of writing `${VAR}` for a `count`, as a sentence."""
     check: Callable[[str], str | None] | None = None
     """What is wrong with a `text` or one of the `texts`, as a sentence."""
     text: str

@@ -7,6 +7,19 @@ from typing import Final
 
 from carpool_protocol.config.setting import MiB, Setting, count, seconds, size
 
+_NO_VARIABLES: Final = (
+    "no ${VAR} is filled in here; for an address from the environment set CARPOOL_HTTP=HOST:PORT where "
+    "`carpool up` runs, or say `carpool up --http HOST:PORT`"
+)
+
+
+def _check_host(value: str) -> str | None:
+    if "${" in value:
+        return _NO_VARIABLES
+    if not value or not value.isprintable() or set(value) & set(" /[]"):
+        return 'must be a name or an address alone, such as "127.0.0.1"; the port goes into `http.port`'
+    return None
+
 
 def _check_path(value: str) -> str | None:
     good = value.startswith("/") and not value.endswith("/") and value.isascii() and value.isprintable()
@@ -21,9 +34,20 @@ HTTP_SETTINGS: Final[tuple[Setting, ...]] = (
         field="http.host",
         kind="text",
         default="127.0.0.1",
+        check=_check_host,
         text="Name or address the HTTP door listens on. Anything but loopback needs `http.tokens`.",
     ),
-    count("http.port", "http.port", 8808, "port", "Its port. 0: any free one.", low=0, high=65535),
+    Setting(
+        key="http.port",
+        field="http.port",
+        kind="count",
+        default=8808,
+        unit="port",
+        low=0,
+        high=65535,
+        no_variables=_NO_VARIABLES,
+        text="Its port, without quotes. 0: any free one.",
+    ),
     Setting(
         key="http.path",
         field="http.path",

@@ -9,7 +9,8 @@ from carpool_supervisor.core.effects import Forget, Probe, SignalGroup, Spawn, W
 from tests.behaviours import behaviour
 from tests.supervisor.test_modes import House
 from tests.supervisor.test_modes import spec as spec_of
-from tests.supervisor.test_supervisor_core import KEY, OK, ONE, TWO, Rig, call, serving
+from tests.supervisor.test_supervisor_core import KEY, OK, ONE, TWO, Rig, call, catalog, serving
+from tests.supervisor.test_supervisor_core import spec as spec_of_one
 
 TERM = SignalGroup(ONE, "TERM")
 
@@ -127,3 +128,16 @@ def test_a_call_about_a_task_that_never_reached_it_can_run_nowhere_else() -> Non
     assert [(e.call, e.fault, e.delivered) for e in broken(rig, 1) if isinstance(e, Failed)] == [
         (1, "unavailable", "no")
     ]
+
+
+@behaviour("failure:broken-stdin")
+def test_one_that_has_closed_it_before_its_last_words_of_greeting_is_replaced_and_serves_nobody() -> None:
+    rig = Rig(spec_of_one(max_instances=1, first_delay_s=0.1))
+    rig.feed(call(1))
+    rig.feed(ev.InstanceSpawned(ONE, 99))
+    broken(rig)
+    assert rig.feed(ev.InstanceGreeted(ONE, catalog())) == []
+    assert rig.wait(1.0) == [TERM]
+    rig.exit()
+    assert rig.wait(0.5) == [Spawn(TWO, KEY, ServerName("git"), 2)]
+    assert [e.call.call for e in rig.serve(2) if isinstance(e, WriteCall)] == [1]

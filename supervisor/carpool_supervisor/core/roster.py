@@ -119,6 +119,8 @@ class Roster:
         pool.ever_fit = True
         pool.serving.append(instance)
         self.phases.disarm(instance.id)
+        if instance.is_deaf:  # it has answered what it had read, and can be given nothing more
+            self._end_within(instance, MUTE_GRACE_S, now)
         self.starts.turns.disarm(instance.id)
         self.learn(pool, catalog, now)
         self.breakers.greeted(instance, now)

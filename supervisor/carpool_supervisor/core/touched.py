@@ -61,10 +61,10 @@ def check_call(call: CallId, desk: "Desk", leases: Leases) -> None:
 
 
 def check_instance(instance: Instance, phases: Deadlines[InstanceId]) -> None:
-    """Assert that it is where its state says, and cannot stay there for ever unless it serves."""
+    """Assert that it is where its state says, and cannot stay there for ever unless it serves and reads."""
     assert instance.pool.instances[instance.id] is instance
     assert (instance in instance.pool.serving) == (instance.state is State.SERVING)
     assert instance.state is not State.GONE
-    is_bounded = instance.state is State.SERVING or instance.id in phases
+    is_bounded = (instance.state is State.SERVING and not instance.is_deaf) or instance.id in phases
     assert is_bounded, f"instance {instance.id} may stay {instance.state} for ever"
     assert not (instance.state in ENDING and instance.failure is not None and instance.in_flight)

@@ -1048,6 +1048,9 @@ _DOOR: Final = {
         "A door that cannot open is an exit code of `carpool up` and a reason in `carpool status`; agents on "
         "the Unix socket are served.",
     ),
+    "cli:output": Behaviour(
+        "issue 13", "A verb whose output cannot be written says so in one line and ends with 1."
+    ),
     "http:check": Behaviour(
         "issue 13", "`carpool check` tells why the HTTP door could not open, before it is to open."
     ),

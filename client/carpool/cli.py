@@ -116,12 +116,11 @@ def verbs() -> None:
     """Agents share MCP servers: each server runs once, supervised, for all of them."""
 
 
-def main() -> None:
-    """Run the command line and exit with its code."""
+def main() -> int:
+    """Run the command line. Its exit code."""
     try:
         _refuse_untrusted_places(sys.argv[1:])
         code = verbs.main(prog_name="carpool", standalone_mode=False)
-        sys.stdout.flush()
     except click.exceptions.Exit as stop:
         code = stop.exit_code
     except click.ClickException as error:
@@ -130,11 +129,7 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         code = 130
-    except BrokenPipeError:
-        # `carpool ps | head -1`: its reader has what it wants. Python would complain at its last flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-    sys.exit(code if isinstance(code, int) else 0)
+    return code if isinstance(code, int) else 0
 
 
 def _refuse_untrusted_places(arguments: list[str]) -> None:

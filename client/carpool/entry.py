@@ -18,13 +18,15 @@ def main() -> None:
         from carpool.shim import main as shim
 
         sys.exit(shim(verb, sys.argv[2:]))
+    from carpool.output import run_to_end
+
     if verb == "up":
         from carpool.launcher import main as launcher
 
-        sys.exit(launcher(sys.argv[2:]))
+        run_to_end(lambda: launcher(sys.argv[2:]))
     from carpool.cli import main as command_line
 
-    command_line()
+    run_to_end(command_line)
 
 
 if __name__ == "__main__":

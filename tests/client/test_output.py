@@ -1,0 +1,49 @@
+"""Verbs whose output cannot be written end with a sentence and code 1."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.behaviours import behaviour
+from tests.kit.house import House
+
+VERBS = (
+    ("--help",),
+    ("schema",),
+    ("check", "--json"),
+    ("token", "ann"),
+    ("tools", "--json"),
+    ("up", "--help"),
+)
+
+
+def said(house: House, shell: str, verb: tuple[str, ...], unbuffered: str) -> tuple[int, str]:
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'"$@" {shell}', "sh", sys.executable, "-m", "carpool", *verb],
+        env={**house.environ, "PYTHONUNBUFFERED": unbuffered},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+@behaviour("cli:output")
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_cannot_be_written_is_told_in_one_line(
+    house: House, verb: tuple[str, ...], unbuffered: str
+) -> None:
+    if os.path.exists("/dev/full"):  # not on macOS
+        full = "carpool: cannot write the output: No space left on device\n"
+        assert said(house, ">/dev/full", verb, unbuffered) == (1, full)
+    closed = "carpool: cannot write the output: Bad file descriptor\n"
+    assert said(house, ">&-", verb, unbuffered) == (1, closed)
+
+
+def test_a_verb_that_fails_before_it_prints_keeps_its_code(house: House) -> None:
+    code, text = said(house, ">&-", ("nonsense",), "")
+    assert (code, "there is no verb" in text) == (2, True)

@@ -308,9 +308,7 @@ class Party:
                 raise Violation(f"request {was.request.number} of {was.person} is refused, and was good")
             self._count("expired")
             return
-        is_lost = b'"code":"lost"' in bytes(
-            effect.body
-        )  # true of its call, early or late
+        is_lost = b'"code":"lost"' in bytes(effect.body)  # true of its call, early or late
         if was.token is not None and self._is_late(was.request, was.token) and not is_lost:
             raise Violation(f"request {was.request.number} of {was.person} came too late and was served")
         if was.request.kind == "listen":

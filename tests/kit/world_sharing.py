@@ -51,6 +51,11 @@ class SharingBook:
         """The last call that was read before one was."""
         self._heard_upto: dict[At, CallId] = {}
         """The same, as the supervisor has heard it, which may be later: calls up to here may hear it too."""
+        self._unsure: set[At] = set()
+        """A call that may hear of the loss before has been told after later calls had run: whether of that
+        loss or of a new one is not known here. Nothing is judged until a call comes that is to hear of
+        neither.
+        """
         self._unconfirmed: dict[At, set[CallId]] = {}
         """Calls that were told so, of which the supervisor has not heard that one was written."""
         self._doubts: dict[At, int] = {}
@@ -121,11 +126,16 @@ class SharingBook:
         placed = self._placed.pop(at, set())
         self._over.update((call.session, each) for each in placed)
         self._unconfirmed.setdefault(at, set()).add(call.call)
-        if at in self._unheard or call.call <= self._upto.get(at, -1):
-            if at in self._unheard:
-                self._unheard[at].add(call.call)
+        if at in self._unheard:
+            self._unheard[at].add(call.call)
             return  # its agent could not know
+        if at in self._unsure or call.call <= self._upto.get(at, -1):
+            if placed:
+                self._unsure.add(at)
+            return
         if call.call <= self._heard_upto.get(at, -1):
+            if placed:
+                self._unsure.add(at)
             return
         doubts = self._doubts.get(at, 0)
         if self._told.get(at) and not placed and doubts:
@@ -169,6 +179,10 @@ class SharingBook:
 
     def _could_know(self, call: Call) -> None:
         at = self._at(call)
+        if at in self._unsure:
+            if call.call > self._heard_upto.get(at, -1):
+                self._unsure.discard(at)
+            return
         if not call.instance and (at in self._unheard or call.call <= self._upto.get(at, -1)):
             raise Violation(
                 f"call {call.call} of {call.key} runs: {call.session} could not know that its state is lost"

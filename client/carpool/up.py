@@ -37,9 +37,9 @@ Run carpool for this runtime directory until Ctrl-C or `carpool down`.
 --http    open the HTTP door there, above the configuration's `http`; also CARPOOL_HTTP
 
 Exit codes: 0; 1 it failed, or the HTTP door cannot open now (its port is taken); 2 usage or configuration,
-also an address that is none and one that all could use without tokens.
-With --detach carpool then runs all the same, for agents on its socket: it opens the door as soon as it can,
-and `carpool status` tells why it is not open. Without --detach and with --http it does not start.
+also an address that is none (then nothing starts) and one that all could use without tokens.
+With --detach carpool runs without its door all the same, for agents on its socket: it opens the door as soon
+as it can, and `carpool status` tells why it is not open. Without --detach and with --http it does not start.
 """
 
 

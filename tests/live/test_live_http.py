@@ -12,7 +12,7 @@ import pytest
 import trio
 from mcp.client.streamable_http import streamable_http_client
 
-from carpool.door_watch import told_url
+from carpool.door_watch import told_door, told_url
 from carpool.http.gate import hash_of
 from tests.behaviours import behaviour
 from tests.kit.house import until as until_now
@@ -254,6 +254,24 @@ def test_a_door_that_all_could_use_is_not_opened_without_tokens(daemon: Callable
     assert (told["url"], told["retried"]) == ("", False)
     assert "the HTTP door is not open" in one.run("status").stdout
     assert one.run("tools").returncode == 0, "agents on the socket are served"
+
+
+@behaviour("http:not-open")
+def test_a_door_of_the_file_that_cannot_open_is_told_until_the_file_wants_none(
+    daemon: Callable[..., Daemon],
+) -> None:
+    one = daemon({"echo": kit("echo")}, up=False, http={"host": "0.0.0.0", "port": 0})
+    done = one.run("up", "--detach", "--config", str(one.config))
+    assert done.returncode == 2
+    assert "without tokens" in done.stderr
+    one.note_fds()
+    assert one.run("tools").returncode == 0
+    assert json.loads(one.run("status", "--json").stdout)["reason"] == "door_closed"
+    one.configure({"echo": kit("echo")})
+    until_now(lambda: told_door(str(one.directory)) is None, "no door is wanted")
+    assert json.loads(one.run("status", "--json").stdout)["door"] is None
+    one.configure({"echo": kit("echo")}, http={"port": 0})
+    until_now(lambda: told_url(str(one.directory)), "the door of the new file is open")
 
 
 def test_the_door_comes_and_goes_with_the_configuration(daemon: Callable[..., Daemon]) -> None:

@@ -37,6 +37,8 @@ from carpool_protocol.config.describe import Row, describe
 from carpool_protocol.config.model import Config
 from carpool_protocol.switch_file import read_switches
 
+ALL_RIGHT = "all right"
+
 
 class _InOrder(click.Command):
     """Keeps the order of `--call` and `--args`, which belong together in pairs: click does not."""
@@ -88,7 +90,9 @@ def check(
     arguments: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Check the configuration and show its settings and where each is from. Exit code 2: it is wrong.
+    """Check the configuration and show its settings and where each is from.
+
+    Exit code 2: it is wrong. 1: a server in it cannot run here. 0: there may still be warnings.
 
     Without --config that is the user's file with the project's of this directory over it, once it is trusted.
 
@@ -128,10 +132,11 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
     here = None if named or problems else found.config
     profiles = [] if here is None else _let_through(here)
     cut = [] if here is None else check_names.shortened(_known_tools(), here)
+    verdict = _verdict(found, results)
     if as_json:
         print_json(
             {
-                "ok": not problems and all(each["ok"] for each in results),
+                "ok": not problems and verdict == ALL_RIGHT,
                 "file": where.path,
                 "exists": os.path.exists(where.path),
                 "problems": [
@@ -155,7 +160,7 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
             }
         )
     else:
-        _tell(found, rows, results, everything=everything)
+        _tell(found, rows, results, verdict, everything=everything)
         for line in missing:
             click.echo(display.printable(line), err=True)
         for name, how in switched.items():
@@ -165,7 +170,7 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
             click.echo(display.printable(line))
     if problems:
         raise click.exceptions.Exit(EXIT_USAGE)
-    if not all(each["ok"] for each in results):
+    if verdict != ALL_RIGHT:
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
@@ -237,10 +242,12 @@ def _verdict(found: Checked, results: list[dict[str, Any]]) -> str:
     ]
     said = [f"{', '.join(names)} {one if len(names) == 1 else more}" for names, one, more in groups if names]
     said += ["the HTTP door cannot open now"] if found.door else []
-    return f"not all right: {'; '.join(said)}" if said else "all right"
+    return f"not all right: {'; '.join(said)}" if said else ALL_RIGHT
 
 
-def _tell(found: Checked, rows: list[Row], results: list[dict[str, Any]], *, everything: bool) -> None:
+def _tell(
+    found: Checked, rows: list[Row], results: list[dict[str, Any]], verdict: str, *, everything: bool
+) -> None:
     """The same for people."""
     problems, where = found.problems, found.where
     for problem in problems:
@@ -270,7 +277,7 @@ def _tell(found: Checked, rows: list[Row], results: list[dict[str, Any]], *, eve
         missing = "" if os.path.exists(where.path) else " (there is no such file: no servers)"
         over = f", with its workspace {found.workspace['name']} over it" if found.workspace else ""
         over += f", with {found.project['file']} over it" if found.project and not found.waiting else ""
-        click.echo(f"\n{display.printable(f'{where.path}{missing}{over}: {_verdict(found, results)}')}")
+        click.echo(f"\n{display.printable(f'{where.path}{missing}{over}: {verdict}')}")
         if found.waiting:
             click.echo(display.printable(found.waiting))
 

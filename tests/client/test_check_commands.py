@@ -100,13 +100,13 @@ def test_the_requirements_of_the_extras_are_those_of_the_package() -> None:
         assert tuple(each.partition(";")[0].strip() for each in written[extra]) == requirements
 
 
-def test_check_warns_of_it_and_goes_on(house: House) -> None:
+def test_check_warns_of_it_and_fails(house: House) -> None:
     file = house.base / "c.json"
     file.write_text('{"mcpServers": {"a": {"command": "no-such-program"}}}')
     path = house.environ["PATH"] = "/usr/bin:/bin"
     done = house.run("check", "--config", str(file))
     assert (done.returncode, done.stderr) == (
-        0,
+        1,
         f"warning: {file}:1: {SAID.format('servers')}\nPATH of servers: {path}\n",
     )
     assert done.stdout.endswith(f"{file}: not all right: a cannot start here\n")

@@ -74,7 +74,7 @@ def test_check_names_them_in_the_users_and_in_a_projects_modules_and_runs_nothin
     (file.parent / "env").write_text("NAME=loose\n")
     (file.parent / "env").chmod(0o600)
     done = house.run("check", "--json")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     assert json.loads(done.stdout)["warnings"] == [
         f"{file}:1: mcpServers.file.python: must be the name of a module, as package.module, not a file",
         "mine: loose.py:2: shout: text has no type, so the tool takes any arguments",

@@ -399,7 +399,8 @@ def test_check_does_not_say_all_right_where_a_server_cannot_run(house: House, tm
         '{"mcpServers": {"a": {"command": "x"}, "b": {"command": "x", "tools_file": "gone.json"}}}'
     )
     done = house.run("check", "--config", str(file))
-    assert done.returncode == 0
+    assert done.returncode == 1
+    assert json.loads(house.run("check", "--config", str(file), "--json").stdout)["ok"] is False
     assert done.stdout.endswith(f"{file}: not all right: b is misconfigured; a cannot start here\n")
     assert "there is no file" in done.stderr
     empty = tmp_path / "empty.json"

@@ -137,7 +137,7 @@ def test_carpool_reads_what_setup_wrote_and_finds_every_secret(house: House) -> 
     project = moved_in(house)
     run(house, project, "--yes", "--trust")
     done = house.run("check", "--json")
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, json.loads(done.stdout)["problems"]) == (1, []), "its programs are not here"
     names = set(config(house)["mcpServers"])
     said = json.loads(invoke(house, project, "check", "--json").stdout)
     assert [each for each in said["warnings"] if "shadows" in each] == []

@@ -23,7 +23,7 @@ from carpool_broker.whereabouts import Spot, Wish
 from carpool_protocol.config.last_good import LastGood
 from carpool_protocol.config.load import Layer
 from carpool_protocol.config.model import Config
-from carpool_protocol.config.project import Workspace
+from carpool_protocol.config.project import Workspace, unread
 from carpool_protocol.config.stamps import Stamp
 from carpool_protocol.config.trust import Trust, judged
 
@@ -101,8 +101,7 @@ class Project:
 
     def notes(self) -> list[str]:
         """The same without what keeps the file as it is now from being in force."""
-        over = [f"{each} is not read: {self.workspace.file} shadows it" for each in self.workspace.shadowed]
-        return [*over, *self.warnings]
+        return [*unread(self.workspace), *self.warnings]
 
     def holds_servers(self) -> bool:
         """Whether there is anything in it that could be run."""

@@ -27,7 +27,7 @@ from carpool_protocol.config.merge import cap_problem, merge, shadowed
 from carpool_protocol.config.model import Config, ServerConfig
 from carpool_protocol.config.named import roots_of
 from carpool_protocol.config.problems import ConfigProblem
-from carpool_protocol.config.project import Workspace, find_workspace, named_at
+from carpool_protocol.config.project import Workspace, find_workspace, named_at, unread
 from carpool_protocol.config.trust import complaint, read_trust, trust_of
 from carpool_protocol.ids import ServerName
 
@@ -152,7 +152,7 @@ def _in_named(found: Checked, user: Config, name: str, root: str) -> Config:
 def _over(found: Checked, user: Config, workspace: Workspace, home: str, store: str) -> dict[str, str]:
     """Put the project's file over the user's. Returns its own variables."""
     layer = load_layer(ConfigFile(workspace.file, asked_for=True), home, project=True)
-    found.warnings += [f"{each} is not read: {workspace.file} shadows it" for each in workspace.shadowed]
+    found.warnings += unread(workspace)
     found.warnings += [each.render() for each in layer.loaded.warnings]
     found.problems += layer.loaded.problems
     found.project = {"root": workspace.root, "file": workspace.file, "trust": "untrusted", "servers": []}

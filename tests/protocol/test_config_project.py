@@ -11,7 +11,7 @@ from carpool_protocol import project_marks
 from carpool_protocol.config.load import ConfigFile, Layer, load_layer
 from carpool_protocol.config.merge import cap_problem, merge, shadowed, taken_over
 from carpool_protocol.config.model import Config
-from carpool_protocol.config.project import Workspace, find_workspace
+from carpool_protocol.config.project import Workspace, find_workspace, unread
 from carpool_protocol.config.shape import read_config
 from carpool_protocol.config.stamps import is_current
 from carpool_protocol.config.trust import complaint, give_trust, mend, read_trust, take_trust, trust_of
@@ -104,6 +104,38 @@ def test_a_shadow_is_told_only_where_a_server_is_lost_by_it(
     found = find_workspace(str(tmp_path / "p"), str(tmp_path))
     assert found.shadowed == ((str(file),) if told else ())
     assert str(file) in found.seen, "what it will hold is seen later"
+
+
+HIDES = '{"mcpServers": {"a": {"command": "x"}}}'
+
+
+@behaviour("workspaces:shadow")
+@pytest.mark.parametrize(
+    ("outer", "users", "told"),
+    [
+        (HIDES, False, True),
+        (HIDES, True, False),
+        ('{"mcpServers": {"carpool": {"command": "carpool", "args": ["connect"]}}}', False, False),
+        (None, False, False),
+    ],
+)
+def test_a_file_above_is_told_where_servers_are_lost_by_the_nearer_one(
+    tmp_path: Path, outer: str | None, users: bool, told: bool
+) -> None:
+    above = tmp_path / "home" / "p" / "mcp_servers.json"
+    if outer is not None:
+        touch(above, outer)
+    touch(tmp_path / "home" / "mcp_servers.json", HIDES)
+    near = touch(tmp_path / "home" / "p" / "a" / "b" / ".mcp.json", HIDES)
+    found = find_workspace(str(near.parent), str(tmp_path / "home"), users=[str(above)] if users else [])
+    assert (found.file, found.hidden) == (str(near), str(above) if told else "")
+    assert str(above) in found.seen, "it may come, go or change"
+    said = f"{above} is not read here: {near} is nearer, and only the nearest project file counts"
+    assert unread(found) == ([said] if told else [])
+    if told:  # beyond the root of a named workspace nothing is looked for
+        inside = find_workspace(str(near.parent), str(tmp_path / "home"), str(near.parents[1]))
+        assert (inside.file, inside.hidden) == (str(near), "")
+        assert find_workspace(str(above.parent), str(tmp_path / "home")).hidden == ""
 
 
 @behaviour("private:places")

@@ -7,13 +7,14 @@ path, makes its directory a workspace and is no project file: its servers are in
 directory `.carpool/mcp.json` shadows `.mcp.json` shadows `opencode.json` shadows the rest. Where everybody
 may put files only ours count: somebody else's would make all that lies below one workspace, trusted or not.
 Asks the file system for names, owners and modes only.
-Of a file that another one shadows it also reads whether a server is lost by that.
+Of a file that another one shadows, or that lies above the one found, it also reads whether a server is lost
+by that.
 
 Knows nothing of: what the file of a workspace says, trust.
 """
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -37,6 +38,8 @@ class Workspace(Struct, frozen=True):
     """The project file; empty: there is none."""
     shadowed: tuple[str, ...] = ()
     """Project files of the same directory that are not read, though they hold servers."""
+    hidden: str = ""
+    """The nearest project file above `root` that holds servers: it is not read, because `root` has a file."""
     own: str = ""
     """A file of the same directory with the name of a project file that is the user's own configuration."""
     seen: dict[str, Stamp] = {}
@@ -52,29 +55,61 @@ def find_workspace(cwd: str, home: str, within: str = "", users: Collection[str]
     """
     if not os.path.isabs(cwd) or "\0" in cwd:
         return Workspace("")
-    end, last = _identity(home), _identity(within) if within else None
     seen: dict[str, Stamp] = {}
     git = ""
-    at = start = os.path.normpath(cwd)
-    while (identity := _identity(at)) is None or identity != end:
-        paths = [os.path.join(at, each) for each in PROJECT_FILES]
-        # What does not count is not watched: its owner could have us read everything again all the time.
-        seen |= {path: stamp(path) for path in paths if not os.path.lexists(path) or counts(at, path)}
-        found = [path for path in paths if os.path.isfile(path) and counts(at, path)]
-        if found:
+    start = os.path.normpath(cwd)
+    directories = _upward(start, home, within)
+    for at in directories:
+        if found := _project_files(at, seen):
             own, files = _apart(found, users)
             shadowed = tuple(filter(_holds_servers, files[1:]))
-            return Workspace(at, "".join(files[:1]), shadowed, "".join(own[:1]), seen)
+            hidden = _hidden(directories, seen, users) if files else ""
+            return Workspace(at, "".join(files[:1]), shadowed, hidden, "".join(own[:1]), seen)
         mark = os.path.join(at, ".git")
         if not git and os.path.exists(mark) and counts(at, mark):
             git = at
         elif not git and not os.path.lexists(mark):
             seen[mark] = None
+    return Workspace(within or git or start, seen=seen)
+
+
+def _upward(start: str, home: str, within: str) -> Iterator[str]:
+    """The directories in which the search looks, nearest first."""
+    end, last = _identity(home), _identity(within) if within else None
+    at = start
+    while (identity := _identity(at)) is None or identity != end:
+        yield at
         above = os.path.dirname(at)
         if at in {above, within} or (last is not None and identity == last):
-            break
+            return
         at = above
-    return Workspace(within or git or start, seen=seen)
+
+
+def _project_files(directory: str, seen: dict[str, Stamp]) -> list[str]:
+    """The project files of one directory, in order. Adds to `seen` those that are there or might come."""
+    paths = [os.path.join(directory, each) for each in PROJECT_FILES]
+    # What does not count is not watched: its owner could have us read everything again all the time.
+    seen |= {path: stamp(path) for path in paths if not os.path.lexists(path) or counts(directory, path)}
+    return [path for path in paths if os.path.isfile(path) and counts(directory, path)]
+
+
+def _hidden(directories: Iterator[str], seen: dict[str, Stamp], users: Collection[str]) -> str:
+    """The project file that the rest of the search would find, if servers are lost by that; else empty."""
+    for at in directories:
+        _, files = _apart(_project_files(at, seen), users)
+        if files:
+            return files[0] if _holds_servers(files[0]) else ""
+    return ""
+
+
+def unread(workspace: Workspace) -> list[str]:
+    """A sentence about each project file that holds servers and is not read."""
+    hidden = (
+        f"{workspace.hidden} is not read here: {workspace.file} is nearer, and only the nearest project file "
+        "counts"
+    )
+    shadowed = [f"{each} is not read: {workspace.file} shadows it" for each in workspace.shadowed]
+    return [*shadowed, *([hidden] if workspace.hidden else [])]
 
 
 def named_at(cwd: str, roots: Mapping[str, str]) -> str:

@@ -17,6 +17,8 @@ from carpool_supervisor.core.restart import (
     after_pause,
     after_success,
 )
+from carpool_supervisor.core.roster import STDIN_GRACE_S, TERM_GRACE_S
+from carpool_supervisor.spawner_child import GRACE_S
 
 _WHEN = {
     Happening.SPAWNED: "the process was started",
@@ -50,6 +52,10 @@ def page() -> str:
             "|---|---|",
             *(f"| {happening} | {_WHEN[happening]} |" for happening in Happening),
             "",
+            f"A stop closes stdin. The process group gets SIGTERM {STDIN_GRACE_S:g} s later and SIGKILL"
+            f" {TERM_GRACE_S:g} s after that. A failure begins with SIGTERM. Processes that a server leaves"
+            f" behind get SIGTERM at once and SIGKILL {GRACE_S:g} s later. These times cannot be set.",
+            "",
             "## Transitions",
             "",
             "A happening that a row does not name cannot happen there: it would be a bug of ours.",
@@ -68,7 +74,8 @@ def page() -> str:
             "## The breaker of a pool",
             "",
             "A failure is a transport failure: the process ended by itself, could not be started, did not"
-            " greet in time or fell silent. Made from `core/restart.py`.",
+            " greet in time or fell silent. A call that times out is none, however many do so in a row."
+            " Made from `core/restart.py`.",
             "",
             "| breaker | meaning | a failure | `restart.give_up_after` in a row | after `restart.open_s`"
             " | a success | `carpool start` |",

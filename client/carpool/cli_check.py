@@ -92,7 +92,8 @@ def check(
 ) -> None:
     """Check the configuration and show its settings and where each is from.
 
-    Exit code 2: it is wrong. 1: a server in it cannot run here. 0: there may still be warnings.
+    Exit code 2: it is wrong. 1: a server in it cannot run here, or the HTTP door cannot open. 0: neither;
+    there may still be warnings.
 
     Without --config that is the user's file with the project's of this directory over it, once it is trusted.
 

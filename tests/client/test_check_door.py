@@ -74,10 +74,10 @@ def test_check_tells_faults_of_the_door(house: House) -> None:
         other.listen()
         file.write_text(json.dumps({"http": {"port": other.getsockname()[1]}}))
         done = house.run("check", "--config", str(file))
-        assert (done.returncode, "not all right: the HTTP door cannot open now" in done.stdout) == (0, True)
+        assert (done.returncode, "not all right: the HTTP door cannot open now" in done.stdout) == (1, True)
         assert "is another program there?" in done.stderr
         told = json.loads(house.run("check", "--config", str(file), "--json").stdout)
-        assert (told["ok"], "is another program" in told["door"]) == (True, True)
+        assert (told["ok"], "is another program" in told["door"]) == (False, True)
     file.write_text('{"http": {"host": "0.0.0.0"}}')
     done = house.run("check", "--config", str(file))
     assert (done.returncode, "without tokens" in done.stderr) == (2, True)

@@ -1265,6 +1265,10 @@ _CONFIG: Final = {
     "config:check-merged": Behaviour(
         "issue 6", "`carpool check` shows what is in force here and where each value came from."
     ),
+    "http:health:frozen": Behaviour(
+        "issue 13",
+        "While broker or supervisor is silent `/health` names it within a second, with the last known state.",
+    ),
     "config:in-force": Behaviour(
         "issue 13", "Every verb works on the configuration file that the running carpool was given."
     ),

@@ -36,7 +36,13 @@ from carpool_protocol.messages import AnyMessage, Recount, Recounted, Survey, Su
 P = TypeVar("P", bound=Struct)
 
 SURVEY_S = 5.0
+"""How long `status` waits for the supervisor where its asker names no shorter time."""
 RECOUNT_S = 5.0
+
+
+class _StatusParams(Struct):
+    within_s: float = SURVEY_S
+    """The asker waits no longer for the supervisor."""
 
 
 class _StoryParams(Struct):
@@ -83,6 +89,11 @@ class Control:
         self.doors: Callable[[], list[int]] = list
         """The pids of what carries many sessions on one connection."""
         self._began_at = trio.current_time()
+        self._surveyed: Surveyed | None = None
+        """The last answer of the supervisors in `_surveyed_of`."""
+        self._surveyed_of: list[tuple[str, int]] = []
+        self._silent_since: float | None = None
+        """When the supervisor was first asked a survey that it has not answered."""
 
     async def answer(  # noqa: C901 - an arm per method
         self, session: SessionId, method: str, params: RawJson
@@ -90,7 +101,7 @@ class Control:
         """The result of one control request. Raises `ControlError`."""
         match method:
             case "carpool/status":
-                result: object = await self._status()
+                result: object = await self._status(_decode(params, _StatusParams))
             case "carpool/tools":
                 result = await self._looking.tools(session, _decode(params, ToolsParams))
             case "carpool/resolve":
@@ -122,17 +133,15 @@ class Control:
 
     # --- status ----------------------------------------------------------------------------------------
 
-    async def _status(self) -> dict[str, Any]:
+    async def _status(self, params: _StatusParams) -> dict[str, Any]:
         core = self._core
         operators = self._control_sessions()
         sessions = [session for session in core.sessions.values() if session.id not in operators]
         shims = [session.pid for session in sessions if session.carrier in ("shim", "run") and session.pid]
         launcher, doors = os.getppid(), self.doors()
-        surveyed = None
-        if self.inquiries.supervisors():
-            hooks = [hook["pid"] for hook in self.hooks() if hook["pid"]]
-            pids = [os.getpid(), launcher, *doors, *hooks, *shims]
-            surveyed = await self.inquiries.ask(lambda token: Survey(token, pids), SURVEY_S)
+        hooks = [hook["pid"] for hook in self.hooks() if hook["pid"]]
+        pids = [os.getpid(), launcher, *doors, *hooks, *shims]
+        surveyed, silent_s = await self._survey(pids, max(0.0, min(params.within_s, SURVEY_S)))
         sessions = [each for each in sessions if each.id in core.sessions]  # some may have left meanwhile
         waiting: dict[PoolKey, int] = {}
         for session in sessions:
@@ -153,7 +162,13 @@ class Control:
                 uptime_s=trio.current_time() - self._began_at,
                 restarts=self._restarts,
                 supervisors=self.inquiries.supervisors(),
-                surveyed=surveyed if isinstance(surveyed, Surveyed) else None,
+                surveyed=surveyed,
+                silent_s=silent_s,
+                states=[
+                    (spec.key, spec.server, core.states[spec.key].state)
+                    for spec in core.sources.wanted().pools
+                    if spec.key in core.states
+                ],
                 sessions=sessions,
                 left_out={each.id: core.view_of(each.id).left_out for each in sessions},
                 calls=core.ledger.opened,
@@ -177,6 +192,24 @@ class Control:
                 pinned=self._pinning.summary(),
             )
         )
+
+    async def _survey(self, pids: list[int], limit_s: float) -> tuple[Surveyed | None, float | None]:
+        """The supervisor's last answer, and for how long it has been silent (None: it has answered now)."""
+        linked = self.inquiries.supervisors()
+        if linked != self._surveyed_of:  # what another supervisor said is true no more
+            self._surveyed, self._surveyed_of, self._silent_since = None, linked, None
+        if not linked:
+            return None, None
+        began = trio.current_time()
+        found = await self.inquiries.ask(lambda token: Survey(token, pids), limit_s)
+        if linked != self.inquiries.supervisors():
+            return None, None
+        if isinstance(found, Surveyed):
+            self._surveyed, self._silent_since = found, None
+            return found, None
+        if self._silent_since is None:
+            self._silent_since = began
+        return self._surveyed, trio.current_time() - self._silent_since
 
     def _audit_facts(self) -> dict[str, Any]:
         audit = self._audit

@@ -12,7 +12,7 @@ from msgspec import Struct
 from carpool_broker.core.session import Session
 from carpool_broker.known_lists import Lists
 from carpool_protocol.ids import PoolKey, ServerName, SessionId
-from carpool_protocol.messages import InstanceReport, PoolReport, Surveyed
+from carpool_protocol.messages import InstanceReport, PoolReport, PoolState, Surveyed
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -27,7 +27,11 @@ class Facts(Struct, frozen=True, kw_only=True):
     supervisors: list[tuple[str, int]]
     """(name, pid) of those that are linked."""
     surveyed: Surveyed | None
-    """None when no supervisor answered."""
+    """The last answer of the supervisor; None where there is none."""
+    silent_s: float | None = None
+    """For so long the supervisor has not answered; None: `surveyed` is its answer of now."""
+    states: Sequence[tuple[PoolKey, ServerName, PoolState]] = ()
+    """The state of each pool as the supervisor last told it by itself."""
     sessions: list[Session]
     """Without those of operators."""
     calls: int
@@ -72,12 +76,13 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 def page(facts: Facts) -> dict[str, Any]:
     """The page as plain values."""
-    pools = facts.surveyed.pools if facts.surveyed is not None else []
+    pools = _pools(facts)
     servers = _servers(facts, pools)
     healthy, reason = _health(facts, servers)
     return {
         "healthy": healthy,
         "reason": reason,
+        "silent": silent_part("supervisor", facts.silent_s),
         "broker": {
             "pid": facts.broker_pid,
             "uptime_s": round(facts.uptime_s, 3),
@@ -116,6 +121,33 @@ def page(facts: Facts) -> dict[str, Any]:
     }
 
 
+def silent_part(process: str, silent_s: float | None) -> dict[str, Any] | None:
+    """Which process does not answer, and for how long it has not; None: all answer."""
+    return None if silent_s is None else {"process": process, "for_s": round(silent_s, 3)}
+
+
+def _pools(facts: Facts) -> list[PoolReport]:
+    """As the supervisor last reported them, else with the states that it told."""
+    if facts.surveyed is not None:
+        return facts.surveyed.pools
+    return [
+        PoolReport(
+            key=key,
+            server=server,
+            state=state,
+            sharing=facts.sharing.get(server, "auto"),
+            waiting=0,
+            restarts=0,
+            last_error="",
+            stderr_tail=[],
+            instances=[],
+            verified=False,
+        )
+        for key, server, state in facts.states
+        if facts.silent_s is not None
+    ]
+
+
 def _search_path(surveyed: Surveyed | None) -> dict[str, Any] | None:
     """Where programs of servers are looked up; None while no supervisor says it."""
     if surveyed is None:
@@ -127,7 +159,7 @@ def _health(facts: Facts, servers: Mapping[str, Any]) -> tuple[bool, str]:
     """`reason` is one of these words, for programs."""
     if not facts.supervisors:
         return False, "supervisor_away"
-    if facts.surveyed is None:
+    if facts.surveyed is None or facts.silent_s is not None:
         return False, "supervisor_silent"
     if facts.config_problem:
         return True, "config_broken"

@@ -18,7 +18,7 @@ import click
 import msgspec
 
 from carpool import display, lock
-from carpool.door import AnsweredError, Door, DoorError, release
+from carpool.door import ATTACH_S, AnsweredError, Door, DoorError, release
 from carpool.up import Place, bring_up, environment_in_force
 from carpool_protocol import paths, trusted_places
 
@@ -214,12 +214,16 @@ def open_door(*, control: bool, start: bool = False, profile: str = "", workspac
         fail_at(error)
 
 
-def reach(place: Place, *, control: bool, profile: str = "", workspace: str = "") -> Door:
+def reach(
+    place: Place, *, control: bool, profile: str = "", workspace: str = "", attach_s: float = ATTACH_S
+) -> Door:
     """A session with the broker, or with the next one where it has just died. Raises `DoorError`."""
     deadline = time.monotonic() + RETURN_S
     while True:
         try:
-            return Door(place.directory, control=control, profile=profile, workspace=workspace)
+            return Door(
+                place.directory, control=control, profile=profile, workspace=workspace, attach_s=attach_s
+            )
         except DoorError as error:
             if not error.no_broker or lock.holder(place.directory) is None:
                 raise

@@ -30,6 +30,7 @@ Facts = dict[str, Any]
 NOTHING: Facts = {
     "healthy": False,
     "reason": "",
+    "silent": None,
     "broker": None,
     "supervisors": [],
     "servers": {},
@@ -53,19 +54,29 @@ NOTHING: Facts = {
 """`status --json` of a carpool that does not run: the same keys, so that programs need no second shape."""
 
 
+BROKER_S: Final = 5.0
+"""`status` waits no longer for the broker to let it in, and again for its answer."""
+SUPERVISOR_S: Final = 2.0
+"""The broker waits no longer for the supervisor: less than `status` waits for the broker."""
+
+
 @click.command()
 @json_option
 def status(as_json: bool) -> None:
     """Show whether all is well, the servers and the sessions."""
     try:
-        door = reach(the_place(), control=True)
+        door = reach(the_place(), control=True, attach_s=BROKER_S)
     except DoorError as error:
         if as_json:
             reason = "not_running" if error.no_broker else "broker_silent"
-            print_json({**NOTHING, "reason": reason})
+            silent = None if error.no_broker else {"process": "broker", "for_s": None}
+            print_json({**NOTHING, "reason": reason, "silent": silent})
         fail_at(error)
     with door:
-        facts = with_door(ask(door, "carpool/status", {}), told_door(the_place().directory))
+        facts = with_door(
+            ask(door, "carpool/status", {"within_s": SUPERVISOR_S}, BROKER_S),
+            told_door(the_place().directory),
+        )
     if as_json:
         print_json(with_verdict(facts))
     else:
@@ -299,6 +310,12 @@ def _how_it_is(facts: Facts) -> str:
             problem = (facts.get("config") or {}).get("problem", "")
             text = display.printable(problem, lines=True)
             return f"serving with the last good configuration; the file is broken:\n{text}"
+        case "supervisor_silent" if silent := facts.get("silent"):
+            return (
+                f"the supervisor has not answered for {display.duration(silent['for_s'])}, so the servers "
+                "are shown as last known; see `carpool logs --daemon`, and if it stays so run "
+                "`carpool restart --all`"
+            )
         case "supervisor_away" | "supervisor_silent":
             return "no server can be reached: the supervisor is away and is started again by itself"
         case reason:

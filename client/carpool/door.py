@@ -26,9 +26,12 @@ from carpool_protocol.attach import (
 from carpool_protocol.attach_version import ATTACH_VERSION, NAMING_VERSION
 
 NOT_RUNNING = "carpool is not running here; start it with `carpool up --detach`"
+BROKER_SILENT = (
+    "the broker does not answer; see `carpool logs --daemon`, and if it stays so run `carpool restart --all`"
+)
 ANSWER_S = 30.0
 """How long an answer may take when nobody says otherwise."""
-_CONNECT_S = 10.0
+ATTACH_S = _CONNECT_S = 10.0
 
 
 class DoorError(Exception):
@@ -84,8 +87,15 @@ class Door:
     """One session. `control`: it may use the `carpool/…` methods. Raises `DoorError` without a broker."""
 
     def __init__(
-        self, directory: str, *, control: bool = False, profile: str = "", workspace: str = ""
+        self,
+        directory: str,
+        *,
+        control: bool = False,
+        profile: str = "",
+        workspace: str = "",
+        attach_s: float = ATTACH_S,
     ) -> None:
+        """`attach_s`: the broker answers the attach line within that time, or `DoorError`."""
         self._unread = bytearray()
         self._next = 1
         self._socket = socket.socket(socket.AF_UNIX)
@@ -99,7 +109,7 @@ class Door:
             self._fail(f"cannot connect to the broker: {error.strerror or error}")
         if not credentials.is_ours(self._socket):
             self._fail(f"nothing was said to the socket in {directory}: {credentials.NOT_OURS}")
-        self._attach(control, profile, workspace)
+        self._attach(control, profile, workspace, attach_s)
 
     def __enter__(self) -> "Door":
         return self
@@ -171,7 +181,7 @@ class Door:
                 self._socket.close()
                 raise DoorError("the broker sent a line that is not JSON-RPC; run `carpool restart --all`")
 
-    def _attach(self, control: bool, profile: str, workspace: str) -> None:
+    def _attach(self, control: bool, profile: str, workspace: str, limit_s: float) -> None:
         try:
             cwd = os.getcwd()
         except OSError:  # the directory is gone
@@ -188,10 +198,8 @@ class Door:
             control=control,
         )
         self._write(attach_line(attach))
-        deadline = time.monotonic() + _CONNECT_S
-        attached = parse_attached(
-            self._read(deadline, "the broker does not answer; see `carpool logs --daemon`")
-        )
+        deadline = time.monotonic() + limit_s
+        attached = parse_attached(self._read(deadline, BROKER_SILENT))
         if isinstance(attached, AttachProblem):
             self._fail(attached.text)
         if attached.env:

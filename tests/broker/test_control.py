@@ -18,8 +18,19 @@ from carpool_broker.core.events import AgentCame, AgentLeft, PinsApproved
 from carpool_broker.core.registry import Registry
 from carpool_protocol import messages
 from carpool_protocol.config.load import ConfigFile
-from carpool_protocol.ids import EMPTY_OBJECT, RawJson, SessionId
-from carpool_protocol.messages import AnyMessage, Catalog, Discover, Explain, Explained, Survey, ToolOffer
+from carpool_protocol.ids import EMPTY_OBJECT, RawJson, ServerName, SessionId
+from carpool_protocol.messages import (
+    AnyMessage,
+    Catalog,
+    Discover,
+    Explain,
+    Explained,
+    PoolChanged,
+    PoolReport,
+    Survey,
+    Surveyed,
+    ToolOffer,
+)
 from tests.behaviours import behaviour
 from tests.kit.disk import AtOnce
 
@@ -282,3 +293,44 @@ async def test_a_name_is_resolved_to_a_tool_to_candidates_or_to_the_reason_why_n
     assert (found["candidates"][0], found["ambiguous"]) == ("git__now", False)
     refused = await rig.refused("carpool/resolve", name="old__now")
     assert (refused.slug, refused.server) == ("disabled", "old")
+
+
+@behaviour("http:health:frozen")
+async def test_a_silent_supervisor_leaves_the_last_survey_and_the_time_limit_of_the_asker(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    rig = Rig(tmp_path)
+    key = next(spec.key for spec in rig.core.sources.wanted().pools if spec.server == "git")
+    report = PoolReport(
+        key=key, server=ServerName("git"), state="serving", sharing="concurrent", waiting=0, restarts=2,
+        last_error="", stderr_tail=[], instances=[],
+    )  # fmt: skip
+
+    def answer(message: AnyMessage) -> None:
+        assert isinstance(message, Survey)
+        rig.control.inquiries.heard(Surveyed(message.token, [report], []))
+
+    rig.answer = answer
+    before = await rig.ask("carpool/status", within_s=0.5)
+    assert (before["reason"], before["silent"]) == ("ok", None)
+    rig.answer = lambda _: None
+    for times in (1, 2):
+        began = trio.current_time()
+        said = await rig.ask("carpool/status", within_s=0.5)
+        assert trio.current_time() - began == pytest.approx(0.5), "virtual time"
+        assert (said["healthy"], said["reason"]) == (False, "supervisor_silent")
+        assert said["silent"] == {"process": "supervisor", "for_s": 0.5 * times}
+        assert said["servers"] == before["servers"], "as it was last known"
+    rig.answer = answer
+    assert (await rig.ask("carpool/status"))["silent"] is None
+
+
+@behaviour("http:health:frozen")
+async def test_a_supervisor_that_was_silent_from_the_first_survey_on_makes_no_server_cold(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    rig = Rig(tmp_path)
+    key = next(spec.key for spec in rig.core.sources.wanted().pools if spec.server == "git")
+    rig.core.handle(PoolChanged(key, "serving", ""), 2.0)
+    said = await rig.ask("carpool/status", within_s=0.5)
+    assert (said["servers"]["git"]["state"], said["servers"]["time"]["state"]) == ("serving", "cold")

@@ -6,6 +6,8 @@ import pytest
 
 from carpool.http.effects import Rules
 from carpool.http.gate import Gate, hash_of
+from carpool.http.inquiries import SUPERVISOR_S
+from carpool.http.pages import HEALTH_S
 from carpool_protocol.streams import Closed, Gone, Open, Opened
 from tests.behaviours import behaviour
 from tests.client.http_desk import BOTH, META, Desk, Json, modern, modern_headers, notification, request
@@ -463,6 +465,7 @@ def test_health_is_what_the_broker_says_and_its_status_code_says_it_too(desk: De
     assert desk.body(ill) == {
         "healthy": False,
         "reason": "ok",
+        "silent": None,
         "tool_count": 3,
         "uptime_s": 7.5,
         "servers": {"git": {"state": "serving", "tools": 3, "instances": 2}},
@@ -475,8 +478,39 @@ def test_health_without_a_broker_or_its_answer_says_so() -> None:
     assert (desk.status(x), desk.body(x)["reason"]) == (503, "broker_away")
     desk.take(desk.core.linked(desk.now))
     x = desk.send("GET", "/health")
-    desk.wait(11.0)
+    desk.wait(0.9)
     assert (desk.status(x), desk.body(x)["reason"]) == (503, "broker_silent")
+
+
+@behaviour("http:health:frozen")
+def test_health_keeps_what_the_broker_said_last_while_the_broker_is_silent(desk: Desk) -> None:
+    well = desk.send("GET", "/health")
+    desk.answer(desk.word()[0], well, 1, **STATUS)
+    known = desk.body(well)
+    for times in range(3):
+        x = desk.send("GET", "/health")
+        desk.wait(0.9)
+        said = desk.body(x)
+        assert desk.status(x) == 503
+        silent = {"process": "broker", "for_s": round(0.9 * (times + 1), 3)}
+        assert said == {**known, "healthy": False, "reason": "broker_silent", "silent": silent}
+
+
+@behaviour("http:health:frozen")
+def test_health_keeps_what_the_broker_said_last_while_the_broker_is_gone(desk: Desk) -> None:
+    well = desk.send("GET", "/health")
+    desk.answer(desk.word()[0], well, 1, **STATUS)
+    desk.take(desk.core.lost(desk.now))
+    x = desk.send("GET", "/health")
+    assert (desk.status(x), desk.body(x)["reason"], desk.body(x)["tool_count"]) == (503, "broker_away", 3)
+    assert desk.body(x)["silent"]["process"] == "broker"
+
+
+def test_health_asks_the_broker_to_wait_for_the_supervisor_for_less_than_it_waits_itself(desk: Desk) -> None:
+    desk.send("GET", "/health")
+    desk.word()
+    _, asked, _ = desk.heard("carpool/status")
+    assert asked["params"]["within_s"] == SUPERVISOR_S < HEALTH_S < 1.0
 
 
 def test_strangers_hear_how_it_is_but_not_what_runs() -> None:

@@ -58,6 +58,7 @@ SEEN: list[Json] = [
 
 STATUS: Json = {
     "healthy": False,
+    "silent": None,
     "reason": "git has given up",
     "broker": {"pid": 11, "uptime_s": 3700.5, "version": "0.1.0", "restarts": 2},
     "supervisors": [{"id": "sup1", "pid": 12}],

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
@@ -161,7 +162,7 @@ def test_health_and_the_list_of_tools_are_there_for_programs(doored: Daemon) -> 
     assert (health.status, health.json["healthy"], set(health.json)) == (
         200,
         True,
-        {"healthy", "reason", "tool_count", "uptime_s", "servers"},
+        {"healthy", "reason", "silent", "tool_count", "uptime_s", "servers"},
     )
     assert "echo__echo" in {each["name"] for each in ask(url, "GET", "/tools").json["tools"]}
 
@@ -319,3 +320,30 @@ async def test_a_server_that_leads_to_carpools_own_door_is_refused_there(
             assert fault_of(refused)["delivered"] == "no"
         listed = [each["name"] for each in (await agent.result("tools/list", {}))["tools"]]
     assert {each.partition("__")[0] for each in listed} == {"echo"}
+
+
+@behaviour("http:health:frozen")
+@pytest.mark.parametrize("part", ["broker", "supervisor"])
+def test_health_and_status_name_the_process_that_is_frozen(daemon: Callable[..., Daemon], part: str) -> None:
+    one = daemon({"echo": kit("echo")}, http={"port": 0})
+    url, _ = door(one)
+    root = url.removesuffix("/mcp")
+    ask(url, "GET", "/tools")
+    until_now(lambda: ask(root, "GET", "/health").json["tool_count"], "the tools are known")
+    before = ask(root, "GET", "/health").json
+    facts = json.loads(one.run("status", "--json").stdout)
+    pid = facts["broker"]["pid"] if part == "broker" else facts["supervisors"][0]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        health = ask(root, "GET", "/health")
+        shown = one.run("status")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert (health.status, health.json["reason"]) == (503, f"{part}_silent")
+    assert health.json["silent"]["process"] == part
+    assert (health.json["servers"], health.json["tool_count"]) == (before["servers"], before["tool_count"])
+    assert shown.returncode == (1 if part == "broker" else 0)
+    words = shown.stderr if part == "broker" else shown.stdout
+    assert f"the {part} " in words
+    assert "`carpool restart --all`" in words
+    until_now(lambda: ask(root, "GET", "/health").status == 200, "it is well again")

@@ -13,7 +13,7 @@ from typing import Any, Final
 from carpool.http.effects import Begin, Effect, End, Rules, Tell, Write, event, refusal
 from carpool.http.kept import Kept, Room
 from carpool.http.message import INTERNAL_ERROR, PRIMING_VERSION, Message, Said, error_line
-from carpool.http.open_streams import Dialogue, Endpoint, Exchange, Stream, StreamSort
+from carpool.http.open_streams import OWN_QUESTION_S, Dialogue, Endpoint, Exchange, Stream, StreamSort
 from carpool.http.replay import Replay
 from carpool.unanswered import Unanswered
 from carpool_protocol.attach import ResumeSession
@@ -193,10 +193,11 @@ class Books:
         now: float,
         *,
         method: str = "",
+        limit_s: float = OWN_QUESTION_S,
     ) -> None:
         """A question of our own; `then` gets what it found, or `None`. `x`: that of whoever wants it."""
         exchange = Exchange(x, stream, [b""], now)
-        exchange.method = method
+        exchange.method, exchange.limit_s = method, limit_s
         exchange.dialogue, exchange.then = dialogue, then
         stream.exchanges[x] = self._clients[x] = exchange
         stream.used = now

@@ -15,6 +15,8 @@ from carpool.http.header_rules import Annotated, annotated_arguments
 from carpool.http.message import CAPABILITIES_KEY, STATELESS_VERSIONS, UNREADABLE, VERSION_KEY
 
 MAX_PAGES: Final = 1000
+SUPERVISOR_S: Final = 0.5
+"""`/health` lets the broker wait so long for the supervisor: less than it waits for the broker itself."""
 _ENVELOPE: Final = {
     VERSION_KEY: STATELESS_VERSIONS[-1],
     CAPABILITIES_KEY: {},
@@ -72,13 +74,14 @@ def greeting(version: str) -> bytes:
 
 def health() -> Generator[bytes, bytes, dict[str, Any] | None]:
     """What `/health` says, from the broker's status page, on a control stream."""
-    page = _result((yield _request("carpool/status", {})))
+    page = _result((yield _request("carpool/status", {"within_s": SUPERVISOR_S})))
     if page is None:
         return None
     servers = page.get("servers") or {}
     return {
         "healthy": bool(page.get("healthy")),
         "reason": str(page.get("reason", "")),
+        "silent": page.get("silent"),
         "tool_count": sum(int(each.get("tools", 0)) for each in servers.values()),
         "uptime_s": (page.get("broker") or {}).get("uptime_s", 0.0),
         "servers": {

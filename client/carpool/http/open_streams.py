@@ -6,7 +6,7 @@ Knows nothing of: HTTP, frames, when anything ends.
 """
 
 from collections.abc import Callable, Generator
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from carpool.http.header_rules import Annotated
 from carpool.http.kept import Kept
@@ -28,12 +28,16 @@ on the length of names that it says (0: none).
 """
 
 
+OWN_QUESTION_S: Final = 10.0
+"""For a question of the door itself where its asker names no other time."""
+
+
 class Exchange:
     """One request (or array of requests) of a client, or a question of the door itself."""
 
     __slots__ = (
-        "answers", "array", "at", "begun", "counted", "dialogue", "given", "granted", "ids", "left", "lines",
-        "method", "number", "sink", "stream", "then", "x",
+        "answers", "array", "at", "begun", "counted", "dialogue", "given", "granted", "ids", "left",
+        "limit_s", "lines", "method", "number", "sink", "stream", "then", "x",
     )  # fmt: skip
 
     def __init__(self, x: int, stream: "Stream", ids: list[bytes], now: float) -> None:
@@ -44,6 +48,8 @@ class Exchange:
         self.left = len(ids)
         """Answers that are still to come."""
         self.at = now
+        self.limit_s = OWN_QUESTION_S
+        """A question of the door itself is given up after this long."""
         self.sink = x
         """The HTTP request its events go to; 0: the client is away."""
         self.begun = False

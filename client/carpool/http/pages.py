@@ -3,7 +3,7 @@
 Knows nothing of: who may see them (`core`), streams of events.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -16,11 +16,19 @@ from carpool.http.table import Table
 AWAY = "carpool's broker is not there (it may be starting); try again in a moment"
 
 
+HEALTH_S: Final = 0.8
+"""`/health` waits no longer for the broker: probes give up after a second."""
+
+
 class Pages:
     """`/health` and the list of tools."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
+        self._last: dict[str, Any] = NOTHING
+        """What the broker last said of itself and of the servers."""
+        self._silent_since: float | None = None
+        """When the broker was first asked for its health, or was gone, without an answer since."""
 
     def tools(
         self, x: int, request: Request, endpoint: Endpoint, now: float, *, linked: bool
@@ -50,17 +58,36 @@ class Pages:
             return refusal(x, 405, INVALID_REQUEST, "GET only", Allow="GET, HEAD")
 
         def found(page: Any, now: float) -> None:
-            self._table.out.append(_health_page(x, page or _unwell("broker_silent"), known=known))
+            if page is None:
+                page = self._unwell("broker_silent", asked_at, now)
+            else:
+                self._last, self._silent_since = page, None
+            self._table.out.append(_health_page(x, page, known=known))
 
+        asked_at = now
         if not linked:
-            return _health_page(x, _unwell("broker_away"), known=known)
+            return _health_page(x, self._unwell("broker_away", now, now), known=known)
         stream = self._table.shared("control", ("", "", "", "", 0), now)
-        self._table.inquire(x, stream, inquiries.health(), found, now)
+        self._table.inquire(x, stream, inquiries.health(), found, now, limit_s=HEALTH_S)
         return None
 
+    def _unwell(self, reason: str, asked_at: float, now: float) -> dict[str, Any]:
+        """What was known last, where the broker does not answer."""
+        if self._silent_since is None:
+            self._silent_since = asked_at
+        silent = {"process": "broker", "for_s": round(now - self._silent_since, 3)}
+        return {**self._last, "healthy": False, "reason": reason, "silent": silent}
 
-def _unwell(reason: str) -> dict[str, Any]:
-    return {"healthy": False, "reason": reason, "tool_count": 0, "uptime_s": 0.0, "servers": {}}
+
+NOTHING: Final[dict[str, Any]] = {
+    "healthy": False,
+    "reason": "",
+    "silent": None,
+    "tool_count": 0,
+    "uptime_s": 0.0,
+    "servers": {},
+}
+"""Of a broker that has not said anything yet."""
 
 
 def _health_page(x: int, page: dict[str, Any], *, known: bool) -> Respond:

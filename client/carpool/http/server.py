@@ -20,12 +20,13 @@ from typing import Final
 import msgspec
 
 from carpool.http import neighbour
-from carpool.http.core import Core
+from carpool.http.core import HEALTH, Core
 from carpool.http.effects import Begin, Effect, End, Request, Respond, Tell, Write
 from carpool.http.gate import Gate
 from carpool.http.limits import Limits
 from carpool.http.line import Line, keep_connected
 from carpool.http.lobby import Lobby
+from carpool.http.pages import HEALTH_S
 from carpool.http.wire import Connection
 from carpool_protocol import paths, private_files
 from carpool_protocol.runtime.steady_clock import SteadyClock
@@ -33,6 +34,8 @@ from carpool_protocol.wallclock import wallclock
 
 _BACKLOG: Final = 2048
 _BEAT_S: Final = 1.0
+_MARGIN_S: Final = 0.01
+"""After a time limit: a timer of the loop may come a little early."""
 _TEXT: Final = "text/plain; charset=utf-8"
 _NOT_YOURS: Final = (
     b"this door has no tokens, so it serves the processes of its own user only; he can make a token with "
@@ -110,12 +113,15 @@ class DoorServer:
             connection.finish()
             return x
         if self._line is None and not self._stopping.is_set():
-            if self._lobby.enter(x, request, self._core.waits_until(request.path, now)):
+            until = self._core.waits_until(request.path, now)
+            if until > now and self._lobby.enter(x, request, until):
                 return x
         elif self._line is not None and self._line.choked:
             self._carry_out([Respond(x, 503, b'{"error":"the broker is too slow; try again"}')])
             return x
         self._carry_out(self._core.asked(x, request, now))
+        if request.path == HEALTH and x in self._waiting:  # the beat may be too late for it
+            asyncio.get_running_loop().call_later(HEALTH_S + _MARGIN_S, self._tick)
         return x
 
     def gone(self, x: int) -> None:
@@ -238,6 +244,9 @@ class DoorServer:
             connection.look(now)
         self._let_in(now)
         self._carry_out(self._core.tick(now))
+
+    def _tick(self) -> None:
+        self._carry_out(self._core.tick(self._clock()))
 
 
 def raise_descriptor_limit(wished: int) -> int:

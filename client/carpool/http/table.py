@@ -57,8 +57,6 @@ KEEP_ALIVE_S: Final = 15.0
 """A comment is written to each stream of events this often."""
 RESUMABLE_S: Final = 60.0
 """After the end of an exchange its events can be asked for again."""
-OWN_QUESTION_S: Final = 10.0
-"""A question of the door itself is given up after this long."""
 
 _STATUS: Final = {
     METHOD_NOT_FOUND: 404,
@@ -383,7 +381,7 @@ class Table(Listening):
     def _age(self, exchange: Exchange, now: float) -> None:
         waited_s = now - exchange.at
         if exchange.dialogue is not None:
-            if waited_s >= OWN_QUESTION_S and exchange.method != "subscriptions/listen":
+            if waited_s >= exchange.limit_s and exchange.method != "subscriptions/listen":
                 self._settle(exchange, None, now)
         elif waited_s >= STREAM_AFTER_S and exchange.sink and not self._plain_only(exchange):
             self.begin(exchange)

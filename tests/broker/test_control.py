@@ -16,6 +16,7 @@ from carpool_broker.control_error import ControlError
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.events import AgentCame, AgentLeft, PinsApproved
 from carpool_broker.core.registry import Registry
+from carpool_broker.known_lists import known_lists
 from carpool_protocol import messages
 from carpool_protocol.config.load import ConfigFile
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson, ServerName, SessionId
@@ -334,3 +335,11 @@ async def test_a_supervisor_that_was_silent_from_the_first_survey_on_makes_no_se
     rig.core.handle(PoolChanged(key, "serving", ""), 2.0)
     said = await rig.ask("carpool/status", within_s=0.5)
     assert (said["servers"]["git"]["state"], said["servers"]["time"]["state"]) == ("serving", "cold")
+
+
+async def test_tools_that_the_configuration_keeps_back_are_not_counted(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, more={"few": {"command": "few", "tools": {"deny": ["rm*"]}}})
+    key = next(spec.key for spec in rig.core.sources.wanted().pools if spec.server == "few")
+    offers = [ToolOffer(name, RawJson(b'{"name":"%b"}' % name.encode())) for name in ("ls", "rm", "rmdir")]
+    rig.core.handle(Catalog(key, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25"), 2.0)
+    assert known_lists(rig.core, lambda _: "")[key].tools == 1

@@ -586,6 +586,10 @@ _FEATURES: Final = {
         "docs/security.md",
         "One entry, one catalog and instructions are bounded in bytes; what is over is left out and told.",
     ),
+    "lists:in-slices": Behaviour(
+        "docs/decisions/0039",
+        "A long list is taken in by slices: calls pass between two of them, and nobody sees a part of it.",
+    ),
     "catalogs:terminal": Behaviour(
         "docs/security.md", "No name and no text of a hostile catalog is obeyed by a terminal."
     ),

@@ -88,6 +88,9 @@ class Conversation:
         self._unread = 0
         """Lines on stdout that were no messages and are in the log."""
         self._intake = intake
+        self._read_on_soon = False
+        """The next slice of a long list is read in the next turn."""
+        self._ready = ready
         self.io = ChildIo(
             ready,
             pipes.stdin_fd,
@@ -251,6 +254,27 @@ class Conversation:
         else:
             self._feed((InstanceHeard(self.instance),))
         self._tell_list_out()
+        self._plan_to_read_on()
+
+    def _plan_to_read_on(self) -> None:
+        if self._adapter.is_reading and not self._read_on_soon:
+            self._read_on_soon = True
+            self._ready.soon(self._read_on)
+
+    def _read_on(self) -> None:
+        """The next slice of a long list, unless the instance has ended meanwhile."""
+        self._read_on_soon = False
+        if not self._adapter.is_reading:
+            return
+        events, answers = (self._detection or self._adapter).read_on()
+        if self._detection is not None and self._detection.over:
+            self._detection = None
+        for line in answers:
+            self._write(line)
+        if events:
+            self._feed([self._without_values(event) for event in events])
+            self._tell_list_out()
+        self._plan_to_read_on()
 
     def _keep_unread(self, lines: Sequence[bytes | OverlongLine]) -> None:
         """Put lines on stdout that are no messages into the server's log: a print, a banner, a stack."""

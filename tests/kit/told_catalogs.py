@@ -46,7 +46,12 @@ class Told:
         )
         events, out = self.adapter.take([line])
         self.events += events
-        return list(out)
+        lines = list(out)
+        while self.adapter.is_reading:
+            events, out = self.adapter.read_on()
+            self.events += events
+            lines += out
+        return lines
 
     def _result(self, asked: dict[str, Any]) -> bytes:
         said = self._said

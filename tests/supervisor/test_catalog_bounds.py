@@ -13,6 +13,7 @@ from carpool_supervisor.era.self_description import MAX_INSTRUCTIONS_BYTES, Self
 from tests.behaviours import behaviour
 from tests.kit.hostile_catalogs import HOSTILE, HostileCatalog, tool
 from tests.kit.told_catalogs import Era, Told
+from tests.supervisor.test_reading import take
 
 ERAS: tuple[Era, ...] = ("handshake", "stateless")
 READABLE = {name: said for name, said in HOSTILE.items() if not said.is_unreadable}
@@ -54,17 +55,17 @@ def test_lists_of_one_server_share_the_bound_of_its_catalog(monkeypatch: pytest.
     one = Reading()
     one.announce(["tools", "prompts"])
     one.next()
-    one.take(RawJson(b'{"tools":[%b]}' % tool("t", "x" * 500)))
-    page, wrong = one.take(
-        RawJson(b'{"prompts":[%b,%b],"nextCursor":"n"}' % (tool("p"), tool("q", "x" * 500)))
+    take(one, RawJson(b'{"tools":[%b]}' % tool("t", "x" * 500)))
+    page, wrong = take(
+        one, RawJson(b'{"prompts":[%b,%b],"nextCursor":"n"}' % (tool("p"), tool("q", "x" * 500)))
     )
     assert page is None, "no more of it is asked for"
     assert "the rest of its prompts is left out after 1" in wrong
     assert [each.name for each in one.named("prompts")] == ["p"]
     one.changed(["tools"])
-    one.take(RawJson(b'{"tools":[%b]}' % tool("t")))
+    take(one, RawJson(b'{"tools":[%b]}' % tool("t")))
     one.changed(["prompts"])
-    assert one.take(RawJson(b'{"prompts":[%b,%b]}' % (tool("p"), tool("q", "x" * 500)))) == (None, "")
+    assert take(one, RawJson(b'{"prompts":[%b,%b]}' % (tool("p"), tool("q", "x" * 500)))) == (None, "")
     assert one.left_out == {}, "what fits again is not told as left out"
 
 
@@ -76,9 +77,9 @@ def test_what_is_left_out_is_told_once_however_often_the_list_is_read(
     one.announce(["tools"])
     one.next()
     page = RawJson(b'{"tools":[%b]}' % tool("t", "x" * 500))
-    assert "1 entry of its tools is left out" in one.take(page)[1]
+    assert "1 entry of its tools is left out" in take(one, page)[1]
     one.changed(["tools"])
-    assert one.take(page) == (None, "")
+    assert take(one, page) == (None, "")
     assert one.left_out
 
 

@@ -18,7 +18,7 @@ from carpool_supervisor.core.events import (
 )
 from carpool_supervisor.era import reading
 from carpool_supervisor.era.handshake import Handshake
-from carpool_supervisor.era.reading import CHANGED, FAMILIES, Page, Reading
+from carpool_supervisor.era.reading import CHANGED, FAMILIES, Page, Reading, Taken
 from tests.behaviours import behaviour
 
 MEMBERS: dict[Family, tuple[str, str]] = {
@@ -35,6 +35,14 @@ def page(family: Family, *names: str, cursor: object = None) -> RawJson:
     member, key = MEMBERS[family]
     fields: dict[str, Any] = {member: [{key: name} for name in names]}
     return RawJson(json.dumps(fields if cursor is None else fields | {"nextCursor": cursor}).encode())
+
+
+def take(one: Reading, result: RawJson) -> Taken:
+    """A page came: what follows from all of it."""
+    taken = one.take(result)
+    while taken is None:
+        taken = one.read_on()
+    return taken
 
 
 def begun(*features: Any) -> tuple[Reading, Page | None]:
@@ -56,7 +64,7 @@ def test_every_announced_list_is_read_and_no_other() -> None:
     while asked is not None:
         assert asked.family == one.family
         order.append(asked.family)
-        asked, wrong = one.take(page(asked.family, f"x:{asked.family}"))
+        asked, wrong = take(one, page(asked.family, f"x:{asked.family}"))
         assert not wrong
     assert order == ["prompts", "resources", "templates"]
     assert one.family is None
@@ -76,17 +84,17 @@ def test_a_server_that_announces_nothing_is_asked_nothing() -> None:
 def test_pages_are_put_together_in_their_order() -> None:
     one, asked = begun("tools")
     assert asked == Page("tools", None)
-    assert one.take(page("tools", "b", cursor="2")) == (Page("tools", "2"), "")
-    assert one.take(page("tools", "a", cursor="3")) == (Page("tools", "3"), "")
+    assert take(one, page("tools", "b", cursor="2")) == (Page("tools", "2"), "")
+    assert take(one, page("tools", "a", cursor="3")) == (Page("tools", "3"), "")
     assert tools_of(one) == [], "half a list is nobody's business"
-    assert one.take(page("tools", "c")) == (None, "")
+    assert take(one, page("tools", "c")) == (None, "")
     assert tools_of(one) == ["b", "a", "c"]
 
 
 def test_a_name_offered_twice_counts_once_the_first_time() -> None:
     one, _ = begun("prompts")
-    one.take(RawJson(b'{"prompts":[{"name":"a","v":1},{"name":"a","v":2}],"nextCursor":"n"}'))
-    one.take(RawJson(b'{"prompts":[{"name":"a","v":3},{"name":"b"}]}'))
+    take(one, RawJson(b'{"prompts":[{"name":"a","v":1},{"name":"a","v":2}],"nextCursor":"n"}'))
+    take(one, RawJson(b'{"prompts":[{"name":"a","v":3},{"name":"b"}]}'))
     assert [(it.name, bytes(it.definition)) for it in one.named("prompts")] == [
         ("a", b'{"name":"a","v":1}'),
         ("b", b'{"name":"b"}'),
@@ -96,8 +104,8 @@ def test_a_name_offered_twice_counts_once_the_first_time() -> None:
 @behaviour("pages:servers-drained")
 def test_pages_that_do_not_end_are_cut_off_and_the_next_list_is_read() -> None:
     one, _ = begun("tools", "prompts")
-    one.take(page("tools", "a", cursor="x"))
-    asked, wrong = one.take(page("tools", "b", cursor="x"))
+    take(one, page("tools", "a", cursor="x"))
+    asked, wrong = take(one, page("tools", "b", cursor="x"))
     assert asked == Page("prompts", None)
     assert "do not end" in wrong
     assert tools_of(one) == ["a", "b"]
@@ -110,7 +118,7 @@ def test_pages_with_ever_new_cursors_are_cut_off_too(limit: str, monkeypatch: py
     one, asked = begun("tools")
     count, wrong = 0, ""
     while asked is not None:
-        asked, wrong = one.take(page("tools", f"t{count}", cursor=f"c{count}"))
+        asked, wrong = take(one, page("tools", f"t{count}", cursor=f"c{count}"))
         count += 1
         assert count < 10
     assert "do not end" in wrong
@@ -119,10 +127,10 @@ def test_pages_with_ever_new_cursors_are_cut_off_too(limit: str, monkeypatch: py
 
 def test_the_cursors_of_one_list_do_not_count_for_the_next() -> None:
     one, _ = begun("tools", "prompts")
-    one.take(page("tools", "a", cursor="1"))
-    one.take(page("tools", "b"))
-    assert one.take(page("prompts", "p", cursor="1")) == (Page("prompts", "1"), "")
-    assert one.take(page("prompts", "q")) == (None, "")
+    take(one, page("tools", "a", cursor="1"))
+    take(one, page("tools", "b"))
+    assert take(one, page("prompts", "p", cursor="1")) == (Page("prompts", "1"), "")
+    assert take(one, page("prompts", "q")) == (None, "")
 
 
 # --- a list that changes ---------------------------------------------------------------------------------
@@ -130,48 +138,48 @@ def test_the_cursors_of_one_list_do_not_count_for_the_next() -> None:
 
 def test_a_list_that_changed_is_read_anew_and_the_others_stay() -> None:
     one, _ = begun("tools", "prompts")
-    one.take(page("tools", "a"))
-    one.take(page("prompts", "p"))
+    take(one, page("tools", "a"))
+    take(one, page("prompts", "p"))
     assert one.changed(CHANGED["notifications/prompts/list_changed"]) == Page("prompts", None)
-    one.take(page("prompts", "q"))
+    take(one, page("prompts", "q"))
     assert [it.name for it in one.named("prompts")] == ["q"]
     assert tools_of(one) == ["a"]
 
 
 def test_resources_that_changed_are_read_with_their_templates() -> None:
     one, asked = begun("resources")
-    one.take(page("resources"))
-    assert one.take(page("templates")) == (None, "")
+    take(one, page("resources"))
+    assert take(one, page("templates")) == (None, "")
     asked = one.changed(CHANGED["notifications/resources/list_changed"])
     assert asked == Page("resources", None)
-    assert one.take(page("resources", "a:b")) == (Page("templates", None), "")
-    assert one.take(page("templates", "a:{b}")) == (None, "")
+    assert take(one, page("resources", "a:b")) == (Page("templates", None), "")
+    assert take(one, page("templates", "a:{b}")) == (None, "")
     assert [it.uri for it in one.located("templates")] == ["a:{b}"]
 
 
 def test_a_list_that_changes_while_it_is_read_is_begun_anew() -> None:
     one, _ = begun("tools", "prompts")
-    one.take(page("tools", "old", cursor="2"))
+    take(one, page("tools", "old", cursor="2"))
     assert one.changed(["tools"]) is None, "one request at a time"
     assert one.changed(["tools"]) is None
-    assert one.take(page("tools", "old too", cursor="3")) == (Page("tools", None), "")
-    assert one.take(page("tools", "new")) == (Page("prompts", None), "")
-    assert one.take(page("prompts")) == (None, "")
+    assert take(one, page("tools", "old too", cursor="3")) == (Page("tools", None), "")
+    assert take(one, page("tools", "new")) == (Page("prompts", None), "")
+    assert take(one, page("prompts")) == (None, "")
     assert tools_of(one) == ["new"]
 
 
 def test_a_list_that_changes_while_another_is_read_waits_for_its_turn() -> None:
     one, _ = begun("tools", "prompts")
-    one.take(page("tools", "a"))
+    take(one, page("tools", "a"))
     assert one.changed(["tools"]) is None
-    assert one.take(page("prompts", "p")) == (Page("tools", None), "")
-    one.take(page("tools", "b"))
+    assert take(one, page("prompts", "p")) == (Page("tools", None), "")
+    take(one, page("tools", "b"))
     assert tools_of(one) == ["b"]
 
 
 def test_a_list_that_nobody_announced_cannot_change() -> None:
     one, _ = begun("tools")
-    one.take(page("tools"))
+    take(one, page("tools"))
     assert one.changed(["prompts", "resources", "templates"]) is None
 
 
@@ -180,14 +188,14 @@ def test_a_list_that_changes_whenever_it_is_read_is_taken_and_read_again_after_i
     times = 0
     while asked is not None:
         assert one.changed(["tools"]) is None
-        asked, wrong = one.take(page("tools", f"t{times}"))
+        asked, wrong = take(one, page("tools", f"t{times}"))
         assert not wrong
         times += 1
         assert times < 20, "it is never told"
     assert tools_of(one) == [f"t{times - 1}"]
     assert one.late() == ["tools"], "the last change is not forgotten"
     assert one.changed(["tools"]) == Page("tools", None)
-    assert one.take(page("tools", "last")) == (None, "")
+    assert take(one, page("tools", "last")) == (None, "")
     assert tools_of(one) == ["last"]
     assert one.late() == []
 
@@ -197,12 +205,12 @@ def test_a_list_that_changes_whenever_it_is_read_is_taken_and_read_again_after_i
 
 def test_a_refused_list_keeps_what_was_known_and_the_rest_is_read() -> None:
     one, _ = begun("tools", "prompts")
-    one.take(page("tools", "a"))
-    one.take(page("prompts"))
+    take(one, page("tools", "a"))
+    take(one, page("prompts"))
     one.changed(["tools", "prompts"])
-    one.take(page("tools", "half", cursor="2"))
+    take(one, page("tools", "half", cursor="2"))
     assert one.refused() == Page("prompts", None)
-    one.take(page("prompts", "p"))
+    take(one, page("prompts", "p"))
     assert tools_of(one) == ["a"]
 
 
@@ -211,9 +219,9 @@ def test_a_refused_list_keeps_what_was_known_and_the_rest_is_read() -> None:
 )
 def test_an_answer_without_a_list_keeps_what_was_known_and_says_so(body: str) -> None:
     one, _ = begun("tools")
-    one.take(page("tools", "a"))
+    take(one, page("tools", "a"))
     one.changed(["tools"])
-    asked, wrong = one.take(RawJson(body.encode()))
+    asked, wrong = take(one, RawJson(body.encode()))
     assert asked is None
     assert "with no list" in wrong
     assert tools_of(one) == ["a"]
@@ -224,7 +232,7 @@ def test_entries_without_a_name_are_left_out(surrogate: str) -> None:
     one, _ = begun("prompts")
     rest = '7,null,[],{},{"name":7},{"name":""},{"uri":"u"},{"name":"good"}]}'
     body = '{"prompts":[' + surrogate + rest
-    assert one.take(RawJson(body.encode())) == (None, "")
+    assert take(one, RawJson(body.encode())) == (None, "")
     assert [it.name for it in one.named("prompts")] == (["s", "good"] if surrogate else ["good"])
 
 
@@ -232,9 +240,9 @@ def test_a_page_with_half_a_surrogate_pair_is_read_and_every_byte_stays() -> Non
     one, _ = begun("resources")
     entry = b'{"uri":"a:\\u00e9","name":"cut \\ud83d","size":1e999,"x":1.0,"y":12345678901234567890123}'
     broken = b'{"uri":"b:\\ud83d","name":"b"}'
-    asked, wrong = one.take(RawJson(b'{"resources":[%b,%b],"nextCursor":"n"}' % (entry, broken)))
+    asked, wrong = take(one, RawJson(b'{"resources":[%b,%b],"nextCursor":"n"}' % (entry, broken)))
     assert (asked, wrong) == (Page("resources", "n"), "")
-    one.take(page("resources"))
+    take(one, page("resources"))
     assert [(it.uri, bytes(it.definition)) for it in one.located("resources")] == [
         ("a:é", entry),
         ("b:?", broken),
@@ -243,7 +251,7 @@ def test_a_page_with_half_a_surrogate_pair_is_read_and_every_byte_stays() -> Non
 
 def test_a_cursor_that_is_no_string_ends_the_list() -> None:
     one, _ = begun("tools")
-    assert one.take(page("tools", "a", cursor=7)) == (None, "")
+    assert take(one, page("tools", "a", cursor=7)) == (None, "")
     assert tools_of(one) == ["a"]
 
 
@@ -274,8 +282,8 @@ def test_no_legal_answer_breaks_it(family: Family, value: Any) -> None:
     one.announce(["resources" if family == "templates" else family])
     asked = one.next()
     while asked is not None and asked.family != family:
-        asked, _ = one.take(page(asked.family))
-    asked, wrong = one.take(RawJson(body))
+        asked, _ = take(one, page(asked.family))
+    asked, wrong = take(one, RawJson(body))
     assert wrong == "" or isinstance(wrong, str)
     for offer in (*one.named("tools"), *one.named("prompts")):
         assert offer.name.encode()
@@ -288,7 +296,7 @@ def test_an_entry_as_deep_as_a_parser_goes_is_no_bug() -> None:
     for depth in range(850, 1010, 7):
         one, _ = begun("tools")
         body = b'{"tools":[{"name":"\\ud83d","x":%b%b}]}' % (b"[" * depth, b"]" * depth)
-        asked, _ = one.take(RawJson(body))
+        asked, _ = take(one, RawJson(body))
         assert asked is None
 
 

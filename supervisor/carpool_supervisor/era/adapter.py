@@ -78,6 +78,13 @@ class Adapter(Protocol):
     def list_out(self) -> tuple[RawJson, str]:
         """The id and the method of the list request that is out; both empty for none."""
 
+    @property
+    def is_reading(self) -> bool:
+        """An answer with a list is longer than what is read in one turn: `read_on` in the next one."""
+
+    def read_on(self) -> tuple[list[OwnEvent], list[bytes]]:
+        """The next slice of that answer. As `take`."""
+
     def list_overdue(self, after_s: float) -> Sequence[OwnEvent]:
         """That request is given up after so long. What follows from that; nothing is written."""
 

@@ -54,12 +54,22 @@ class Detection:
                 continue
             events += said
             out += answers
-            if any(isinstance(each, InstanceGreeted) for each in said):
-                self.over = True
-                self._forget_earlier()
+            if self._has_greeted(said):
                 said, answers = self.spoken.take(lines[at + 1 :])
                 return [*events, *said], [*out, *answers]
         return events, out
+
+    def read_on(self) -> tuple[list[OwnEvent], list[bytes]]:
+        """The next slice of a long list. As `take`."""
+        said, answers = self.spoken.read_on()
+        self._has_greeted(said)
+        return said, answers
+
+    def _has_greeted(self, said: Sequence[OwnEvent]) -> bool:
+        if any(isinstance(each, InstanceGreeted) for each in said):
+            self.over = True
+            self._forget_earlier()
+        return self.over
 
     def _late(self, line: bytes | OverlongLine) -> tuple[Sequence[OwnEvent], list[bytes]] | None:
         """What follows where this line answers the first greeting after the second one was said."""

@@ -163,6 +163,11 @@ class Handshake:
         """See `adapter.Adapter`."""
         return self._introduction.list_out
 
+    @property
+    def is_reading(self) -> bool:
+        """See `adapter.Adapter`."""
+        return self._introduction.is_reading
+
     def list_overdue(self, after_s: float) -> Sequence[OwnEvent]:
         """See `adapter.Adapter`."""
         return self._introduction.list_overdue(after_s)
@@ -191,10 +196,7 @@ class Handshake:
 
     def take(self, lines: Sequence[bytes | OverlongLine]) -> tuple[list[OwnEvent], list[bytes]]:
         """What these lines mean, and the lines to send back at once."""
-        events: list[OwnEvent] = []
-        out: list[bytes] = []
-        self._events = self._taken.events = events
-        self._taken.lines = out
+        events, out = self._begin()
         for line in lines:
             if not isinstance(line, bytes):
                 self._overlong(line)
@@ -207,6 +209,19 @@ class Handshake:
                     self._own_answered(message.id, message)
             else:
                 self._other(message)
+        return events, out
+
+    def read_on(self) -> tuple[list[OwnEvent], list[bytes]]:
+        """See `adapter.Adapter`."""
+        events, out = self._begin()
+        self._introduction.read_on()
+        return events, out
+
+    def _begin(self) -> tuple[list[OwnEvent], list[bytes]]:
+        events: list[OwnEvent] = []
+        out: list[bytes] = []
+        self._events = self._taken.events = events
+        self._taken.lines = out
         return events, out
 
     def _answered(self, wire: WireId, result: RawJson) -> None:

@@ -136,6 +136,15 @@ class Introduction:
         """See `adapter.Adapter`."""
         return self._lists.out
 
+    @property
+    def is_reading(self) -> bool:
+        """See `adapter.Adapter`."""
+        return self._lists.is_busy
+
+    def read_on(self) -> None:
+        """See `adapter.Adapter`."""
+        self._lists.read_on()
+
     def list_overdue(self, after_s: float) -> list[OwnEvent]:
         """See `adapter.Adapter`."""
         return self._lists.overdue(after_s)

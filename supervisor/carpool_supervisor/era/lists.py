@@ -92,7 +92,7 @@ class Lists:
         """All of them are: the line that begins to read them again; none while they are read anyway."""
         self._begun = 0
         self._put_off, was_put_off = False, self._put_off
-        if self.out[0]:
+        if self.out[0] or self.is_busy:
             if was_put_off:
                 self._reading.changed(FAMILIES)  # after the one that is out
             return b""
@@ -119,15 +119,32 @@ class Lists:
             if error.code == METHOD_NOT_FOUND and family == "templates":
                 wrong = ""  # servers with resources and no templates do that
         else:
-            page, wrong = self._reading.take(message.result)
+            self._was_read(family, self._reading.take(message.result))
+            return True
+        self._was_read(family, (page, wrong))
+        return True
+
+    @property
+    def is_busy(self) -> bool:
+        """An answer is long, and not read to its end: `read_on`. No request is out meanwhile."""
+        return self._reading.is_busy
+
+    def read_on(self) -> None:
+        """The next slice of that answer."""
+        self._was_read(self._reading.family, self._reading.read_on())
+
+    def _was_read(self, family: Family | None, taken: tuple[Page | None, str] | None) -> None:
+        """What follows from an answer; None: it is not read to its end."""
+        if taken is None:
+            return
+        page, wrong = taken
         if wrong:
             self._taken.events.append(ServerMisspoke(self._instance, wrong))
             was_read = family in self._reading.left_out  # only a part of it is left out
             if family == "tools" and not self.fit and not was_read:
                 self._taken.events.append(GreetingFailed(self._instance, wrong))
-                return True
+                return
         self._go_on(page)
-        return True
 
     def unreadable(self, answer_id: RawJson, text: str) -> bool:
         """A line with this id cannot be read. Whether it was the answer to a request from here."""
@@ -165,6 +182,7 @@ class Lists:
     def close(self) -> None:
         """Let go of whoever words the requests: see `adapter.Adapter`."""
         del self._ask_server, self._catalog
+        self._reading.abandon()
 
     def _go_on(self, page: Page | None) -> None:
         if page is not None:

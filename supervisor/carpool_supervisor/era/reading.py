@@ -3,8 +3,9 @@
 Owns the order of the requests, the cut-off for pages that never end, the bounds in bytes of one entry and of
 all four lists together, and which list is read again when it changed while it was read. What is over a bound
 is left out, and the sentence that says so is kept for as long as the list is. A generator of requests without
-I/O: the adapter asks `start`, hands over each answer, and writes what comes back. Source: MCP 2025-11-25,
-server/utilities/pagination and the pages on tools, prompts and resources.
+I/O: the adapter asks `start`, hands over each answer, and writes what comes back. A long page is read in
+slices; until the last of them the list is what it was. Source: MCP 2025-11-25, server/utilities/pagination
+and the pages on tools, prompts and resources.
 
 Knows nothing of: request ids, greetings, who wants the catalog.
 """
@@ -21,6 +22,7 @@ from carpool_protocol.content import elements, value_of
 from carpool_protocol.ids import RawJson
 from carpool_protocol.list_entries import Family, readable
 from carpool_protocol.messages import Feature, Offer, ResourceOffer
+from carpool_protocol.slices import STEP_ENTRIES, Sliced, Steps
 from carpool_supervisor.era.hints import NO_WORD, Hint, read_hint
 
 MAX_OFFERS: Final = 100_000
@@ -65,14 +67,20 @@ class Page(Struct, frozen=True):
     cursor: str | None
 
 
+Taken = tuple[Page | None, str]
+"""What follows from a page: the next request, and what was wrong with the page (or nothing)."""
+
+
 class Reading:
     """What is known of the four lists, and what is still to be asked."""
 
     def __init__(self) -> None:
         self._offers: dict[Family, list[tuple[str, RawJson]]] = {family: [] for family in FAMILIES}
-        self._found: list[tuple[str, RawJson]] = []
-        """Of the list that is being read."""
-        self._found_bytes = 0
+        self._page: Sliced[Taken] | None = None
+        """What is under way of a page that came."""
+        self._found: dict[str, RawJson] = {}
+        """Of the list that is being read. A name offered twice counts once, the first time."""
+        self._found_entries = self._found_bytes = 0
         self._too_large = 0
         """Entries of that list that are over the bound of one."""
         self._is_full = False
@@ -117,7 +125,8 @@ class Reading:
         if not self._todo:
             return None
         self._now = self._todo.pop(0)
-        self._found, self._found_bytes, self._too_large, self._is_full = [], 0, 0, False
+        self._found, self._found_entries, self._found_bytes = {}, 0, 0
+        self._too_large, self._is_full = 0, False
         self._cursors = set()
         self._hint = NO_WORD
         return Page(self._now, None)
@@ -138,19 +147,39 @@ class Reading:
 
     def abandon(self) -> None:
         """Nothing more is read of this round: the lists keep what was known."""
+        self._page = None
         self._todo.clear()
         self._late.clear()
         self.next()
 
-    def take(self, result: RawJson) -> tuple[Page | None, str]:
-        """A page came. The next request, and what was wrong with the page (or nothing)."""
+    @property
+    def is_busy(self) -> bool:
+        """A page came that is not read to its end: `read_on`."""
+        return self._page is not None
+
+    def take(self, result: RawJson) -> Taken | None:
+        """A page came. What follows; None where it is longer than one slice."""
         family = self._now
         assert family is not None, "a page that nobody asked for"
-        page = _read(result, family)
+        assert self._page is None, "a page in the middle of another"
+        self._page = Sliced(self._take(result, family))
+        return self.read_on()
+
+    def read_on(self) -> Taken | None:
+        """The next slice of that page. What follows; None where it was not the last."""
+        page = self._page
+        assert page is not None, "there is no page"
+        if not page.go_on():
+            return None
+        self._page = None
+        return page.result
+
+    def _take(self, result: RawJson, family: Family) -> Steps[Taken]:
+        page = yield from _read(result, family)
         if page is None:
             return self.next(), f"answered {METHODS[family]} with no list"
         offers, cursor, hint = page
-        self._add(family, offers)
+        yield from self._add(family, offers)
         self._hint = self._hint.least(hint)
         if family in self._todo:  # it changed meanwhile: what was read so far may not belong together
             if self._again_times < MAX_AGAIN:
@@ -159,16 +188,18 @@ class Reading:
             self._late.append(family)
         if cursor is None or self._is_full:
             return self._done(family)
-        endless = len(self._cursors) >= MAX_PAGES or len(self._found) > MAX_OFFERS
+        endless = len(self._cursors) >= MAX_PAGES or self._found_entries > MAX_OFFERS
         if cursor in self._cursors or endless:
             return self._done(family, f"its pages of {family} do not end; the rest is left out")
         self._cursors.add(cursor)
         return Page(family, cursor), ""
 
-    def _add(self, family: Family, offers: Iterable[tuple[str, RawJson]]) -> None:
+    def _add(self, family: Family, offers: Iterable[tuple[str, RawJson]]) -> Steps[None]:
         """Keep these entries, as far as the bounds let."""
         room_bytes = MAX_CATALOG_BYTES - sum(self._bytes[each] for each in FAMILIES if each != family)
-        for name, definition in offers:
+        for at, (name, definition) in enumerate(offers, 1):
+            if not at % STEP_ENTRIES:
+                yield STEP_ENTRIES
             size_bytes = len(definition)
             if size_bytes > MAX_ENTRY_BYTES:
                 self._too_large += 1
@@ -177,7 +208,8 @@ class Reading:
                 return
             else:
                 self._found_bytes += size_bytes
-                self._found.append((name, definition))
+                self._found_entries += 1
+                self._found.setdefault(name, definition)
 
     def _again(self, family: Family) -> Page | None:
         times = self._again_times + 1
@@ -187,12 +219,8 @@ class Reading:
         self._again_times = times
         return page
 
-    def _done(self, family: Family, wrong: str = "") -> tuple[Page | None, str]:
-        # A name offered twice counts once, the first time.
-        first: dict[str, RawJson] = {}
-        for name, definition in self._found:
-            first.setdefault(name, definition)
-        self._offers[family] = list(first.items())
+    def _done(self, family: Family, wrong: str = "") -> Taken:
+        self._offers[family] = list(self._found.items())
         self._bytes[family] = self._found_bytes
         self._hints[family] = self._hint
         before = self.left_out.pop(family, "")
@@ -212,7 +240,7 @@ class Reading:
             )
         if self._is_full:
             whole = f"its lists are larger than {MAX_CATALOG_BYTES // 1024**2} MiB together"
-            said.append(f"{whole}: the rest of its {family} is left out after {len(self._found)}")
+            said.append(f"{whole}: the rest of its {family} is left out after {self._found_entries}")
         return "; ".join(said)
 
     def named(self, family: Literal["tools", "prompts"]) -> list[Offer]:
@@ -245,15 +273,27 @@ _named = msgspec.json.Decoder(_Named)
 _UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 
+_ENTRY_UNITS: Final = 4
+"""What reading one entry costs, and one more for so many bytes. See `Sliced`."""
+_BYTES_OF_UNIT: Final = 512
+_STEP_UNITS: Final = 1024
+_LENIENT_UNITS: Final = 40
+"""What reading one costs that msgspec refuses."""
+
 _Page = tuple[list[tuple[str, RawJson]], str | None, Hint]
 
 
-def _read(result: RawJson, family: Family) -> _Page | None:
+def _read(result: RawJson, family: Family) -> Steps[_Page | None]:
     """One page: entries, next cursor, how long it holds. An entry without a name is left out."""
     try:
         page = _list_result.decode(result)
         found = []
+        cost_units = 0
         for raw in getattr(page, _MEMBERS[family]):
+            cost_units += _ENTRY_UNITS + len(raw) // _BYTES_OF_UNIT
+            if cost_units >= _STEP_UNITS:
+                yield cost_units
+                cost_units = 0
             try:
                 name = getattr(_named.decode(raw), _NAMES[family])
             except msgspec.ValidationError:
@@ -263,7 +303,7 @@ def _read(result: RawJson, family: Family) -> _Page | None:
                 is_large = len(entry) > MAX_ENTRY_BYTES  # it is left out, so nothing of it is mended
                 found.append((name, entry if is_large else readable(entry, family)))
     except _UNREADABLE:
-        return _read_leniently(result, family)
+        return (yield from _read_leniently(result, family))
     if not bytes(page.ttlMs):
         return found, page.nextCursor, NO_WORD
     # Read out of what is decoded anyway: a second look at all of a long page takes as long as the first.
@@ -271,13 +311,18 @@ def _read(result: RawJson, family: Family) -> _Page | None:
     return found, page.nextCursor, read_hint(RawJson(said))
 
 
-def _read_leniently(result: RawJson, family: Family) -> _Page | None:
+def _read_leniently(result: RawJson, family: Family) -> Steps[_Page | None]:
     """For pages that msgspec refuses (lone surrogates, rule 16): cut, so that every byte stays."""
     entries = elements(value_of(result, _MEMBERS[family]) or b"")
     if entries is None:
         return None
     found = []
+    cost_units = 0
     for entry in entries:
+        cost_units += _LENIENT_UNITS + len(entry) // _BYTES_OF_UNIT
+        if cost_units >= _STEP_UNITS:
+            yield cost_units
+            cost_units = 0
         name = _text(value_of(entry, _NAMES[family]))
         if name:
             found.append((legible(name), RawJson(entry)))

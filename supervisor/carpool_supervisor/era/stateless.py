@@ -164,6 +164,11 @@ class Stateless:
         """See `adapter.Adapter`."""
         return self._discovery.list_out
 
+    @property
+    def is_reading(self) -> bool:
+        """See `adapter.Adapter`."""
+        return self._discovery.is_reading
+
     def list_overdue(self, after_s: float) -> Sequence[OwnEvent]:
         """See `adapter.Adapter`."""
         return self._discovery.list_overdue(after_s)
@@ -203,6 +208,12 @@ class Stateless:
                 case Garbage():
                     self._garbage(message)
         return self.caused(), taken.lines
+
+    def read_on(self) -> tuple[list[OwnEvent], list[bytes]]:
+        """See `adapter.Adapter`."""
+        self._taken.lines = []
+        self._discovery.read_on()
+        return self.caused(), self._taken.lines
 
     def _answered(self, message: Result | ErrorAnswer) -> None:
         found = call_of(message.id)

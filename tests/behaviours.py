@@ -1100,6 +1100,11 @@ _PRIVATE: Final = {
         "No environment value, argument, header or token is in a log, an error, a report, a command line or "
         "a journal of ours.",
     ),
+    "private:masked-spellings": Behaviour(
+        "issue 13",
+        "A value is masked in what a server or a hook says also where it is escaped or encoded: as in JSON, "
+        "in a URL, by repr or in base64.",
+    ),
 }
 
 _INPUT: Final = {

@@ -1,11 +1,17 @@
 """What is shown of a program's words: none of the values that it was given, whole or in part."""
 
+import base64
 import json
+import re
+from collections.abc import Callable
+from urllib.parse import quote, quote_plus
 
-from hypothesis import given
+import pytest
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from carpool_protocol.masking import Mask
+from tests.behaviours import behaviour
 
 KEY = "-----BEGIN KEY-----\nMIIEabcdefgh\n  ijklmnopqrst\n}\n-----END KEY-----\n"
 MASK = Mask(["hunter22", KEY, "on"], "***", 6)
@@ -36,3 +42,34 @@ def test_whatever_is_cut_shows_no_more_of_a_value_than_may_be_shown(value: str, 
     shown = Mask([value], "*", 3).over_cut(text)
     assert value not in shown
     assert not any(shown.endswith(value[:size]) for size in range(3, len(value) + 1))
+
+
+SPELLINGS: dict[str, Callable[[str], str]] = {
+    "JSON": json.dumps,
+    "JSON in UTF-8": lambda value: json.dumps(value, ensure_ascii=False),
+    "repr": repr,
+    "URL": lambda value: quote(value, safe=""),
+    "URL, small escapes": lambda value: re.sub("%..", lambda it: it[0].lower(), quote(value, safe="")),
+    "path": quote,
+    "form": quote_plus,
+    "base64": lambda value: base64.b64encode(value.encode()).decode(),
+    "base64 of a URL": lambda value: base64.urlsafe_b64encode(value.encode()).decode(),
+    "Basic": lambda value: base64.b64encode(f"me:{value}:".encode()).decode(),
+    "Basic, another user": lambda value: base64.b64encode(f"you:{value}".encode()).decode(),
+    "Basic, a third user": lambda value: base64.b64encode(f"root:{value}!".encode()).decode(),
+}
+
+
+@behaviour("private:masked-spellings")
+@pytest.mark.parametrize("how", SPELLINGS)
+@given(value=st.text(st.characters(codec="utf-8"), min_size=12, max_size=40))
+@example(value='p@ss"w/rd\\Ünix+9 z')
+@example(value="it's a 'secret' \"word\"")
+@example(value="hunter22hunter22")
+def test_a_value_is_masked_however_it_is_spelled(how: str, value: str) -> None:
+    written = SPELLINGS[how](value)
+    shown = Mask([value], "\0", 6).over(f"<{written}>")
+    # Characters of base64 at either side of the value are made of its neighbours too.
+    around = f"<{SPELLINGS[how]('')}>"
+    assert "\0" in shown
+    assert len(shown.replace("\0", "")) <= len(around) + 4

@@ -344,7 +344,7 @@ _KINDS: Final = (
         "breaker_open",
         "unavailable",
         5310,
-        "The server broke several times in a row, so calls to it are held back for a while.",
+        "The server has failed to start or to go on, so calls to it are held back for a while.",
         "Try again later; one call will then be let through to see whether it is well.",
     ),
     FaultKind(

@@ -64,10 +64,11 @@ def normalize_pattern(pattern: str) -> str:
     """
     text = pattern
     for _ in range(MAX_LAYERS):
-        before, text = text, _escapes.sub(lambda found: _wild.sub(r"[\g<0>]", unquote(found[0])), text)
+        before, text = text, text.translate(_dropped).strip(_AROUND)
+        text = _escapes.sub(lambda found: _wild.sub(r"[\g<0>]", unquote(found[0])), text)
         if text == before:
             break
-    text = text.replace("\\", "/")
+    text = text.partition("\0")[0].strip(_AROUND).replace("\\", "/")
     scheme, mark, rest = text.partition("://")
     if mark and _scheme_pattern(scheme):
         scheme, rest = f"{scheme.lower()}:", f"//{rest}"

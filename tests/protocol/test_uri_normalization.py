@@ -3,7 +3,7 @@
 from fnmatch import fnmatchcase
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from carpool_protocol.uri_normalization import (
@@ -192,5 +192,7 @@ def test_a_normal_form_is_its_own_normal_form(uri: str) -> None:
 
 
 @given(st.text(alphabet="aA/.:@%41", max_size=20).map("note://a/{}".format))
+@example("note://a/%11")
+@example("note://a/%0941%00b")
 def test_a_uri_as_a_pattern_covers_itself(uri: str) -> None:
     assert fnmatchcase(normalize(uri), normalize_pattern(uri))

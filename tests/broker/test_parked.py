@@ -26,7 +26,6 @@ from carpool_protocol.messages import (
     Progressed,
     SessionGone,
     SetLevel,
-    Written,
 )
 from tests.behaviours import behaviour
 from tests.broker.stateless_rig import (
@@ -369,9 +368,9 @@ def test_a_call_that_nobody_comes_back_for_is_cancelled_in_time() -> None:
     rig = Rig(park_s=30.0)
     call, said = rig.park()
     assert rig.wait(29.0) == []
-    (cancel,) = rig.wait(2.0)
-    assert isinstance(cancel, CancelCall)
-    assert cancel.call == call
+    (cancel, let_go) = rig.wait(2.0)
+    assert cancel == CancelCall(call, "the agent did not bring in time what it wants", answered=True)
+    assert let_go == LetGo(ONE, call), "its agent may not have read what is wanted, and is not to say it anew"
     assert refused(rig.request("2", state=said.state, given={"ask-q1": SAID}))
     assert rig.core.next_deadline() is None
 
@@ -380,7 +379,7 @@ def test_an_answer_that_nobody_comes_back_for_is_forgotten() -> None:
     rig = Rig(park_s=30.0)
     call, _ = rig.park()
     rig.feed(Answered(call, is_error=False, body=RESULT))
-    assert rig.wait(31.0) == [Written([call], call, CallId(call + 1))], "nor need the supervisor remember it"
+    assert rig.wait(31.0) == [LetGo(ONE, call)], "nor need the supervisor remember it, once that was read"
     assert rig.core.next_deadline() is None
 
 
@@ -521,7 +520,7 @@ def test_a_server_that_always_sends_its_user_away_ends_with_an_error() -> None:
 def test_urls_may_be_wanted_after_a_question_and_while_nobody_is_there() -> None:
     rig = Rig()
     call, said = rig.park()
-    assert rig.feed(urls_first(call, URLS[:1])) == [Written([call], call, CallId(call + 1))]
+    assert rig.feed(urls_first(call, URLS[:1])) == [LetGo(ONE, call)], "what it was told may be unread"
     (again,) = rig.request("2", state=said.state, given={"ask-q1": SAID})
     assert [each.params for each in again.inputs] == [URLS[0]]
     (sent,) = rig.request("3", state=again.state, given={again.inputs[0].key: SAID})

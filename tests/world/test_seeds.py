@@ -6,7 +6,7 @@ from tests.behaviours import behaviour
 from tests.kit.world_storms import EVERY
 
 
-@behaviour("lease:never-silently")
+@behaviour("lease:never-silently", "reattach:calls")
 @pytest.mark.parametrize(
     ("kind", "seed"),
     [
@@ -19,6 +19,9 @@ from tests.kit.world_storms import EVERY
         ),
         pytest.param("hooks", 710133, id="a hook holds a call that was read before a loss was told"),
         pytest.param("hooks", 740005, id="a call waits at the supervisor behind a later one"),
+        pytest.param(
+            "profiles", 162168671, id="a broker dies before an agent has read with what its call was parked"
+        ),
     ],
 )
 def test_a_storm_that_found_a_fault_breaks_no_promise(kind: str, seed: int) -> None:

@@ -177,8 +177,9 @@ class Parked:
             found.inputs[key] = Wanted(Input(key, "elicitation/create", url, asking_server(owed)), None)
         if waits:
             self._require(found, now)
-        # Once its agent knows nothing of the call need be remembered: the retry says all that is needed.
-        self._out(LetGo(owed.session.id, owed.call) if waits else self._ledger.written([owed.call]))
+        # Once its agent knows nothing of the call need be remembered: the retry says all that is needed. What
+        # it was told when it was parked may be unread still, and then its carrier says the request again.
+        self._out(LetGo(owed.session.id, owed.call))
         return True
 
     # --- agents ----------------------------------------------------------------------------------------
@@ -321,11 +322,11 @@ class Parked:
 
     def _end(self, call: CallId, reason: str, *, leaves: bool = False) -> None:
         """Nobody comes back for this call. `leaves`: as in `Ledger.drop`."""
-        owed = self._rounds[call].owed
+        found = self._rounds[call]
         if call in self._ledger.calls:
-            self._ledger.drop(owed, reason, leaves=leaves)
-        elif not self._rounds[call].again and not leaves:
-            self._out(self._ledger.written([call]))
+            self._ledger.drop(found.owed, reason, leaves=True)
+        if not found.again and not leaves:  # what it was told when it was parked may be unread still
+            self._out(LetGo(found.owed.session.id, call))
         self._drop(call)
 
     def _round(self, owed: Owed) -> Round:

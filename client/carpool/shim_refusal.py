@@ -15,7 +15,7 @@ The standard library only.
 
 import json
 import os
-from select import POLLOUT, poll
+from select import POLLIN, POLLOUT, poll
 
 ATTACH_REFUSED, NOT_RUNNING = ("attach_refused", 4111), ("not_running", 5317)
 """Code and number of the two faults (docs/errors.md); their table would cost more than all of this."""
@@ -57,7 +57,7 @@ def refuse(text: str, fault: tuple[str, int], said: bytes = b"", stdin: int = 0,
             half.append(rest)
         else:
             half.clear()
-        data = os.read(stdin, _READ_BYTES)
+        data = _read_some(stdin)
         if not data:
             return
 
@@ -87,6 +87,20 @@ def _ident(message: object) -> bytes:
     if isinstance(ident, _Number):
         return ident.encode()
     return json.dumps(ident).encode() if isinstance(ident, str) else b""
+
+
+def _read_some(fd: int) -> bytes:
+    """What comes next, also where the agent has made the pipe non-blocking; nothing: that was all."""
+    ready = poll()
+    ready.register(fd, POLLIN)
+    while True:
+        ready.poll()
+        try:
+            return os.read(fd, _READ_BYTES)
+        except BlockingIOError:
+            continue
+        except OSError:
+            return b""
 
 
 def _write(fd: int, data: bytes) -> bool:

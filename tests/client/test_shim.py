@@ -364,10 +364,12 @@ def _say_all(sock: socket.socket, said: bytes, piece_bytes: int = 1 << 20) -> No
     sock.shutdown(socket.SHUT_WR)
 
 
+@pytest.mark.parametrize("blocking", [True, False])
 @pytest.mark.parametrize("piece_bytes", [7, 1 << 20])
-def test_who_is_refused_has_one_answer_to_each_request(piece_bytes: int) -> None:
+def test_who_is_refused_has_one_answer_to_each_request(piece_bytes: int, blocking: bool) -> None:
     said = b"\n".join(line for line, _ in REFUSED) + b'\n{"jsonrpc":"2.0","id":4,"method":"half"}'
     (theirs, ours), (back, out) = socket.socketpair(), os.pipe()
+    os.set_blocking(ours.fileno(), blocking)
     with theirs, ours, open(back, "rb") as heard_:
         talker = threading.Thread(target=_say_all, args=(theirs, said, piece_bytes))
         talker.start()

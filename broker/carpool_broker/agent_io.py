@@ -85,6 +85,7 @@ class AgentIo:
         self._steps = 0
         """As last told."""
         self._held = False
+        self._waits = False
         self._paused = False
         self.progress = 0
         """Grows with every byte the agent takes."""
@@ -176,6 +177,15 @@ class AgentIo:
     def hold(self, held: bool) -> None:
         """The door's word: do not read (the receive budget is spent), or read again."""
         self._held = held
+        self._judge()
+        if self._later:
+            self._go_on()
+
+    def wait(self, waits: bool) -> None:
+        """Do not read while it is not known whether the agent comes in, or read again. What it has said is
+        answered then, also where nothing comes after that: its end is read last.
+        """
+        self._waits = waits
         self._judge()
         if self._later:
             self._go_on()
@@ -277,7 +287,7 @@ class AgentIo:
         if steps != self._steps:
             self._steps = steps
             self._on_unread(self._waiting_bytes if steps else 0)
-        pause = self._held or (self._blocked and self._waiting_bytes > UNREAD_HIGH_BYTES)
+        pause = self._held or self._waits or (self._blocked and self._waiting_bytes > UNREAD_HIGH_BYTES)
         if pause != self._paused:
             self._paused = pause
             if pause:

@@ -121,6 +121,7 @@ class Attaching:
         agent.looking = True
         self._host.look(attach, partial(self._looked, agent, attach))
         if agent.looking:
+            agent.io.wait(True)
             self._bound(agent)
 
     def _looked(self, agent: Agent, attach: Attach) -> None:
@@ -145,6 +146,8 @@ class Attaching:
             self.welcome(agent, {})
         elif lines:
             self._await_environment(agent, lines)
+        if not agent.looking:
+            agent.io.wait(False)
 
     def _remember(self, agent: Agent, resume: ResumeSession | None) -> None:
         """Its carrier keeps what passes, and perhaps brings what passed at an earlier broker."""
@@ -231,6 +234,8 @@ class Attaching:
         agent.asked = []
         agent.looking = True
         self._host.look(agent.attach, partial(self._welcome, agent, agent.attach, environment))
+        if agent.looking:
+            agent.io.wait(True)
 
     def _welcome(self, agent: Agent, attach: Attach, environment: dict[str, str]) -> None:
         """From now on its lines are taken, first those that came early."""
@@ -248,3 +253,4 @@ class Attaching:
             self._host.awaits_environment(agent.id, agent.late)
         if kept or agent.returning is not None:
             take(kept)
+        agent.io.wait(False)

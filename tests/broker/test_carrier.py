@@ -261,10 +261,10 @@ async def test_an_agent_waits_for_its_workspace_and_what_it_says_meanwhile_is_ke
             await porter.send(attach_line(attach), b"early\n", environment_line({"SECRET": "1"}), b"then\n")
         await until(lambda: len(one.hall.slow) == 2, "both are looked for")
         await gone.end.aclose()
-        await until(lambda: len(one.door.agents) == 1, "one has gone")
         for cwd in ("/slow1", "/slow2"):
             one.hall.slow.pop(cwd)()
         assert not one.hall.here, "in between its carrier was asked, so that it is looked once more"
+        await until(lambda: len(one.door.agents) == 1, "one has gone")
         one.hall.slow["/slow1"]()
         one.door.flush()
         line = await first.line()
@@ -312,10 +312,11 @@ async def test_who_comes_back_may_bring_all_that_an_earlier_broker_has_taken_of_
             await porter.send(attach_line(attach), *[b"x" * 80 + b"\n"] * 4)
         await more.send(b"y" * 80 + b"\n")
         await until(lambda: len(one.hall.slow) == 2, "both are looked for")
+        for then in [*one.hall.slow.values()]:
+            then()
         await until(lambda: len(one.door.agents) == 1, "what is new counts")
         (agent,) = one.door.agents.values()
         assert [attach.cwd for attach in [agent.attach] if attach] == ["/slow1"]
-        one.hall.slow["/slow1"]()
         assert (await back.line() or b"").startswith(b'{"jsonrpc"')
         assert [*one.door.agents.values()] == [agent], "nor while it is asked"
 

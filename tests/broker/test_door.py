@@ -193,6 +193,55 @@ async def test_a_carrier_that_is_gone_when_its_attach_line_is_read_leaves_no_ses
                 ready.close()
 
 
+class Porter(Hotel):
+    """A host that takes some rounds to look where a guest wants to be."""
+
+    def __init__(self, ready: ReadySet, why: Refused | None) -> None:
+        super().__init__()
+        self._ready = ready
+        self._why = why
+        self.said: list[bytes | OverlongLine] = []
+
+    def look(self, attach: Attach, then: Callable[[], None]) -> None:
+        self._ready.soon(lambda: self._ready.soon(lambda: self._ready.soon(then)))
+
+    def objection(self, attach: Attach) -> Refused | None:
+        return self._why
+
+    def take(
+        self, session: SessionId, lines: list[bytes | OverlongLine], passage: Passage | None = None
+    ) -> None:
+        self.said += lines
+
+
+@behaviour("agents:refusal-told")
+@pytest.mark.parametrize("why", [None, Refused("there is no such workspace", "unknown_workspace")])
+async def test_who_has_said_all_before_its_workspace_is_known_is_served_or_told_why_not(
+    why: Refused | None, tmp_path: Path
+) -> None:
+    path, line = str(tmp_path / "agents.sock"), b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+    ready = ReadySet()
+    porter = Porter(ready, why)
+    door = Door(path, ready, porter, Heritage(), slow_reader_s=30.0, receive_budget_bytes=BUDGET)
+    door.open(lambda: None)
+    try:
+        with trio.fail_after(20), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
+            end.connect(path)
+            end.sendall(attach_line(Attach(version=ATTACH_VERSION, carrier="shim", workspace="nope")))
+            end.sendall(line + b"\n")
+            end.shutdown(socket.SHUT_WR)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ready.run, door.flush)
+                await until(partial(has_come_and_gone, door), "it has come and gone")
+                nursery.cancel_scope.cancel()
+            said = end.recv(65536)
+        assert (b"there is no such workspace" in said) == (why is not None)
+        assert porter.said == ([] if why else [line])
+    finally:
+        door.close()
+        ready.close()
+
+
 class Inn(Hotel):
     """A host whose guests are asked for more of their environment."""
 

@@ -4,6 +4,7 @@ import pytest
 
 from carpool.http.effects import Rules
 from carpool.http.gate import Gate, hash_of
+from carpool.http.kept import Room
 from carpool_protocol.streams import Close, Closed, Gone, Open, Opened, Over, Refused
 from tests.behaviours import behaviour
 from tests.client.http_desk import Desk, modern, modern_headers, notification, request
@@ -264,6 +265,37 @@ def test_one_cancelled_request_of_an_array_does_not_keep_the_others_waiting(desk
     assert [each["id"] for each in desk.body(x)] == [3]
 
 
+def test_a_cancel_that_crossed_its_answer_takes_no_answer_from_others_of_an_array(
+    desk: Desk,
+) -> None:
+    session, s = desk.initialized("2025-03-26")
+    x = desk.post([request(ident, "ping") for ident in (2, 3, 4)], mcp_session_id=session)
+    desk.answer(s, x, 2)
+    desk.post(notification("notifications/cancelled", requestId=2), mcp_session_id=session)
+    desk.answer(s, x, 3)
+    assert x not in desk.answers
+    desk.answer(s, x, 4)
+    assert [each["id"] for each in desk.body(x)] == [2, 3, 4]
+
+
+def test_of_an_array_whose_session_ends_each_request_has_one_answer_in_whatever_order(desk: Desk) -> None:
+    session, s = desk.initialized("2025-03-26")
+    x = desk.post([request(2, "ping"), request(3, "ping")], mcp_session_id=session)
+    desk.wait(16.0)
+    desk.answer(s, x, 3)
+    desk.say(s, Closed("carpool ends"))
+    assert [(each["id"], "error" in each) for each in desk.events(x)] == [(3, False), (2, True)]
+
+
+def test_the_answer_to_initialize_waits_for_its_header_and_is_no_stream_before(desk: Desk) -> None:
+    x = desk.post(request(1, "initialize", protocolVersion="2025-11-25"))
+    s = desk.word()[0]
+    desk.wait(16.0)
+    desk.say(s, Opened("sid-1"))
+    desk.answer(s, x, 1, protocolVersion="2025-11-25")
+    assert desk.header(x, "Mcp-Session-Id") == "sid-1"
+
+
 def test_with_plain_json_only_progress_is_left_out_and_questions_are_refused() -> None:
     desk = Desk(Rules(json_response=True))
     session, s = desk.initialized()
@@ -292,6 +324,35 @@ def test_without_sessions_each_post_has_one_for_as_long_as_it_takes() -> None:
     assert desk.word() == (s, Close())
     assert desk.status(desk.get("hidden")) == 405
     assert desk.status(desk.post(notification("notifications/initialized"))) == 202
+
+
+@behaviour("http:sessionless")
+@pytest.mark.parametrize("greeted", [False, True])
+def test_without_sessions_a_client_that_goes_takes_its_session_along(greeted: bool) -> None:
+    desk = Desk(Rules(stateless=True))
+    x = desk.post(CALL)
+    s = desk.word()[0]
+    _, greeting, _ = desk.heard("initialize")
+    desk.say(s, Opened("hidden"))
+    if greeted:
+        desk.answer(s, x, greeting["id"], protocolVersion="2025-03-26")
+        desk.told.clear()
+    desk.gone(x)
+    assert desk.word() == (s, Close())
+
+
+def test_without_sessions_what_cannot_be_asked_anew_leaves_no_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk = Desk(Rules(stateless=True))
+    monkeypatch.setattr(desk.core._table, "_room", Room(0))
+    x = desk.post(request(1, "initialize", protocolVersion="2025-11-25"))
+    desk.word()
+    desk.take(desk.core.lost(desk.now))
+    assert desk.status(x) == 502
+    desk.told.clear()
+    desk.take(desk.core.linked(desk.now))
+    assert desk.told == [], "nobody comes back to it"
 
 
 def test_without_sessions_initialize_is_answered_without_an_id() -> None:

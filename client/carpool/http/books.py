@@ -315,10 +315,12 @@ class Books:
             self._settle(exchange, None, now)
             return
         self._forget(exchange)
+        if exchange.stream.sort == "once" and not exchange.stream.exchanges:
+            self.close(exchange.stream, status, code, text, now, tell=False)  # nobody comes back to it
         if not exchange.sink:
             return
         if exchange.begun:
-            for ident in exchange.ids[-exchange.left :]:
+            for ident in exchange.ids:
                 self.out.append(Write(exchange.sink, event(error_line(ident, code, text))))
             self.out.append(End(exchange.sink))
         else:

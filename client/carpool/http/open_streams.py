@@ -36,17 +36,15 @@ class Exchange:
     """One request (or array of requests) of a client, or a question of the door itself."""
 
     __slots__ = (
-        "answers", "array", "at", "begun", "counted", "dialogue", "given", "granted", "ids", "left",
-        "limit_s", "lines", "method", "number", "sink", "stream", "then", "x",
+        "answers", "array", "at", "begun", "counted", "dialogue", "given", "granted", "ids", "limit_s",
+        "lines", "method", "number", "sink", "stream", "then", "x",
     )  # fmt: skip
 
     def __init__(self, x: int, stream: "Stream", ids: list[bytes], now: float) -> None:
         self.x = x
         self.stream = stream
         self.ids = ids
-        """Of its requests, as written."""
-        self.left = len(ids)
-        """Answers that are still to come."""
+        """Of its requests whose answers are still to come, as written."""
         self.at = now
         self.limit_s = OWN_QUESTION_S
         """A question of the door itself is given up after this long."""
@@ -73,6 +71,10 @@ class Exchange:
         """It is a listen, and this has acknowledged it; empty where there was no room for that."""
         self.then: Callable[[Any, float], None] | None = None
         """Gets what the dialogue found; `None` where it failed."""
+
+    def answered(self, ident: bytes) -> None:
+        """One answer more is there. (One to an id that is none of them counts for the first.)"""
+        self.ids.remove(ident if ident in self.ids else self.ids[0])
 
 
 class Stream:

@@ -178,7 +178,7 @@ class Table(Listening):
             self._event(exchange, message)
 
     def _answered(self, exchange: Exchange, said: Said, message: bytes, now: float) -> None:
-        exchange.left -= 1
+        exchange.answered(said.id)
         stream = exchange.stream
         if stream.kept.pending:
             stream.kept.answered(exchange.x, said.id, is_error=said.code is not None)
@@ -190,11 +190,11 @@ class Table(Listening):
                 headers = (("Mcp-Session-Id", stream.session),)
         if exchange.begun:
             self._event(exchange, message)
-            if exchange.left <= 0:
+            if not exchange.ids:
                 self._finish(exchange, now)
             return
         exchange.answers.append(message)
-        if exchange.left > 0:
+        if exchange.ids:
             return
         body = b"[%b]" % b",".join(exchange.answers) if exchange.array else message
         status = 200
@@ -288,10 +288,11 @@ class Table(Listening):
                 self.close(client, 404, SESSION_NOT_FOUND, "", now)
         elif client is not None:
             client.sink = 0
-            if client.dialogue is not None:
-                client.then = None
-            elif client.stream.sort == "once":
+            client.then = None  # of a dialogue, which goes on where others may want what it finds
+            if client.stream.sort == "once":
                 self.close(client.stream, 404, SESSION_NOT_FOUND, "", now)
+            elif client.dialogue is not None:
+                pass
             elif client.stream.sort == "shared" or not client.begun:
                 # Stateless: that is the cancel. Otherwise it is none (basic/transports), but what still
                 # comes has to find another way: without an event's id nobody can come back for it.
@@ -317,9 +318,8 @@ class Table(Listening):
         self.done(stream.loose, ident)
         for exchange in stream.exchanges.values():
             self.done(exchange.lines, ident)
-            if exchange.array and ident in exchange.ids and exchange.left > 1:
+            if exchange.array and ident in exchange.ids and len(exchange.ids) > 1:
                 exchange.ids.remove(ident)
-                exchange.left -= 1
                 return
 
     # --- ends and time ---
@@ -383,6 +383,8 @@ class Table(Listening):
         if exchange.dialogue is not None:
             if waited_s >= exchange.limit_s and exchange.method != "subscriptions/listen":
                 self._settle(exchange, None, now)
+        elif exchange.method == "initialize":
+            pass  # its answer says in a header which session it is
         elif waited_s >= STREAM_AFTER_S and exchange.sink and not self._plain_only(exchange):
             self.begin(exchange)
 

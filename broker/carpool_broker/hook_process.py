@@ -99,7 +99,7 @@ class HookProcess:
         self._news.set()
 
     async def run(self) -> None:
-        """From its start to its end, which is the end of all that it has started."""
+        """From its start to its end, which is the end of all that it has started. `give_up` comes next."""
         spec = self._spec
         try:
             process = await trio.lowlevel.open_process(
@@ -113,7 +113,6 @@ class HookProcess:
             )
         except OSError as error:
             self.why = f"its process cannot be started: {error.strerror}"
-            self._give_up()
             return
         self.pid = process.pid
         assert process.stdin is not None
@@ -133,7 +132,7 @@ class HookProcess:
                 await self._bury(process)
 
     async def _bury(self, process: trio.Process) -> None:
-        """See to its end and that of its groups; then nothing is open any more."""
+        """See to its end and that of its groups."""
         assert process.stdin is not None
         with suppress(trio.BrokenResourceError):
             await process.stdin.aclose()
@@ -149,14 +148,14 @@ class HookProcess:
         code = process.returncode or 0
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         self.why = self.why or f"its process ended with {how}"
-        self._give_up()
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
+        """It has ended, and with it the runs that are open. What is begun here after this is never over."""
         self.leaves = True
         self.ready.set()
-        for run in sorted(self.open):
+        over, self.open = self.open, set()
+        for run in sorted(over):
             self._heard(Told(run=run, failed=self.why))
-        self.open.clear()
 
     async def _wait_for_end(self, scope: trio.CancelScope) -> None:
         await self._end.wait()

@@ -179,6 +179,7 @@ class Hooking:
                 pause_s = min(FIRST_PAUSE_S * 2**hook.deaths, LONGEST_PAUSE_S)
                 hook.deaths = min(hook.deaths + 1, 10)
                 hook.not_before = trio.current_time() + pause_s
+            process.give_up()  # last: what follows may begin another run of this hook
             self._settle()
 
     async def _see_to_end(self, run: RunId, name: str) -> None:

@@ -65,6 +65,26 @@ async def test_a_process_that_still_imports_its_module_is_not_taken_for_one_that
         nursery.cancel_scope.cancel()
 
 
+async def test_a_run_that_begins_because_the_process_has_died_is_over_as_well(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text("import os\ndef look(call):\n    os._exit(3)\n")
+    spec = HookSpec(name="slow", python="slow:look", cwd=str(tmp_path), folder=str(tmp_path))
+    answers: dict[int, HookAnswered] = {}
+
+    def feed(event: HookAnswered) -> None:
+        answers[event.run] = event
+        if event.run == 1:  # its turn in the line of this hook has come by that
+            one.begin(run_of(2))
+
+    one = hooking.Hooking({}, lambda _: "", {}, feed, lambda: None)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(one.run)
+        one.read([spec])
+        one.begin(run_of(1))
+        await until(lambda: len(answers) == 2, "both runs are over")
+        assert [each.reason for each in answers.values()] == ["its process ended with exit code 3"] * 2
+        nursery.cancel_scope.cancel()
+
+
 def test_a_run_that_is_ended_before_it_has_begun_is_over() -> None:
     said: list[Told] = []
     told = Telling(

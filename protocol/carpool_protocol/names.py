@@ -22,6 +22,7 @@ from itertools import product
 
 from msgspec import Struct
 
+from carpool_protocol import slices
 from carpool_protocol.ids import ServerName
 
 SEPARATOR = "__"
@@ -163,10 +164,25 @@ def qualify_all(
     gets a hash. Tools that fall on one name all get a hash, until no two names are equal; each round looks at
     the whole set at once, so that order is without influence.
     """
+    return slices.whole(qualifying_all(tools, prefixes, separator, heads, most=most))
+
+
+def qualifying_all(
+    tools: Iterable[Tool],
+    prefixes: Mapping[ServerName, str | None],
+    separator: str = SEPARATOR,
+    heads: "Heads | None" = None,
+    *,
+    most: int = MAX_NAME_CHARS,
+) -> slices.Steps[dict[Tool, str]]:
+    """The same in slices."""
     names: dict[Tool, str] = {}
     hashed: dict[Tool, int] = {}
     unprefixed: set[Tool] = set()
-    for key in tools:
+    step = slices.STEP_ENTRIES
+    for at, key in enumerate(tools, 1):
+        if not at % step:
+            yield 2 * step
         server, tool = key
         prefix = prefixes.get(server)
         names[key] = qualify(server, tool, separator, prefix, most=most)
@@ -182,9 +198,14 @@ def qualify_all(
         sharing: dict[str, list[Tool]] = {}
         for key, name in names.items():
             sharing.setdefault(name, []).append(key)
+        yield len(names)
+        count = 0
         for group in sharing.values():
             if len(group) > 1:
                 for key in group:
+                    count += 1
+                    if not count % step:
+                        yield 4 * step
                     prefix = None if key in unprefixed else prefixes.get(key[0])
                     hashed[key] += 1
                     names[key] = qualify(*key, separator, prefix, hashed=hashed[key], most=most)

@@ -12,8 +12,8 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-SLICE_UNITS: Final = 10_000
-"""One turn, about 10 ms: a call that passes meets two or three of them."""
+SLICE_UNITS: Final = 5_000
+"""One turn, about 5 ms: a call that passes meets up to four of them."""
 
 STEP_ENTRIES: Final = 256
 """So many entries are handled before the work says what they cost."""

@@ -138,6 +138,7 @@ class BrokerCore:
             recovery=self.recovery, out=self._out, told=self.following.told,
         )  # fmt: skip
         self.following.say_wanted = self.linking.say_wanted
+        self.linking.untold = self.following.unwanted
         self.following.say_rekeyed = self.linking.say_rekeyed
         self.requests.watching.linked = self.linking.is_heard
         self.ledger.aftermath = Course(
@@ -150,7 +151,7 @@ class BrokerCore:
         self.hooks.strays = self.requests.second_look.strays
         self._rare = (
             *self.requests.deadlines(), *self.parked.deadlines(), *self.recovery.deadlines(),
-            self.draining.bound, self.hooks.limits,
+            self.draining.bound, self.hooks.limits, self.following.slices,
         )  # fmt: skip
         """All deadlines but those of calls: most of the time there are none. Looked at once per burst."""
         self.audit(audits)
@@ -189,6 +190,9 @@ class BrokerCore:
         self.parked.overdue(now)
         self.recovery.overdue(now)
         self.hooks.overdue(now)
+        if self.following.slices:
+            self.following.overdue(now)
+            self._take_kept(now)
         if self.hearing.changed:
             self.hearing.say_changed()
         if self.hooks.pending:
@@ -307,6 +311,7 @@ class BrokerCore:
             case DrainMeant():
                 self.draining.begin(now)
             case SupervisorWent():
+                self.following.finish(now)
                 was_heard = self.recovery.heard
                 self.linking.went()
                 self.asks.supervisor_went()
@@ -321,6 +326,9 @@ class BrokerCore:
                 session = self.sessions.get(event.session)
                 if session is not None:
                     self._handle_agent(session, event, now)
+        self._take_kept(now)
+
+    def _take_kept(self, now: float) -> None:
         for kept in self.recovery.kept(self.linking.wanted):
             self._handle_rare(kept, now)
 

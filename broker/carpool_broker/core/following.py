@@ -1,11 +1,14 @@
 """What follows when catalogs, states of pools or configurations are others than they were.
 
 Owns the order of that: the registry learns it, sessions go along to the scope that is in force for them and
-hear which lists are others, the supervisor is told what is wanted now, and what waited for it goes on.
+hear which lists are others, the supervisor is told what is wanted now, and what waited for it goes on. A long
+catalog is learned in slices, one with each tick: what else is told of its pool waits behind it, and so do
+other catalogs. All other events pass.
 
 Knows nothing of: what a source or a catalog holds, what waits, how a change is told.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -20,8 +23,12 @@ from carpool_broker.core.registry import Changes, Registry
 from carpool_broker.core.requests import Requests
 from carpool_broker.core.roots import Roots
 from carpool_broker.core.session import Session
+from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.ids import PoolKey, SessionId
 from carpool_protocol.messages import Catalog, PoolChanged, SessionRekeyed
+from carpool_protocol.slices import Sliced
+
+NEXT: Final = "next"
 
 AWAY: Final = frozenset({"given_up", "stopped", "breaker_open", "half_open"})
 """States in which a server leaves every list."""
@@ -53,6 +60,12 @@ class Following:
         self._roots = roots
         self._recovery = recovery
         self._out = out
+        self._told: deque[tuple[Catalog | PoolChanged, float]] = deque()
+        """What is not taken over yet, and when it came."""
+        self._learning: Sliced[Changes] | None = None
+        """The first of it, under way."""
+        self.slices: Deadlines[str] = Deadlines()
+        """`NEXT` is due at once while there is a next slice."""
         self.say_wanted: Callable[[], None] = lambda: None
         """Tell the supervisor what is wanted now."""
         self.say_rekeyed: Callable[[SessionRekeyed], None] = lambda _: None
@@ -62,10 +75,53 @@ class Following:
 
     def catalog(self, event: Catalog, now: float) -> None:
         """The supervisor tells what a pool offers."""
+        self._told.append((event, now))
+        if len(self._told) == 1:
+            self.overdue(now)
+
+    def overdue(self, now: float) -> None:
+        """The next slice of what is told, and what waits behind its last one, up to another catalog."""
+        self.slices.disarm(NEXT)
+        if self._told:
+            self._go_on(now)
+        if self._told:
+            self.slices.arm(NEXT, now, 0.0)
+
+    def _go_on(self, now: float) -> None:
+        event, came = self._told[0]
+        if isinstance(event, Catalog):
+            learning = self._learning = self._learning or Sliced(self._registry.learning(event))
+            if not learning.go_on():
+                return
+            self._learning = None
+            self._told.popleft()
+            self._learned(event, learning.result, came, now)
+        while self._told:
+            state, _ = self._told[0]
+            if isinstance(state, Catalog):
+                return
+            self._told.popleft()
+            self._pool_changed(state, now)
+
+    def finish(self, now: float) -> None:
+        """All that was told, at once: who has told it is gone."""
+        while self._told:
+            self.overdue(now)
+
+    def unwanted(self, key: PoolKey) -> list[Catalog | PoolChanged]:
+        """Nobody wants this pool any more: what was told of it and is not taken over."""
+        found = [event for event, _ in self._told if event.key == key]
+        if found:
+            if self._told[0][0].key == key:
+                self._learning = None
+            self._told = deque(each for each in self._told if each[0].key != key)
+        return found
+
+    def _learned(self, event: Catalog, changes: Changes, came: float, now: float) -> None:
         self._outlook.slow.discard(event.key)
-        self._requests.hints.told(event, now)
+        self._requests.hints.told(event, came)
         self._ledger.fresh.forget(event.key)
-        self.told(self._registry.learn(event))
+        self.told(changes)
         if self._registry.pins.known:
             self._requests.second_look.at_held()
         self._recovery.moved()
@@ -73,6 +129,12 @@ class Following:
 
     def pool_changed(self, event: PoolChanged, now: float) -> None:
         """The supervisor tells how a pool is."""
+        if any(each.key == event.key for each, _ in self._told):
+            self._told.append((event, now))
+        else:
+            self._pool_changed(event, now)
+
+    def _pool_changed(self, event: PoolChanged, now: float) -> None:
         was = self._outlook.states.get(event.key)
         self._outlook.learn(event, now)
         if event.mode == "session" and (was is None or was.mode != "session"):

@@ -21,7 +21,7 @@ from carpool_broker.core.registry import Changes, Registry
 from carpool_broker.core.requests import Requests
 from carpool_broker.core.session import Session
 from carpool_protocol.ids import PoolKey, SessionId
-from carpool_protocol.messages import Discover, Recorded, SessionRekeyed, Wanted
+from carpool_protocol.messages import Catalog, Discover, PoolChanged, Recorded, SessionRekeyed, Wanted
 
 
 class Linking:
@@ -54,6 +54,8 @@ class Linking:
         """What the supervisor knows to be wanted."""
         self._moved: dict[tuple[SessionId, PoolKey], SessionRekeyed] = {}
         """Who is served elsewhere since a supervisor last took calls, by where it was before."""
+        self.untold: Callable[[PoolKey], list[Catalog | PoolChanged]] = lambda _: []
+        """Takes back what was told of a pool and is not taken over."""
         recovery.known = self._say_everybody
         recovery.settled = self._say_all_interests
 
@@ -147,7 +149,7 @@ class Linking:
         keys = {spec.key for spec in wanted.pools}
         for key in sorted(self.wanted - keys):
             state = self._outlook.states.pop(key, None)
-            for told in (self._registry.catalog(key), state):
+            for told in (self._registry.catalog(key), state, *self.untold(key)):
                 if told is not None:  # while not all is said that is wanted it is not told again
                     self._recovery.keep(told)
             self._ledger.fresh.forget(key)

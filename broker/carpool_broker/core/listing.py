@@ -16,6 +16,7 @@ from typing import Final, Generic, Literal, Protocol, TypeVar, get_args
 import msgspec
 from msgspec import Struct
 
+from carpool_protocol import slices
 from carpool_protocol.ids import RawJson
 
 PAGE_ENTRIES: Final = 1000
@@ -93,15 +94,24 @@ class Listing(Generic[E]):
     __slots__ = ("_first", "_head", "_mark", "_pages", "_starts", "entries", "ordinal", "version")
 
     def __init__(
-        self, family: Family, entries: tuple[E, ...], *, version: int, ordinal: int, paging: Paging
+        self,
+        family: Family,
+        entries: tuple[E, ...],
+        *,
+        version: int,
+        ordinal: int,
+        paging: Paging,
+        starts: tuple[int, ...] | None = None,
     ) -> None:
-        """`ordinal` counts the versions of one list of one scope."""
+        """`ordinal` counts the versions of one list of one scope; `starts`: of its pages, where they are
+        known.
+        """
         self.entries = entries
         self.version = version
         self.ordinal = ordinal
         self._head = _HEADS[family]
         self._mark = paging.mark
-        self._starts = self._page_starts(paging.page_entries, paging.page_bytes)
+        self._starts = starts or slices.whole(page_starts(family, entries, paging))
         self._pages: dict[tuple[str, Edit | None], Page] = {}
         self._first: dict[Edit | None, Page] = {}
 
@@ -142,19 +152,23 @@ class Listing(Generic[E]):
         cursor = self._cursor(end)
         return Page(RawJson(body + b'],"nextCursor":' + msgspec.json.encode(cursor) + b"}"), cursor)
 
-    def _page_starts(self, entries: int, size_bytes: int) -> tuple[int, ...]:
-        """Where pages begin: as few as the limits allow; an entry larger than a page has one to itself."""
-        starts = [0]
-        room_bytes = size_bytes - len(self._head) - _CURSOR_ROOM_BYTES
-        used_bytes = 0
-        for index, entry in enumerate(self.entries):
-            entry_bytes = entry.most_bytes + 1
-            is_full = index - starts[-1] >= entries or used_bytes + entry_bytes > room_bytes
-            if index > starts[-1] and is_full:
-                starts.append(index)
-                used_bytes = 0
-            used_bytes += entry_bytes
-        return tuple(starts)
+
+def page_starts(family: Family, entries: Sequence[Entry], paging: Paging) -> slices.Steps[tuple[int, ...]]:
+    """Where pages begin: as few as the limits allow; an entry larger than a page has one to itself."""
+    starts = [0]
+    room_bytes = paging.page_bytes - len(_HEADS[family]) - _CURSOR_ROOM_BYTES
+    used_bytes = 0
+    step = slices.STEP_ENTRIES
+    for index, entry in enumerate(entries):
+        if not (index + 1) % step:
+            yield step
+        entry_bytes = entry.most_bytes + 1
+        is_full = index - starts[-1] >= paging.page_entries or used_bytes + entry_bytes > room_bytes
+        if index > starts[-1] and is_full:
+            starts.append(index)
+            used_bytes = 0
+        used_bytes += entry_bytes
+    return tuple(starts)
 
 
 class History(Generic[E]):
@@ -170,14 +184,26 @@ class History(Generic[E]):
         self._paging = paging
 
     @classmethod
-    def begin(cls, family: Family, paging: Paging, entries: tuple[E, ...], version: int) -> "History[E]":
+    def begin(
+        cls,
+        family: Family,
+        paging: Paging,
+        entries: tuple[E, ...],
+        version: int,
+        starts: tuple[int, ...] | None = None,
+    ) -> "History[E]":
         """The first version of a list."""
-        return cls(family, paging, [Listing(family, entries, version=version, ordinal=1, paging=paging)])
+        first = Listing(family, entries, version=version, ordinal=1, paging=paging, starts=starts)
+        return cls(family, paging, [first])
 
-    def followed_by(self, entries: tuple[E, ...], version: int) -> "History[E]":
+    def followed_by(
+        self, entries: tuple[E, ...], version: int, starts: tuple[int, ...] | None = None
+    ) -> "History[E]":
         """The list with a new present version; keeps recent earlier ones that have a second page."""
         ordinal = self.present.ordinal + 1
-        present = Listing(self.family, entries, version=version, ordinal=ordinal, paging=self._paging)
+        present = Listing(
+            self.family, entries, version=version, ordinal=ordinal, paging=self._paging, starts=starts
+        )
         kept = [
             listing
             for listing in self.listings
@@ -185,7 +211,9 @@ class History(Generic[E]):
         ]
         return History(self.family, self._paging, [present, *kept])
 
-    def looking_like(self, entries: tuple[E, ...]) -> "History[E] | None":
+    def looking_like(
+        self, entries: tuple[E, ...], starts: tuple[int, ...] | None = None
+    ) -> "History[E] | None":
         """The same versions with `entries` behind the present one; None if agents would read another list."""
         if self.present.entries == entries:
             return self
@@ -193,7 +221,12 @@ class History(Generic[E]):
             return None
         same = self.present
         present = Listing(
-            self.family, entries, version=same.version, ordinal=same.ordinal, paging=self._paging
+            self.family,
+            entries,
+            version=same.version,
+            ordinal=same.ordinal,
+            paging=self._paging,
+            starts=starts,
         )
         return History(self.family, self._paging, [present, *self.listings[1:]])
 

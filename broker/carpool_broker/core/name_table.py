@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 
 from carpool_broker.core.scope import Scope
+from carpool_protocol import slices
 from carpool_protocol.ids import ServerName
 from carpool_protocol.names import (
     MAX_NAME_CHARS,
@@ -23,6 +24,7 @@ from carpool_protocol.names import (
     Tool,
     Unknown,
     qualify_all,
+    qualifying_all,
 )
 
 T = TypeVar("T")
@@ -58,25 +60,47 @@ class NameTable(Generic[T]):
     def __init__(
         self,
         scope: Scope,
+        names: Mapping[Tool, str],
+        denied: Sequence[Tool],
+        by_name: dict[str, T],
+        *,
+        tools: bool,
+    ) -> None:
+        """See `making`."""
+        self._scope = scope
+        self._tools = tools
+        self._prefixes = scope.prefixes
+        self._heads = scope.heads
+        self._names = names
+        self._denied = tuple(denied)
+        self._resolver: Resolver | None = None
+        self._denied_resolver: Resolver | None = None
+        self.by_name = by_name
+        """All that is let through, by qualified name, in the order of lists."""
+
+    @classmethod
+    def making(
+        cls,
+        scope: Scope,
         allowed: Sequence[Tool],
         denied: Sequence[Tool],
         make: Callable[[Tool, str], T],
         *,
         tools: bool,
-    ) -> None:
+    ) -> "slices.Steps[NameTable[T]]":
         """`allowed` and `denied` in the order of lists; `make` gives what (server, own name) is shown as;
         `tools`: else they are prompts.
         """
-        self._scope = scope
-        self._tools = tools
-        self._prefixes = scope.prefixes
-        self._heads = scope.heads
-        self._names = self._name(allowed)
-        self._denied = tuple(denied)
-        self._resolver: Resolver | None = None
-        self._denied_resolver: Resolver | None = None
-        self.by_name: dict[str, T] = {name: make(own, name) for own, name in self._names.items()}
-        """All that is let through, by qualified name, in the order of lists."""
+        names = yield from qualifying_all(
+            allowed, scope.prefixes, scope.separator, scope.heads, most=scope.name_chars
+        )
+        by_name: dict[str, T] = {}
+        step = slices.STEP_ENTRIES
+        for at, (own, name) in enumerate(names.items(), 1):
+            if not at % step:
+                yield 2 * step
+            by_name[name] = make(own, name)
+        return cls(scope, names, denied, by_name, tools=tools)
 
     def _name(self, tools: Iterable[Tool], most: int | None = None) -> dict[Tool, str]:
         scope = self._scope

@@ -16,6 +16,7 @@ from msgspec import Struct
 from carpool_broker.core.listing import FAMILIES, Family
 from carpool_broker.core.pins import INSTRUCTIONS
 from carpool_broker.core.scope import ScopeEntry
+from carpool_protocol import slices
 from carpool_protocol.content import with_uri
 from carpool_protocol.ids import PoolKey, RawJson, ServerName
 from carpool_protocol.jsonrpc import quote
@@ -147,10 +148,13 @@ class Shelf:
             return self.offers["tools"]
         return {**self.offers["tools"], INSTRUCTIONS: quote(said)}
 
-    def inherit(self, former: "Shelf") -> frozenset[Family]:
+    def inherit(self, former: "Shelf") -> slices.Steps[frozenset[Family]]:
         """Keep what was rewritten from definitions that are still the same. Returns what changed."""
         mine, theirs = self.offers, former.offers
-        for way, tool in former.shown_tools.items():
+        step = slices.STEP_ENTRIES
+        for at, (way, tool) in enumerate(tuple(former.shown_tools.items()), 1):
+            if not at % step:
+                yield step
             if mine["tools"].get(tool.tool) == theirs["tools"][tool.tool]:
                 self.shown_tools[way] = tool
         for way, prompt in former.shown_prompts.items():

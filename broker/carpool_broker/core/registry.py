@@ -13,6 +13,7 @@ Knows nothing of: sessions (they hold scopes), why a pool is hidden, instances, 
 """
 
 from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,9 +33,13 @@ from carpool_broker.core.pins import HeldTool, Pins, Why
 from carpool_broker.core.resources import Route
 from carpool_broker.core.scope import Scope
 from carpool_broker.core.view import Held, UnverifiedTool, View, ViewTool
+from carpool_protocol import slices
 from carpool_protocol.faults import InvariantBroken
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson
 from carpool_protocol.messages import Catalog, ToolOffer
+
+MAX_SPOILT: Final = 8
+"""After so many views that other changes have spoilt the rest is made in one step."""
 
 Changes = dict[Scope, frozenset[Family]]
 """The scopes of which some list is another one now, and which lists."""
@@ -45,6 +50,14 @@ class _Seen(Struct):
 
     view: View
     holders: int = 0
+
+
+class _Drafted(NamedTuple):
+    """A view that is made and not in force."""
+
+    moves: int
+    former: View
+    view: View
 
 
 class Registry:
@@ -66,6 +79,8 @@ class Registry:
         """Told to an earlier carpool."""
         self._hidden: set[PoolKey] = set()
         self.pins = Pins()
+        self._moves = 0
+        """Counts what makes other views: one that was begun before is made again."""
         self._scopes: dict[Scope, _Seen] = {}
         self._scopes_of: dict[PoolKey, dict[Scope, None]] = {}
 
@@ -78,21 +93,66 @@ class Registry:
         though the pool is no longer `unknown` in the views then: whoever waits for it looks at the view
         after every catalog.
         """
-        former = self._shelves.get(catalog.key)
+        return slices.whole(self.learning(catalog))
+
+    def learning(self, catalog: Catalog) -> slices.Steps[Changes]:
+        """The same in slices. Until the last one every view is what it was; what else changes meanwhile is in
+        the views that are in force then.
+        """
+        key = catalog.key
+        former = self._shelves.get(key)
         if former is not None and former.catalog == catalog:
             return {}
-        shelf = self._shelves[catalog.key] = Shelf(catalog)
-        for pin in self._pins_of(catalog.key) if self.pins.known else ():
+        yield len(catalog.tools) // 2
+        shelf = Shelf(catalog)
+        for pin in self._pins_of(key) if self.pins.known else ():
             self.pins.met(pin, shelf.pinned)
-        shown = former or self._kept.get(catalog.key)
-        touched = views.ALL if shown is None else shelf.inherit(shown)
-        if any(scope.offline_of(catalog.key) is not None for scope in self._scopes_of.get(catalog.key, ())):
-            touched = views.ALL
-        return self._look_again(catalog.key, touched)
+        shown = former or self._kept.get(key)
+        yield len(catalog.tools) // 2
+        touched = views.ALL if shown is None else (yield from shelf.inherit(shown))
+        drafts = yield from self._drafts(key, shelf, touched)
+        self._shelves[key] = shelf
+        self._moves += 1
+        changed: Changes = {}
+        for scope, draft in drafts.items():
+            self._show(scope, draft.view, changed)
+        return changed
+
+    def _drafts(
+        self, key: PoolKey, shelf: Shelf, touched: frozenset[Family]
+    ) -> slices.Steps[dict[Scope, _Drafted]]:
+        """The views of all scopes with this pool as they are with this shelf."""
+        drafts: dict[Scope, _Drafted] = {}
+        spoilt = 0
+        while True:
+            scope = next(
+                (it for it in self._scopes_of.get(key, ()) if not self._is_current(drafts, it)), None
+            )
+            if scope is None:
+                return {it: drafts[it] for it in self._scopes_of.get(key, ())}
+            if scope in drafts:
+                spoilt += 1
+            begun, seen = self._moves, self._scopes[scope].view
+            is_first = not spoilt and scope.offline_of(key) is None
+            making = views.make_view(
+                scope,
+                self._stock(scope, {**self._shelves, key: shelf}),
+                seen,
+                touched=touched if is_first else views.ALL,
+                paging=self._paging,
+                next_version=self._next_version,
+            )
+            view = slices.whole(making) if spoilt > MAX_SPOILT else (yield from making)
+            drafts[scope] = _Drafted(begun, seen, view)
+
+    def _is_current(self, drafts: Mapping[Scope, _Drafted], scope: Scope) -> bool:
+        draft = drafts.get(scope)
+        return draft is not None and draft.moves == self._moves and draft.former is self._scopes[scope].view
 
     def keep(self, kept: Mapping[PoolKey, Catalog]) -> Changes:
         """These are the catalogs of an earlier carpool, complete each time. Returns as `learn`."""
         former = self._kept
+        self._moves += 1
         self._kept = {}
         for key, catalog in kept.items():
             before = former.get(key)
@@ -107,6 +167,7 @@ class Registry:
 
     def forget(self, key: PoolKey) -> Changes:
         """The pool is no longer wanted: nothing of it is remembered. Returns as `learn`."""
+        self._moves += 1
         self._hidden.discard(key)
         self._shelves.pop(key, None)
         return self._look_again(key, views.ALL)
@@ -115,6 +176,7 @@ class Registry:
         """The pool gave up, is stopped or disabled: its offers leave every list. Returns as `learn`."""
         if key in self._hidden:
             return {}
+        self._moves += 1
         self._hidden.add(key)
         return self._look_again(key, views.ALL)
 
@@ -122,6 +184,7 @@ class Registry:
         """The pool is fit again: its offers, as last known, return. Returns as `learn`."""
         if key not in self._hidden:
             return {}
+        self._moves += 1
         self._hidden.remove(key)
         return self._look_again(key, views.ALL)
 
@@ -170,6 +233,7 @@ class Registry:
 
     def meet(self) -> None:
         """A source was read: servers that have told their tools before they were pinned are met now."""
+        self._moves += bool(self.pins.known)
         if None in self.pins.known.values():
             for pin, keys in self.pinned().items():
                 for key in keys:
@@ -188,6 +252,7 @@ class Registry:
     def approve(self, pin: PinId, wanted: Mapping[str, str]) -> Changes:
         """See `Pins.approve`. Returns as `learn`."""
         keys = self.pinned().get(pin, [])
+        self._moves += 1
         changes: Changes = {}
         shelves = map(self._last, keys)
         self.pins.approve(pin, [shelf.pinned for shelf in shelves if shelf is not None], wanted)
@@ -237,25 +302,32 @@ class Registry:
     def _look_again(self, key: PoolKey, touched: frozenset[Family]) -> Changes:
         changed: Changes = {}
         for scope in self._scopes_of.get(key, ()):
-            seen = self._scopes[scope]
-            former, seen.view = seen.view, self._see(scope, seen.view, touched)
-            others = frozenset(f for f in FAMILIES if seen.view.version(f) != former.version(f))
-            if others:
-                changed[scope] = others
+            self._show(scope, self._see(scope, self._scopes[scope].view, touched), changed)
         return changed
 
-    def _stock(self, scope: Scope) -> views.Stock:
-        """A pool's own word counts, unless it is away and a file speaks for its tools."""
+    def _show(self, scope: Scope, view: View, changed: Changes) -> None:
+        """This view is in force now. Puts down which lists are others."""
+        seen = self._scopes[scope]
+        former, seen.view = seen.view, view
+        others = frozenset(f for f in FAMILIES if view.version(f) != former.version(f))
+        if others:
+            changed[scope] = others
+
+    def _stock(self, scope: Scope, own: Mapping[PoolKey, Shelf] | None = None) -> views.Stock:
+        """A pool's own word counts, unless it is away and a file speaks for its tools. `own`: these instead
+        of what the pools have told.
+        """
+        own = self._shelves if own is None else own
         if not self._kept and all(entry.offline is None and not entry.pin for entry in scope.servers):
-            return views.Stock(self._shelves, self._hidden)
+            return views.Stock(own, self._hidden)
         held: dict[PoolKey, Mapping[str, Why]] = {}
         shelves: dict[PoolKey, Shelf] = {}
         by_file: set[PoolKey] = set()
         hearsay: set[PoolKey] = set()
         for entry in scope.servers:
             key = entry.key
-            told = self._shelves.get(key)
-            shelf = self._last(key)
+            told = own.get(key)
+            shelf = told or self._kept.get(key)
             if entry.pin and shelf is not None and (why := self.pins.held(entry.pin, shelf.pinned)):
                 held[key] = why
             if entry.offline is not None and (told is None or key in self._hidden):
@@ -268,7 +340,7 @@ class Registry:
         return views.Stock(shelves, self._hidden, frozenset(hearsay), frozenset(by_file), held)
 
     def _see(self, scope: Scope, former: View | None, touched: frozenset[Family]) -> View:
-        return views.make_view(
+        making = views.make_view(
             scope,
             self._stock(scope),
             former,
@@ -276,6 +348,7 @@ class Registry:
             paging=self._paging,
             next_version=self._next_version,
         )
+        return slices.whole(making)
 
     def _next_version(self) -> int:
         self._version += 1
@@ -310,7 +383,7 @@ class Registry:
 
     def _check_lists(self, view: View, stock: views.Stock) -> None:
         """The lists are what the catalogs say, and whatever is in them is found."""
-        afresh = views.make_view(
+        making = views.make_view(
             view.scope,
             stock,
             None,
@@ -318,6 +391,7 @@ class Registry:
             paging=self._paging,
             next_version=lambda: 0,
         )
+        afresh = slices.whole(making)
         assert view.tools == afresh.tools, "a stale list"
         assert view.lists[0].present.entries == afresh.lists[0].present.entries, "a stale list"
         assert view.own == afresh.own

@@ -17,7 +17,15 @@ from typing import Final, Protocol, TypeVar
 
 from msgspec import Struct
 
-from carpool_broker.core.listing import FAMILIES, Entry, Family, History, Paging, read_alike
+from carpool_broker.core.listing import (
+    FAMILIES,
+    Entry,
+    Family,
+    History,
+    Paging,
+    page_starts,
+    read_alike,
+)
 from carpool_broker.core.merged_instructions import merge
 from carpool_broker.core.name_table import NameTable
 from carpool_broker.core.offers import Shelf, ViewPrompt, ViewResource, ViewTool
@@ -26,6 +34,7 @@ from carpool_broker.core.pins import INSTRUCTIONS, Why
 from carpool_broker.core.resources import Listed, UriTable
 from carpool_broker.core.scope import Scope, ScopeEntry
 from carpool_broker.core.view import NO_OWN, View
+from carpool_protocol import slices
 from carpool_protocol.features import PERHAPS
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.messages import Feature
@@ -85,16 +94,23 @@ def make_view(
     touched: frozenset[Family],
     paging: Paging,
     next_version: Callable[[], int],
-) -> View:
-    """What `scope` sees now. `touched`: the families in which anything can be different from `former`."""
+) -> slices.Steps[View]:
+    """What `scope` sees now. `touched`: the families in which anything can be different from `former`. Of
+    tools there may be very many: they are gone through in slices.
+    """
     shelves = stock.shelves
     hidden = stock.hidden
     known = known_of(scope, shelves)
 
-    def versioned(family: Family, before: History[E] | None, entries: tuple[E, ...]) -> History[E]:
+    def versioned(
+        family: Family,
+        before: History[E] | None,
+        entries: tuple[E, ...],
+        starts: tuple[int, ...] | None = None,
+    ) -> History[E]:
         if before is None:
-            return History.begin(family, paging, entries, next_version())
-        return before.looking_like(entries) or before.followed_by(entries, next_version())
+            return History.begin(family, paging, entries, next_version(), starts)
+        return before.looking_like(entries, starts) or before.followed_by(entries, next_version(), starts)
 
     def listed(family: Family, before: History[K] | None, offered: Iterable[K]) -> History[K]:
         return versioned(family, before, tuple(it for it in offered if it.key not in hidden))
@@ -103,10 +119,11 @@ def make_view(
     if former is not None and former.held == held:
         held = former.held
     if former is None or "tools" in touched:
-        tool_names = tool_table(scope, known, held)
+        tool_names = yield from tool_table(scope, known, held)
         own: Mapping[str, OwnTool] = own_tools(
             tool_names.by_name, search=scope.search, resources=scope.resource_tools
         )
+        yield len(tool_names.by_name) // 2
         there = [
             it
             for it in tool_names.by_name.values()
@@ -118,12 +135,15 @@ def make_view(
             tools = former.tools
         # Where tools are found and not listed, the list is the same whatever servers come and go.
         shown: tuple[ViewTool | OwnTool, ...] = (*own.values(), *(() if scope.search else tools))
-        tool_list = versioned("tools", None if former is None else former.lists[0], shown)
+        yield len(shown) // 2
+        starts = yield from page_starts("tools", shown, paging)
+        tool_list = versioned("tools", None if former is None else former.lists[0], shown, starts)
+        yield len(shown) // 2
     else:
         tool_names, tools, own, tool_list = former.tool_names, former.tools, former.own, former.lists[0]
         left_out = former.left_out
     if former is None or "prompts" in touched:
-        prompt_names = prompt_table(scope, known)
+        prompt_names = yield from prompt_table(scope, known)
         prompts = listed(
             "prompts", None if former is None else former.lists[1], prompt_names.by_name.values()
         )
@@ -178,7 +198,7 @@ def held_of(known: Known, scope: Scope, stock: Stock) -> dict[Tool, Why]:
     }
 
 
-def tool_table(scope: Scope, known: Known, held: Mapping[Tool, Why]) -> NameTable[ViewTool]:
+def tool_table(scope: Scope, known: Known, held: Mapping[Tool, Why]) -> slices.Steps[NameTable[ViewTool]]:
     """The names of all tools that the scope lets through. One that is held keeps its name where it was
     approved once, so that no other comes to be meant by it; a new one gets a name when it is approved.
     """
@@ -187,8 +207,11 @@ def tool_table(scope: Scope, known: Known, held: Mapping[Tool, Why]) -> NameTabl
     for entry, shelf in known:
         if not held and entry.allows_all and scope.rights.are_all:  # nobody waits for a look at each
             allowed += [(entry.server, name) for name in sorted(shelf.offers["tools"])]
+            yield len(shelf.offers["tools"]) // 2
             continue
-        for name in sorted(shelf.offers["tools"]):
+        for at, name in enumerate(sorted(shelf.offers["tools"]), 1):
+            if not at % slices.STEP_ENTRIES:
+                yield 4 * slices.STEP_ENTRIES
             tool = (entry.server, name)
             through = scope.permits("tool", entry, name) and held.get(tool, "changed") == "changed"
             (allowed if through else denied).append(tool)
@@ -198,7 +221,7 @@ def tool_table(scope: Scope, known: Known, held: Mapping[Tool, Why]) -> NameTabl
         entry, shelf = by_server[tool[0]]
         return shelf.tool(entry, tool[1], qualified)
 
-    return NameTable(scope, allowed, denied, make, tools=True)
+    return (yield from NameTable.making(scope, allowed, denied, make, tools=True))
 
 
 def first_of(scope: Scope, tools: Iterable[ViewTool]) -> Iterable[ViewTool]:
@@ -215,7 +238,7 @@ def first_of(scope: Scope, tools: Iterable[ViewTool]) -> Iterable[ViewTool]:
     return kept[: scope.max_tools]
 
 
-def prompt_table(scope: Scope, known: Known) -> NameTable[ViewPrompt]:
+def prompt_table(scope: Scope, known: Known) -> slices.Steps[NameTable[ViewPrompt]]:
     """The names of all prompts let through: formed as those of tools, in a name space of their own."""
     allowed: list[Tool] = []
     denied: list[Tool] = []
@@ -228,7 +251,7 @@ def prompt_table(scope: Scope, known: Known) -> NameTable[ViewPrompt]:
         entry, shelf = by_server[prompt[0]]
         return shelf.prompt(entry, prompt[1], qualified)
 
-    return NameTable(scope, allowed, denied, make, tools=False)
+    return (yield from NameTable.making(scope, allowed, denied, make, tools=False))
 
 
 def uri_table(scope: Scope, shelves: Mapping[PoolKey, Shelf]) -> UriTable:

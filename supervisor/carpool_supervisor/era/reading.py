@@ -180,6 +180,7 @@ class Reading:
             return self.next(), f"answered {METHODS[family]} with no list"
         offers, cursor, hint = page
         yield from self._add(family, offers)
+        yield len(offers) // 2
         self._hint = self._hint.least(hint)
         if family in self._todo:  # it changed meanwhile: what was read so far may not belong together
             if self._again_times < MAX_AGAIN:
@@ -287,6 +288,7 @@ def _read(result: RawJson, family: Family) -> Steps[_Page | None]:
     """One page: entries, next cursor, how long it holds. An entry without a name is left out."""
     try:
         page = _list_result.decode(result)
+        yield len(result) // _BYTES_OF_UNIT
         found = []
         cost_units = 0
         for raw in getattr(page, _MEMBERS[family]):

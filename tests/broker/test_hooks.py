@@ -474,6 +474,17 @@ def test_a_run_that_does_not_begin_in_time_is_a_failure() -> None:
     assert code(rig.wait(LINE_S)) == "hook_failed"
 
 
+def test_a_run_that_has_waited_too_long_does_not_begin_in_the_moment_in_which_others_end() -> None:
+    rig = hooked(replace(BEFORE, timeout_s=LINE_S))
+    for number in range(MAX_RUNNING + 1):
+        rig.feed(called(str(number)))
+    effects = rig.wait(LINE_S)
+    assert not only(effects, RunHook)
+    told = [msgspec.json.decode(each.body)["content"][0]["text"] for each in only(effects, Reply)]
+    assert len(told) == MAX_RUNNING + 1
+    assert sum("too much to look at" in each for each in told) == 1
+
+
 def test_counts_and_the_median_say_what_a_hook_does() -> None:
     rig = hooked(replace(BEFORE, rewrite=True, closed=False))
     for number, verdict in enumerate(["allow", "allow", "rewrite", "deny", "failed"]):

@@ -345,16 +345,17 @@ class Hooks:
                 self._begin(rule, what, now)
 
     def overdue(self, now: float) -> None:
-        """Runs that took too long, or waited too long to begin."""
-        for late in self.limits.due(now):
-            run = self._runs[late]
+        """Runs that waited too long to begin, and those that took too long: in this order, for where one of
+        these ends the next in line begins.
+        """
+        for run in sorted([self._runs[each] for each in self.limits.due(now)], key=_has_begun):
             if run.began is None:
                 why = f"it has had too much to look at for {LINE_S:g} s"
             else:
                 why = f"it gave no answer within {run.rule.timeout_s:g} s"
-                self._out(EndHook(late, run.rule.name))
+                self._out(EndHook(run.id, run.rule.name))
             self._forget(run)
-            self._over(run, HookAnswered(late, "failed", why), now, late=run.began is not None)
+            self._over(run, HookAnswered(run.id, "failed", why), now, late=_has_begun(run))
 
     def check(self) -> None:
         """Assert every invariant."""
@@ -372,6 +373,10 @@ class Hooks:
         assert all(run in self.limits for run in self._runs)
         for name, line in self._lines.items():
             line.check([run for run in self._runs.values() if run.rule.name == name])
+
+
+def _has_begun(run: Run) -> bool:
+    return run.began is not None
 
 
 def _is_for(rule: HookRule, owed: Owed, kind: Kind, tags: Names, *, strays: bool) -> bool:

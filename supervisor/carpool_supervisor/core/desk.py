@@ -110,10 +110,11 @@ class Desk:
             self.waits.end(call)
             self._place(self.calls[call], instance, now)
 
-    def unplaced_from(self, oldest: CallId) -> CallId:
-        """The lowest number of a call that is not placed yet. `oldest`: of those that are still to come."""
-        waiting = (call for call, opened in self.calls.items() if opened.instance is None)
-        return min((oldest, *waiting))
+    def lowest(self, oldest: CallId) -> CallId:
+        """The lowest number of a call that may still be placed: one that was is placed again if its instance
+        never got it. `oldest`: of those that are still to come.
+        """
+        return min((oldest, *self.calls))
 
     def freed(self, instance: Instance, now: float) -> None:
         """This instance takes calls again, or its holder has lost it: who waited for that goes on, also where

@@ -145,7 +145,7 @@ class SupervisorCore:
             self.record.forget(event.calls)
             if self.leases.told:
                 self.leases.told.written(event.calls, event.newest)
-                self.leases.told.passed(self.desk.unplaced_from(event.oldest))
+                self.leases.told.passed(self.desk.lowest(event.oldest))
         elif isinstance(event, PASSING):
             self._passing(event, now)
         else:

@@ -3,7 +3,7 @@
 Owns, for each session and server of which one call was told `state_lost`, which calls are told the same:
 every one that the broker read before it wrote the first of these answers to the agent's carrier. The broker
 says which that was, with `Written`; until then every call is told. It also says from which number on calls
-may still come: a loss that concerns only lower ones, none of which waits here, is forgotten. A call that is
+may still come: a loss that concerns only lower ones, none of which is open here, is forgotten. A call that is
 cancelled before its answer was written has told its agent nothing: where it was the only one, the loss counts
 as untold again.
 

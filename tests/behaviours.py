@@ -1278,6 +1278,10 @@ _CONFIG: Final = {
         "issue 13",
         "While broker or supervisor is silent `/health` names it within a second, with the last known state.",
     ),
+    "status:operators": Behaviour(
+        "issue 13",
+        "What a `carpool` verb brings makes no server wanted or amiss in `status` and `/health`.",
+    ),
     "config:in-force": Behaviour(
         "issue 13", "Every verb works on the configuration file that the running carpool was given."
     ),

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from carpool_broker import profile_report
 from carpool_broker.audit_log import AuditLog
-from carpool_broker.configuration import Configuration, Followed
+from carpool_broker.configuration import DAEMON, Configuration, Followed
 from carpool_broker.control_error import ControlError
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.events import PinsApproved
@@ -151,7 +151,10 @@ class Control:
         switches = self._configuration.switches
         known = switches.over(self._configuration.layers.known())
         servers = {name: "disabled" if server.disabled else "" for name, server in known.items()}
-        amiss = core.sources.amiss()
+        operators = self._control_sessions()  # some may have come meanwhile
+        of_agents = {each.source for each in core.sessions.values() if each.id not in operators} | {DAEMON}
+        of_operators = core.sources.sources.keys() - of_agents
+        amiss = core.sources.amiss(of_operators)
         for name, why in amiss.misconfigured.items():
             servers[name] = servers.get(name) or why
         return page(
@@ -169,6 +172,7 @@ class Control:
                     for spec in core.sources.wanted().pools
                     if spec.key in core.states
                 ],
+                wanted=core.sources.wanted_by_agents(of_operators),
                 sessions=sessions,
                 left_out={each.id: core.view_of(each.id).left_out for each in sessions},
                 calls=core.ledger.opened,

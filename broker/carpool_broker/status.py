@@ -4,7 +4,7 @@ Owns the keys of that page: they are a contract (see `docs/json.md`), so they on
 Knows nothing of: how anything was found out, how it is shown to people.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final
 
 from msgspec import Struct
@@ -32,6 +32,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     """For so long the supervisor has not answered; None: `surveyed` is its answer of now."""
     states: Sequence[tuple[PoolKey, ServerName, PoolState]] = ()
     """The state of each pool as the supervisor last told it by itself."""
+    wanted: Set[PoolKey] | None = None
+    """Pools that count while they are cold: not those that only a `carpool` verb wants. None: all do."""
     sessions: list[Session]
     """Without those of operators."""
     calls: int
@@ -127,7 +129,19 @@ def silent_part(process: str, silent_s: float | None) -> dict[str, Any] | None:
 
 
 def _pools(facts: Facts) -> list[PoolReport]:
-    """As the supervisor last reported them, else with the states that it told."""
+    """As the supervisor last reported them, else with the states that it told. A pool that only a `carpool`
+    verb wants is shown once something runs or waits in it: `/health`, which brings nothing, says the same.
+    """
+    return [
+        pool
+        for pool in _reported_pools(facts)
+        if facts.wanted is None
+        or pool.key in facts.wanted
+        or (pool.state, pool.instances, pool.waiting) != ("cold", [], 0)
+    ]
+
+
+def _reported_pools(facts: Facts) -> list[PoolReport]:
     if facts.surveyed is not None:
         return facts.surveyed.pools
     return [

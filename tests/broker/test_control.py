@@ -18,6 +18,8 @@ from carpool_broker.core.events import AgentCame, AgentLeft, PinsApproved
 from carpool_broker.core.registry import Registry
 from carpool_broker.known_lists import known_lists
 from carpool_protocol import messages
+from carpool_protocol.attach import Attach
+from carpool_protocol.attach_version import ATTACH_VERSION
 from carpool_protocol.config.load import ConfigFile
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson, ServerName, SessionId
 from carpool_protocol.messages import (
@@ -28,6 +30,7 @@ from carpool_protocol.messages import (
     Explained,
     PoolChanged,
     PoolReport,
+    PoolState,
     Survey,
     Surveyed,
     ToolOffer,
@@ -343,3 +346,66 @@ async def test_tools_that_the_configuration_keeps_back_are_not_counted(tmp_path:
     offers = [ToolOffer(name, RawJson(b'{"name":"%b"}' % name.encode())) for name in ("ls", "rm", "rmdir")]
     rig.core.handle(Catalog(key, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25"), 2.0)
     assert known_lists(rig.core, lambda _: "")[key].tools == 1
+
+
+@behaviour("status:operators")
+@pytest.mark.parametrize("lacks", [{"roots": "agent"}, {"env": {"TOKEN": "${TOKEN}"}}])
+async def test_what_an_operator_brings_changes_no_state_of_a_server_on_the_page(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, lacks: dict[str, Any]
+) -> None:
+    rig = Rig(tmp_path, more={"mine": {"command": "mine", **lacks}})
+    states: dict[str, PoolState] = {}
+
+    def answer(message: AnyMessage) -> None:
+        assert isinstance(message, Survey)
+        pools = [
+            PoolReport(
+                key=spec.key, server=spec.server, state=states.get(spec.server, "cold"),
+                sharing="concurrent", waiting=0, restarts=0, last_error="", stderr_tail=[], instances=[],
+            )
+            for spec in rig.core.sources.wanted().pools
+        ]  # fmt: skip
+        rig.control.inquiries.heard(Surveyed(message.token, pools, []))
+
+    async def mine() -> tuple[str, int]:
+        said = (await rig.ask("carpool/status", within_s=0.5))["servers"]
+        assert said["git"]["state"] == "cold"
+        return said["mine"]["state"], said["mine"]["tools"]
+
+    def come(session: SessionId) -> None:
+        attach = Attach(version=ATTACH_VERSION, carrier="cli", cwd=str(tmp_path))
+        source, events = rig.configuration.enter(session, attach, {"TOKEN": "t"})
+        rig.follow(events)
+        rig.core.handle(AgentCame(session=session, source=source, agent="", pid=1, carrier="cli"), 1.0)
+
+    rig.answer = answer
+    before = await mine()
+    assert before == ("unset", 0), "as a session hears it that brings nothing"
+    come(ME)
+    (key,) = [spec.key for spec in rig.core.sources.wanted().pools if spec.server == "mine"]
+    offers = [ToolOffer("now", RawJson(b'{"name":"now"}'))]
+    rig.core.handle(Catalog(key, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25"), 2.0)
+    assert await mine() == before
+    rig.answer = lambda _: None
+    assert await mine() == before, "also of a survey that is not of now"
+    rig.answer = answer
+    states["mine"] = "serving"
+    assert await mine() == ("serving", 1), "it runs, whoever started it"
+    states.clear()
+    come(ONE)
+    assert await mine() == ("cold", 1), "an agent has what it needs"
+
+
+async def test_a_project_that_only_an_operator_is_in_is_on_the_page_with_its_servers(
+    tmp_path: Path,
+) -> None:
+    project = tmp_path / "p"
+    project.mkdir()
+    (project / ".git").mkdir()
+    (project / ".mcp.json").write_text('{"mcpServers": {"its": {"command": "its"}}}', "utf-8")
+    rig = Rig(tmp_path, linked=False)
+    attach = Attach(version=ATTACH_VERSION, carrier="cli", cwd=str(project))
+    source, events = rig.configuration.enter(ME, attach, {})
+    rig.follow(events)
+    rig.core.handle(AgentCame(session=ME, source=source, agent="", pid=1, carrier="cli"), 1.0)
+    assert (await rig.ask("carpool/status"))["servers"]["its"]["state"] == "untrusted"

@@ -15,7 +15,7 @@ force and of scopes to come are wanted, and no others.
 Knows nothing of: sessions, files, environments.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -226,16 +226,39 @@ class Sources:
         is_wanted = any(old in each.specs for each in self.sources.values())
         return is_wanted and not _are_twins(self.sources[source].goal, old, new)
 
-    def amiss(self) -> Amiss:
-        """What is wrong with servers in any source."""
-        goals = [source.goal for source in self.sources.values()]
-        found: dict[ServerName, str] = {}
-        for goal in goals:
-            found |= {name: why for name, why in goal.misconfigured.items() if name not in found}
-        wrong = {
-            name: why for goal in goals for name, why in goal.misconfigured.items() if name not in goal.unset
+    def _named_elsewhere(self, operators: Set[SourceId]) -> Set[ServerName]:
+        """Servers that a source besides these names: what these bring says nothing of them."""
+        goals = [source.goal for name, source in self.sources.items() if name not in operators]
+        return {
+            name
+            for goal in goals
+            for name in (*(it.server for it in goal.scope.servers), *goal.misconfigured, *goal.disabled)
         }
-        untrusted = frozenset(name for goal in goals for name in goal.untrusted)
+
+    def wanted_by_agents(self, operators: Set[SourceId]) -> frozenset[PoolKey]:
+        """Pools of all sources but these; of these only those of servers that no other source names."""
+        elsewhere = self._named_elsewhere(operators)
+        return frozenset(
+            key
+            for name, source in self.sources.items()
+            for key, spec in source.specs.items()
+            if name not in operators or spec.server not in elsewhere
+        )
+
+    def amiss(self, operators: Set[SourceId] = frozenset()) -> Amiss:
+        """What is wrong with servers in any source; in these only with servers that no other source names."""
+        elsewhere = self._named_elsewhere(operators) if operators else frozenset()
+        lame = [
+            (name, why, source.goal)
+            for each, source in self.sources.items()
+            for name, why in source.goal.misconfigured.items()
+            if each not in operators or name not in elsewhere
+        ]
+        found: dict[ServerName, str] = {}
+        for name, why, _ in lame:
+            found.setdefault(name, why)
+        wrong = {name: why for name, why, goal in lame if name not in goal.unset}
+        untrusted = frozenset(name for name, _, goal in lame if name in goal.untrusted)
         return Amiss({**found, **wrong}, untrusted, frozenset(found) - wrong.keys())
 
     def lame(self, source: SourceId) -> Mapping[ServerName, tuple[str, str]]:

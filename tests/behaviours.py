@@ -908,6 +908,11 @@ _SHARING: Final = {
         "issue 13",
         "No bearer token takes all HTTP sessions or connections, nor do connections that show none.",
     ),
+    "http:shares:processes": Behaviour(
+        "issue 13",
+        "At a door without tokens no process gets more than three quarters of the connections, and others "
+        "are served up to the bound.",
+    ),
     "http:proxied": Behaviour(
         "issue 13", "A door without tokens refuses what came through a proxy, whoever runs that."
     ),

@@ -58,7 +58,7 @@ def test_the_kernel_names_the_user_of_the_other_end(dial: Dial) -> None:
     client, accepted = dial()
     found = neighbour.owner(accepted)
     assert found == (os.getuid(), os.fstat(client.fileno()).st_ino)
-    assert neighbour.is_ours(accepted)
+    assert neighbour.is_ours(found)
 
 
 @behaviour("private:http")
@@ -70,16 +70,13 @@ def test_who_sends_and_hangs_up_before_he_can_be_known_is_nobody(dial: Dial, res
     if reset:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
-    assert not neighbour.is_ours(accepted)
+    assert not neighbour.is_ours(neighbour.owner(accepted))
 
 
 @behaviour("private:http")
 @pytest.mark.parametrize(("uid", "is_ours"), [(os.getuid(), True), (0, True), (os.getuid() + 1, False)])
-def test_ours_are_our_user_and_root(
-    dial: Dial, monkeypatch: pytest.MonkeyPatch, uid: int, is_ours: bool
-) -> None:
-    monkeypatch.setattr(neighbour, "owner", lambda _sock: neighbour.Owner(uid, 7))
-    assert neighbour.is_ours(dial()[1]) is is_ours
+def test_ours_are_our_user_and_root(uid: int, is_ours: bool) -> None:
+    assert neighbour.is_ours(neighbour.Owner(uid, 7)) is is_ours
 
 
 def test_where_the_kernel_cannot_be_asked_nobody_is_turned_away(
@@ -87,6 +84,7 @@ def test_where_the_kernel_cannot_be_asked_nobody_is_turned_away(
 ) -> None:
     monkeypatch.setattr(neighbour, "_SOCK_DIAG", 999)  # as in a sandbox
     assert neighbour.owner(dial()[1]) is None
+    assert neighbour.is_ours(None)
 
 
 def visited(directory: Path, gates: list[Gate]) -> list[bytes]:
@@ -128,7 +126,7 @@ TOKENS = {"ann": hash_of("x")}
 def test_another_users_process_comes_in_only_where_tokens_are_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gates: list[Gate], said: list[bytes]
 ) -> None:
-    monkeypatch.setattr(neighbour, "is_ours", lambda _sock: False)
+    monkeypatch.setattr(neighbour, "is_ours", lambda _found: False)
     assert visited(tmp_path, gates) == said
 
 

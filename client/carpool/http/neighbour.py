@@ -2,16 +2,18 @@
 
 A door without tokens is for its own user: on loopback alone, every user of the machine could come in. Linux
 tells the owner of the other end (sock_diag(7): one question about one connection, about 25 µs), for TCP what
-SO_PEERCRED is for Unix sockets.
+SO_PEERCRED is for Unix sockets. It does not tell the process: only `/proc/*/fd` has that, socket by socket.
 
-Owns the question and the rule. Where the system cannot be asked (not Linux, a sandbox without that netlink
+Owns both questions and the rule. Where the system cannot be asked (not Linux, a sandbox without that netlink
 family) nobody is turned away by it. Knows nothing of: HTTP, tokens, when it matters.
 """
 
+import contextlib
 import os
 import socket
 import struct
 import sys
+from collections.abc import Container
 from typing import Final, NamedTuple
 
 _SOCK_DIAG: Final = 4
@@ -38,13 +40,12 @@ class Owner(NamedTuple):
 NOBODY: Final = Owner(-1, 0)
 
 
-def is_ours(sock: socket.socket) -> bool:
-    """Whether a process of this user, or of root, is at the other end of an accepted connection.
+def is_ours(found: Owner | None) -> bool:
+    """Whether what `owner` has found is a process of this user, or of root, or cannot be told.
 
     One that has been closed by then is nobody's: what it has sent would else be obeyed without knowing whose
     it was, and nobody waits for the answer.
     """
-    found = owner(sock)
     return found is None or (found.uid in (os.getuid(), 0) and found.inode != 0)
 
 
@@ -63,6 +64,31 @@ def owner(sock: socket.socket) -> Owner | None:
             return _read(kernel.recv(8192))
     except OSError:
         return None
+
+
+def holders(inodes: Container[int]) -> dict[int, list[int]]:
+    """The processes that have each of these sockets open, as far as `/proc` tells: one scan of all that this
+    process may read. It takes a while where many files are open: not for the event loop.
+    """
+    found: dict[int, list[int]] = {}
+    with contextlib.suppress(OSError):  # there is no /proc
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):  # it has ended, or is another user's
+                for inode in _sockets(f"/proc/{pid}/fd"):
+                    if inode in inodes:
+                        found.setdefault(inode, []).append(int(pid))
+    return found
+
+
+def _sockets(directory: str) -> set[int]:
+    """Inodes of the sockets among a process's descriptors, each once."""
+    found = set()
+    for fd in os.listdir(directory):
+        with contextlib.suppress(OSError):  # it has been closed
+            target = os.readlink(f"{directory}/{fd}")
+            if target.startswith("socket:["):
+                found.add(int(target[8:-1]))
+    return found
 
 
 def _question(sock: socket.socket) -> bytes:

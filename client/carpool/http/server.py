@@ -27,6 +27,7 @@ from carpool.http.limits import Limits
 from carpool.http.line import Line, keep_connected
 from carpool.http.lobby import Lobby
 from carpool.http.pages import HEALTH_S
+from carpool.http.shares import ProcessShares
 from carpool.http.wire import Connection
 from carpool_protocol import paths, private_files
 from carpool_protocol.runtime.steady_clock import SteadyClock
@@ -40,6 +41,13 @@ _TEXT: Final = "text/plain; charset=utf-8"
 _NOT_YOURS: Final = (
     b"this door has no tokens, so it serves the processes of its own user only; he can make a token with "
     b"`carpool token NAME`"
+)
+_TOO_MANY: Final = Respond(
+    0,
+    503,
+    b"this process has three quarters of the connections that the door may have (http.max_connections): "
+    b"close some, or use one for several requests",
+    media=_TEXT,
 )
 _UNKNOWN_PART: Final = 4
 """One in so many connections may be of clients that have shown no token yet."""
@@ -60,6 +68,10 @@ class DoorServer:
         self._waiting: dict[int, Connection] = {}
         """HTTP requests and the connections they wait on."""
         self._connections: set[Connection] = set()
+        self._parting: dict[Connection, None] = {}
+        """Those of them that were refused when they came, the oldest first: they give way to new ones."""
+        self._shares = ProcessShares(max(1, max_connections * 3 // 4), self._refuse, say)
+        """Where no tokens are needed."""
         self._unknown: dict[Connection, None] = {}
         """Where tokens are needed: those that have not shown one, the oldest first."""
         self._owners: dict[Connection, str] = {}
@@ -76,15 +88,32 @@ class DoorServer:
 
     def come(self, connection: Connection) -> Respond | None:
         self._connections.add(connection)
+        if len(self._connections) > self._max_connections and self._parting:
+            self._drop(next(iter(self._parting)))
+        refused = self._why_refused(connection)
+        if refused is not None:
+            self._parting[connection] = None
+        return refused
+
+    def _why_refused(self, connection: Connection) -> Respond | None:
         if not self._core.gate.is_open:
             self._unknown[connection] = None
             if len(self._unknown) > max(1, self._max_connections // _UNKNOWN_PART):
-                oldest = next(iter(self._unknown))  # whoever has a token shows it at once
-                self.left(oldest)
-                oldest.cut()
+                self._drop(next(iter(self._unknown)))  # whoever has a token shows it at once
         if len(self._connections) > self._max_connections:
             return Respond(0, 503, b"too many connections are open", media=_TEXT)
-        return None if self._is_let_in(connection) else Respond(0, 403, _NOT_YOURS, media=_TEXT)
+        if not self._is_let_in(connection):
+            return Respond(0, 403, _NOT_YOURS, media=_TEXT)
+        self._shares.come(connection, len(self._connections) - 1)
+        return None
+
+    def _drop(self, connection: Connection) -> None:
+        self.left(connection)
+        connection.cut()
+
+    def _refuse(self, connection: Connection) -> None:
+        self._parting[connection] = None
+        connection.turn_away(_TOO_MANY)
 
     def _shows_token(self, connection: Connection, request: Request) -> bool:
         """Note whose connection it is. False: that principal has too many."""
@@ -99,7 +128,14 @@ class DoorServer:
 
     def _is_let_in(self, connection: Connection) -> bool:
         """Without tokens, only the processes of this user are."""
-        return not self._core.gate.is_open or neighbour.is_ours(connection.socket)
+        if not self._core.gate.is_open:
+            return True
+        found = neighbour.owner(connection.socket)
+        if not neighbour.is_ours(found):
+            return False
+        if found is not None:
+            self._shares.note(connection, found.inode)
+        return True
 
     def turned_away(self, path: str, headers: dict[str, str]) -> Respond | None:
         return self._core.turned_away(path, headers)
@@ -131,6 +167,8 @@ class DoorServer:
     def left(self, connection: Connection) -> None:
         self._connections.discard(connection)
         self._unknown.pop(connection, None)
+        self._parting.pop(connection, None)
+        self._shares.left(connection)
         if (principal := self._owners.pop(connection, None)) is not None:
             self._count_of[principal] -= 1
             if not self._count_of[principal]:
@@ -210,6 +248,7 @@ class DoorServer:
         if self._line is None:
             self._await_nobody()
         server.close()
+        self._shares.close()
         deadline = loop.time() + _GOODBYE_S
         while self._waiting and loop.time() < deadline:  # noqa: ASYNC110 - seldom and short: not worth an event
             await asyncio.sleep(0.02)

@@ -56,6 +56,8 @@ class Connection(asyncio.Protocol):
         """Bytes of bodies here, counted in the taker's `unfinished`."""
         self._phase: Literal["between", "head", "body"] = "between"
         self._failed = False
+        self._held: bytes | None = None
+        """What came while it is not known whether this client is let in; None: that is known."""
         self._ahead: deque[tuple[Request, bool, bool]] = deque()
         self._x = 0
         """The request that is being worked on; 0: none."""
@@ -80,10 +82,14 @@ class Connection(asyncio.Protocol):
         transport.set_write_buffer_limits(high=256 * 1024)
         refused = self._taker.come(self)
         if refused is not None:
-            self._turn_away(refused)
+            self.turn_away(refused)
 
     def data_received(self, data: bytes) -> None:
         if self._failed:
+            return
+        if self._held is not None:
+            self._held += data
+            self._transport.pause_reading()  # so that it hears of a hang-up until then
             return
         try:
             self._feed(data)
@@ -218,7 +224,7 @@ class Connection(asyncio.Protocol):
             path = self._url.decode("latin-1").partition("?")[0]
             refused = self._taker.turned_away(path, headers)
             if refused is not None:
-                self._turn_away(refused)
+                self.turn_away(refused)
                 return
         if size > limit:
             self._fail(413, f"the body has more than {limit} bytes")
@@ -339,12 +345,16 @@ class Connection(asyncio.Protocol):
 
     def _fail(self, status: int, text: str) -> None:
         """Refuse what cannot be understood. The rest of the connection has no meaning."""
-        self._turn_away(Respond(0, status, text.encode(), media="text/plain; charset=utf-8"))
+        self.turn_away(Respond(0, status, text.encode(), media="text/plain; charset=utf-8"))
 
-    def _turn_away(self, answer: Respond) -> None:
+    def turn_away(self, answer: Respond) -> None:
+        """Answer with this, and take nothing more."""
         if self._failed:
             return
         self._failed = True
+        if self._held is not None:
+            self._held = None
+            self._transport.resume_reading()  # what is left unread would take the answer along
         if self._x or self._ahead:  # the answer before it is not to be mixed up with this one
             self.cut()
             return
@@ -365,6 +375,20 @@ class Connection(asyncio.Protocol):
         """The connection's own; for questions about its other end."""
         found: socket = self._transport.get_extra_info("socket")
         return found
+
+    def hold(self) -> None:
+        """Work on nothing that comes before `let_in`."""
+        self._held = b""
+
+    def let_in(self) -> None:
+        """Go on after `hold`, with what has come meanwhile."""
+        held, self._held = self._held, None
+        if held is None or self._failed or self._transport.is_closing():
+            return
+        self.due = self._clock() + self._taker.limits.head_s
+        self._transport.resume_reading()
+        if held:
+            self.data_received(held)
 
     def cut(self) -> None:
         """End the connection now; what was not sent is lost."""

@@ -200,6 +200,15 @@ class SharingBook:
             at = message.session, ServerName(server)
             self._doubts[at] = self._doubts.get(at, 0) + 1
 
+    def noted(self, session: SessionId, servers: Iterable[ServerName]) -> None:
+        """The same, as a broker says it with all sessions, where it is not what every agent of an earlier
+        supervisor hears.
+        """
+        for server in servers:
+            at = session, server
+            if at not in self._inherited:
+                self._doubts[at] = self._doubts.get(at, 0) + 1
+
     def cut(self) -> None:
         """The link to a broker that lives on was cut: it has ended all calls with words of its own."""
         self._unheard.clear()

@@ -258,6 +258,8 @@ class SupervisorSide(Side):
             self.feed(message)
         if isinstance(message, Sessions):
             self.was_told = True
+            for note in message.live:
+                self.sharing.noted(note.session, note.bereft)
         if isinstance(message, Written):
             self.sharing.confirmed(message.calls, message.newest)
         if isinstance(message, Bereft):

@@ -174,7 +174,7 @@ def door_of(daemon: Daemon) -> tuple[str, int]:
         found = json.loads((daemon.directory / "http.json").read_text())
     except FileNotFoundError:
         return "", 0
-    return found["url"], found["pid"]
+    return (found["url"], found["pid"]) if "url" in found else ("", 0)
 
 
 @asynccontextmanager

@@ -121,7 +121,7 @@ class Scene:
             return bool(facts["supervisors"]) and not named({**facts, "sessions": sessions})
 
         await settled(self.look, noticed, f"the death of {pids} is noticed")
-        await until(lambda: door_of(self.daemon)[1] not in pids, "another door listens", WAIT_S)
+        await until(lambda: door_of(self.daemon)[1] not in {0, *pids}, "another door listens", WAIT_S)
 
     async def look(self) -> Json:
         """The status; without a broker, one that knows of nothing."""

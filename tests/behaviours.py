@@ -913,6 +913,9 @@ _SHARING: Final = {
         "At a door without tokens no process gets more than three quarters of the connections, and others "
         "are served up to the bound.",
     ),
+    "http:shares:bodies": Behaviour(
+        "issue 13", "Bodies of one bearer token, and of clients without one, leave room for those of others."
+    ),
     "http:proxied": Behaviour(
         "issue 13", "A door without tokens refuses what came through a proxy, whoever runs that."
     ),

@@ -1,17 +1,23 @@
 """What no honest client does to the door: over real sockets, and with random bytes cut anywhere."""
 
 import asyncio
+from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool.http import wire
-from carpool.http.gate import Gate
-from carpool.http.limits import MAX_HEAD_BYTES
+from carpool.http.body_room import BodyRoom
+from carpool.http.core import Core
+from carpool.http.effects import Request, Rules
+from carpool.http.gate import EVERYBODY, STRANGER, Gate, hash_of
+from carpool.http.limits import MAX_HEAD_BYTES, Limits
+from carpool.http.server import DoorServer
 from carpool.http.wire import Connection
 from tests.behaviours import behaviour
 from tests.client.http_desk import Desk, request
+from tests.client.test_http_misuse import Wire
 from tests.client.test_http_wire import GET, Client, Taker, played, until
 
 CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -192,13 +198,12 @@ def test_strangers_are_refused_before_their_long_bodies_come() -> None:
     played(play)
 
 
-def test_bodies_of_all_clients_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "MAX_UNFINISHED_BYTES", 1000)
-
+def test_bodies_of_all_clients_together_are_bounded() -> None:
     async def play(taker: Taker, client: Client) -> None:
+        taker.room = BodyRoom(1000)
         start = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 800\r\n\r\n" + b"a" * 600
         await client.send(start)
-        await until(lambda: taker.unfinished == 600)
+        await until(lambda: taker.room.used == 600)
         port = client.writer.get_extra_info("peername")[1]
         other = Client(*await asyncio.open_connection("127.0.0.1", port))
         await other.send(start)
@@ -208,6 +213,64 @@ def test_bodies_of_all_clients_together_are_bounded(monkeypatch: pytest.MonkeyPa
         assert await client.answer() == (200, b"800")
 
     played(play)
+
+
+@behaviour("http:shares:bodies")
+def test_bodies_of_one_principal_leave_room_for_those_of_another() -> None:
+    start = b"POST / HTTP/1.1\r\nHost: x\r\nX-Principal: %b\r\nContent-Length: 800\r\n\r\n" + b"a" * 400
+
+    async def play(taker: Taker, client: Client) -> None:
+        taker.room = BodyRoom(1000)
+        await client.send(start % b"ann")
+        await until(lambda: taker.room.used == 400)
+        port = client.writer.get_extra_info("peername")[1]
+        more = [Client(*await asyncio.open_connection("127.0.0.1", port)) for _ in range(2)]
+        await more[0].send(start % b"ann")
+        assert (await more[0].answer())[0] == 503, "together they would be more than three quarters"
+        await more[1].send(start % b"bob")
+        await until(lambda: taker.room.used == 800)
+        for each in more:
+            each.writer.close()
+        await until(lambda: taker.room.used == 400)
+        await client.send(b"a" * 400)
+        assert (await client.answer())[0] == 503, "also with one body"
+        assert taker.room.used == 0
+
+    played(play)
+
+
+@behaviour("http:shares:bodies")
+@given(
+    st.lists(st.tuples(st.sampled_from([EVERYBODY, STRANGER, "ann", "bob"]), st.integers(0, 60)), max_size=30)
+)
+def test_no_principal_takes_the_whole_room_even_with_the_strangers(sent: list[tuple[str, int]]) -> None:
+    room, used = BodyRoom(100), Counter[str]()
+    part = {EVERYBODY: 100, STRANGER: 12, "ann": 75, "bob": 75}
+    for principal, size in sent:
+        fits = used.total() + size <= 100 and used[principal] + size <= part[principal]
+        assert room.take(principal, size) == fits
+        if fits:
+            used[principal] += size
+        else:
+            room.give_back(principal, size)
+    for principal, size in used.items():
+        room.give_back(principal, size)
+    assert room.used == 0
+
+
+@behaviour("http:shares:bodies")
+def test_a_body_counts_for_the_token_of_its_own_headers_or_of_its_connection() -> None:
+    tokens = {"ann": hash_of("a"), "bob": hash_of("b")}
+    door = DoorServer("", Core(Rules(), Gate(tokens=tokens)), Limits(), 16)
+    wire: Any = Wire()
+    ann, bob = ({"host": "localhost", "authorization": f"Bearer {each}"} for each in "ab")
+    door.come(wire)
+    assert door.principal_of(wire, {}) == STRANGER
+    assert door.principal_of(wire, {"authorization": "Bearer c"}) == STRANGER
+    assert door.principal_of(wire, ann) == "ann"
+    door.asked(wire, Request("GET", "/nothing", "", ann, b""))
+    assert door.principal_of(wire, bob) == "ann", "the connection is counted for the same"
+    assert DoorServer("", Core(Rules(), Gate()), Limits(), 16).principal_of(wire, ann) == EVERYBODY
 
 
 def test_offers_of_another_protocol_one_after_another_are_all_declined() -> None:
@@ -326,7 +389,7 @@ def test_whatever_comes_and_however_it_is_cut_nothing_breaks(
             at += cut
         connection.look(1e9)
         connection.connection_lost(None)
-        assert taker.unfinished == 0
+        assert taker.room.used == 0
         assert not taker.connections
         assert len(taker.gone_) == len(taker.held)
         return [(each.method, each.path, each.headers, each.body) for each in taker.requests]

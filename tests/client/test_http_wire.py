@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from carpool.http.body_room import BodyRoom
 from carpool.http.effects import Request, Respond
 from carpool.http.limits import MAX_UNSENT_BYTES, Limits
 from carpool.http.wire import Connection
@@ -28,8 +29,11 @@ class Taker:
         self.connections: list[Connection] = []
         self.full = False
         self.now = 0.0
-        self.unfinished = 0
+        self.room = BodyRoom()
         self.strangers = False
+
+    def principal_of(self, connection: Connection, headers: dict[str, str]) -> str:
+        return headers.get("x-principal", "")
 
     def turned_away(self, path: str, headers: dict[str, str]) -> Respond | None:
         return Respond(0, 401, b"{}") if self.strangers else None
@@ -96,7 +100,7 @@ def played(play: Callable[[Taker, Client], Awaitable[None]]) -> Taker:
             await until(lambda: not taker.connections)
             server.close()
             await server.wait_closed()
-        assert taker.unfinished == 0
+        assert taker.room.used == 0
         return taker
 
     return asyncio.run(run())
@@ -302,7 +306,7 @@ def test_what_arrives_behind_an_open_request_has_its_deadline_too(start: bytes) 
         taker.connections[0].look(taker.now)
         assert await client.rest() == b"", "an answer would be taken for the open request's"
         assert taker.gone_ == [1]
-        assert taker.unfinished == 0
+        assert taker.room.used == 0
 
     played(play)
 

@@ -17,7 +17,7 @@ from carpool.bridge_mark import HEADER
 from carpool.http import inquiries
 from carpool.http.calls import Calls
 from carpool.http.effects import SSE, Effect, Request, Respond, Rules, refusal
-from carpool.http.gate import Gate
+from carpool.http.gate import STRANGER, Gate
 from carpool.http.header_rules import VERSION_HEADER, standard_mismatch
 from carpool.http.kept import GREETING, READY
 from carpool.http.lobby import PATIENCE_S, RETURN_S
@@ -43,8 +43,6 @@ from carpool.http.table import UNKNOWN_SESSION, Table
 from carpool_protocol.names import MAX_NAME_CHARS, MIN_NAME_CHARS, check_name_length, check_server_name
 
 HEALTH: Final = "/health"
-STRANGER: Final = "\0"
-"""Who shows no token where one is needed, which no name of a token is."""
 _FORWARDED: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 """A proxy writes at least one of these (RFC 7239; RFC 9110, 7.6.3). Its own user is not its client's."""
 _MAX_SESSION_ID: Final = 64

@@ -17,6 +17,10 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
 HASH_PREFIX: Final = "sha256:"
+EVERYBODY: Final = ""
+"""The one principal of a door without tokens."""
+STRANGER: Final = "\0"
+"""Who shows no token where one is needed, which no name of a token is."""
 _LOOPBACK_NAMES: Final = frozenset({"localhost"})
 _MAX_KNOWN: Final = 1024
 _FROM_HERE: Final = frozenset({"same-origin", "none"})
@@ -92,7 +96,7 @@ class Gate:
     def principal(self, authorization: str | None) -> str | None:
         """Whose token it is; None: nobody's, or it is missing where one is needed."""
         if not self._tokens:
-            return ""
+            return EVERYBODY
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer":
             return None

@@ -20,9 +20,10 @@ from typing import Final
 import msgspec
 
 from carpool.http import neighbour
+from carpool.http.body_room import BodyRoom
 from carpool.http.core import HEALTH, Core
 from carpool.http.effects import Begin, Effect, End, Request, Respond, Tell, Write
-from carpool.http.gate import Gate
+from carpool.http.gate import EVERYBODY, STRANGER, Gate
 from carpool.http.limits import Limits
 from carpool.http.line import Line, keep_connected
 from carpool.http.lobby import Lobby
@@ -61,7 +62,7 @@ class DoorServer:
     def __init__(self, directory: str, core: Core, limits: Limits, max_connections: int) -> None:
         self.limits = limits
         self.date = b""
-        self.unfinished = 0
+        self.room = BodyRoom()
         self._directory = directory
         self._core = core
         self._max_connections = max_connections
@@ -136,6 +137,13 @@ class DoorServer:
         if found is not None:
             self._shares.note(connection, found.inode)
         return True
+
+    def principal_of(self, connection: Connection, headers: dict[str, str]) -> str:
+        gate = self._core.gate
+        if gate.is_open:
+            return EVERYBODY
+        owner = self._owners.get(connection)
+        return owner or gate.principal(headers.get("authorization")) or STRANGER
 
     def turned_away(self, path: str, headers: dict[str, str]) -> Respond | None:
         return self._core.turned_away(path, headers)

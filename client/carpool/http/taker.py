@@ -5,6 +5,7 @@ Knows nothing of: HTTP, what a request means.
 
 from typing import TYPE_CHECKING, Protocol
 
+from carpool.http.body_room import BodyRoom
 from carpool.http.effects import Request, Respond
 from carpool.http.limits import Limits
 
@@ -18,8 +19,11 @@ class Taker(Protocol):
     limits: Limits
     date: bytes
     """The `Date` header of this second."""
-    unfinished: int
-    """Bytes of bodies that wait for their turn, of all connections."""
+    room: BodyRoom
+    """For bodies that wait for their turn, of all connections."""
+
+    def principal_of(self, connection: "Connection", headers: dict[str, str]) -> str:
+        """The one for which the body of a request with these headers counts in `room`."""
 
     def turned_away(self, path: str, headers: dict[str, str]) -> Respond | None:
         """The refusal of a client that has no business here, before its body is taken."""

@@ -2,7 +2,7 @@
 
 Owns parsing (httptools), keep-alive, chunked streams, the sizes and times a client may take, and the news
 that it hung up. Invariants: one request of a connection is worked on at a time and they are answered in
-order; what is kept of one that is not complete is bounded, alone and together (`MAX_UNFINISHED_BYTES`), and
+order; what is kept of one that is not complete is bounded, alone and together (`BodyRoom`), and
 so is what is kept for a client that does not read (`MAX_UNSENT_BYTES` of events), then it is cut; a broken
 request gets its status and the connection ends; what can be read in two ways (RFC 9112, 11.2) is broken.
 
@@ -25,7 +25,6 @@ from carpool.http.limits import (
     MAX_AHEAD,
     MAX_HEAD_BYTES,
     MAX_HEADERS,
-    MAX_UNFINISHED_BYTES,
     MAX_UNSENT_BYTES,
     MAX_URL_BYTES,
     STALLED_BYTES,
@@ -53,7 +52,9 @@ class Connection(asyncio.Protocol):
         self._still = 0
         """Bytes since the parser last had something to give: it keeps what does not end."""
         self._kept = 0
-        """Bytes of bodies here, counted in the taker's `unfinished`."""
+        """Bytes of bodies here, counted in the taker's `room`."""
+        self._principal = ""
+        """The one for which they count."""
         self._phase: Literal["between", "head", "body"] = "between"
         self._failed = False
         self._held: bytes | None = None
@@ -151,8 +152,11 @@ class Connection(asyncio.Protocol):
 
     def _let_go(self) -> None:
         self._body = b""
-        self._taker.unfinished -= self._kept
-        self._kept = 0
+        self._give_back(self._kept)
+
+    def _give_back(self, size: int) -> None:
+        self._kept -= size
+        self._taker.room.give_back(self._principal, size)
 
     # --- the parser's side ---
 
@@ -238,11 +242,13 @@ class Connection(asyncio.Protocol):
             return
         self._moved = True
         self._size += len(body)
+        if not self._kept:  # of one connection all count for the first, while any of them waits
+            self._principal = self._taker.principal_of(self, self._headers)
         self._kept += len(body)
-        self._taker.unfinished += len(body)
+        has_room = self._taker.room.take(self._principal, len(body))
         if self._size > self._taker.limits.body_bytes:
             self._fail(413, f"the body has more than {self._taker.limits.body_bytes} bytes")
-        elif self._taker.unfinished > MAX_UNFINISHED_BYTES:
+        elif not has_room:
             self._fail(503, "too many long requests are arriving; try again in a moment")
         elif not self._body:
             self._body = body
@@ -270,8 +276,7 @@ class Connection(asyncio.Protocol):
     def _work(self, request: Request, keep: bool, chunked: bool) -> None:
         self._last_keeps, self._chunked = keep, chunked
         self._bare = request.method == "HEAD"
-        self._kept -= len(request.body)
-        self._taker.unfinished -= len(request.body)
+        self._give_back(len(request.body))
         self.due = float("inf")
         self._x = -1  # answered from within `asked`, perhaps
         x = self._taker.asked(self, request)

@@ -1,0 +1,40 @@
+"""Room for bodies, and parts of them, that wait for their turn at the door.
+
+Owns how many bytes all connections together may have there, and how many of them one principal. Invariants:
+one principal has at most three quarters, all clients without a valid token together one eighth; so there is
+room for others whoever sends how much. Everything that was taken is given back by the same principal.
+
+Knows nothing of: connections, what tokens are, how long a single body may be.
+"""
+
+from collections import Counter
+
+from carpool.http.gate import EVERYBODY, STRANGER
+from carpool.http.limits import MAX_UNFINISHED_BYTES
+
+
+class BodyRoom:
+    """The room of one door."""
+
+    def __init__(self, size: int = MAX_UNFINISHED_BYTES) -> None:
+        self._size = size
+        self.used = 0
+        self._used_by: Counter[str] = Counter()
+
+    def take(self, principal: str, size: int) -> bool:
+        """Count so many bytes; False: they are more than there is room for, and are to be given back."""
+        self.used += size
+        self._used_by[principal] += size
+        return self.used <= self._size and self._used_by[principal] <= self._most(principal)
+
+    def give_back(self, principal: str, size: int) -> None:
+        """So many bytes wait no more."""
+        self.used -= size
+        self._used_by[principal] -= size
+        if not self._used_by[principal]:
+            del self._used_by[principal]
+
+    def _most(self, principal: str) -> int:
+        if principal == EVERYBODY:  # there is nobody to leave room for
+            return self._size
+        return self._size // 8 if principal == STRANGER else self._size * 3 // 4

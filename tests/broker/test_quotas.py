@@ -7,8 +7,8 @@ import pytest
 from carpool_broker.core.bounds import Limits
 from carpool_broker.core.effects import Reply
 from carpool_broker.core.events import AgentCalled, SourceId
-from carpool_broker.core.quotas import Quota, Quotas
-from carpool_broker.core.session import Session
+from carpool_broker.core.quotas import Quotas
+from carpool_broker.core.session import Quota, Session
 from carpool_protocol.ids import ABSENT, PoolKey, RawJson, ServerName, SessionId
 from tests.behaviours import behaviour
 from tests.broker.test_ledger import ONE, TWO, Rig, calls

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.budgets import COUNTED_BYTES, SLOW_BYTES, Arguments
-from carpool_broker.core.quotas import Quota, Quotas
-from carpool_broker.core.session import Owed, Session
+from carpool_broker.core.quotas import Quotas
+from carpool_broker.core.session import Owed, Quota, Session
 from carpool_protocol.deadlines import Deadlines
 from carpool_protocol.ids import CallId, SessionId
 

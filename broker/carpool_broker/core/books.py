@@ -1,15 +1,17 @@
-"""What must always hold of the ledger: the invariants that its own page states.
+"""What must always hold of open calls and their sessions.
 
-Owns nothing. Knows nothing of: how it comes to hold.
+Owns what must hold of one call or session, of those that an event names, and of all together. Knows nothing
+of: how it comes to hold.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
 
 from carpool_broker.core.ledger import Ledger
 from carpool_broker.core.session import AT_SERVER, IN_FLIGHT, Session
-from carpool_broker.core.touched import check_call, check_session
-from carpool_protocol.ids import SessionId
+from carpool_protocol.ids import CallId, SessionId
 
 
 def check(ledger: Ledger, sessions: Mapping[SessionId, Session]) -> None:
@@ -39,3 +41,43 @@ def check(ledger: Ledger, sessions: Mapping[SessionId, Session]) -> None:
         check_call(call, ledger)
     assert len(ledger.backstops) == sum(1 for owed in ledger.calls.values() if owed.stage == "sent")
     assert len(ledger.admission.waits) == sum(1 for owed in ledger.calls.values() if owed.stage == "waiting")
+
+
+def check_touched(ledger: Ledger, sessions: Mapping[SessionId, Session], named: Iterable[Struct]) -> None:
+    """Assert what must hold of the records that an event and its effects name: whatever an event changed for
+    others is said by an effect. One that is over has left nothing behind.
+    """
+    calls: set[CallId] = set()
+    of: set[SessionId] = set()
+    for each in named:
+        call = getattr(each, "call", None)
+        if call is not None:
+            calls.add(call)
+        of.add(getattr(each, "session", SessionId("")))
+    for call in calls:
+        check_call(call, ledger)
+    for session in of & sessions.keys():
+        check_session(sessions[session], ledger)
+
+
+def check_call(call: CallId, ledger: Ledger) -> None:
+    """Assert that this call has the limit of its stage, and none once it is over."""
+    owed = ledger.calls.get(call)
+    stage = None if owed is None else owed.stage
+    assert (call in ledger.backstops) == (stage == "sent"), f"call {call} has no backstop, or is over"
+    waits = ledger.admission.waits
+    assert (call in waits) == (stage == "waiting"), f"call {call} has no limit, or waits no more"
+    if owed is not None and not owed.parked:
+        assert owed.session.owed.get(owed.asked.id) is owed, f"nobody is owed call {call}"
+
+
+def check_session(session: Session, ledger: Ledger) -> None:
+    """Assert that this session has no more at once than it may, and waits only for a reason."""
+    admission = ledger.admission
+    if session.sent > admission.most(session):  # an earlier broker's calls may be back beside its own
+        ours = sum(
+            1 for each in session.owed.values() if each.stage in IN_FLIGHT and each.call >= ledger.before
+        )
+        assert ours <= admission.most(session), f"{session.id} has more calls open than it may"
+    could_go = admission.may_send(session)
+    assert not (session.waiting and could_go), f"{session.id} waits without a reason"

@@ -10,9 +10,12 @@ Invariants (`check`): those of its parts; every session's source is known.
 Knows nothing of: how an era words requests and answers, sockets, processes.
 """
 
+from collections.abc import Iterable
 from typing import assert_never
 
-from carpool_broker.core import bereft, books, touched
+from msgspec import Struct
+
+from carpool_broker.core import bereft, books
 from carpool_broker.core.asks import Asks
 from carpool_broker.core.bounds import Bounds
 from carpool_broker.core.course import Course
@@ -224,7 +227,9 @@ class BrokerCore:
         self.hooks.check()
         self.registry.check()
 
-    check_touched = touched.check_touched
+    def check_touched(self, event: Struct, effects: Iterable[Struct]) -> None:
+        """Assert what must hold of the records that these name."""
+        books.check_touched(self.ledger, self.sessions, (event, *effects))
 
     def view_of(self, session: SessionId) -> View:
         """What this session sees."""

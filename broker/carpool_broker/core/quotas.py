@@ -5,9 +5,6 @@ the same profile are one, else an agent would have as much again by opening anot
 as long as one of its sessions, that of a token a minute longer than its last call, else an agent would have
 as much again by ending its session. It begins anew at another broker.
 
-Calls in a minute are a bucket: it holds as many as the bound says and fills evenly, so that after a pause all
-of them may come at once.
-
 Invariants (`check`): the account counts what its sessions have sent; sessions without a profile have none.
 Knows nothing of: what the profile permits (`rights`), what is in line (`admission`).
 """
@@ -15,103 +12,11 @@ Knows nothing of: what the profile permits (`rights`), what is in line (`admissi
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from msgspec import Struct
-
 from carpool_broker.core.bounds import Limits
-from carpool_broker.core.session import Owed, Session
-from carpool_protocol.ids import ServerName, SessionId
+from carpool_broker.core.session import Quota, Session
+from carpool_protocol.ids import SessionId
 
 NO_LIMITS = Limits()
-KEPT_S: Final = 60.0
-"""By then all calls of a minute may come at once again, whoever they are of."""
-
-
-class Excess(Struct, frozen=True):
-    """Why a call is one too many."""
-
-    fault: str
-    detail: str
-    retry_after_s: float | None = None
-
-
-class Quota:
-    """One account."""
-
-    __slots__ = ("_at", "_called", "_left", "holder", "limits", "sent", "servers", "sessions")
-
-    def __init__(self, holder: tuple[str, str], limits: Limits) -> None:
-        self.holder = holder
-        self.limits = limits
-        self.sessions: dict[SessionId, Session] = {}
-        """Whose calls wait is next in this order, the first one first."""
-        self.sent = 0
-        """Calls of all of them that are at servers."""
-        self.servers: set[ServerName] = set()
-        """What they have called."""
-        self._left = float(limits.calls_per_minute or 0)
-        self._at: float | None = None
-        """When that was so; None: nothing was taken yet."""
-        self._called = float("-inf")
-        """When the last call came that was not one too many."""
-
-    def limit(self, limits: Limits) -> None:
-        """These bounds hold from now on."""
-        if limits.calls_per_minute != self.limits.calls_per_minute:
-            self._left, self._at = float(limits.calls_per_minute or 0), None
-        self.limits = limits
-
-    @property
-    def has_room(self) -> bool:
-        """Whether one more call may go to a server now."""
-        most = self.limits.max_in_flight
-        return most is None or self.sent < most
-
-    def may_use(self, server: ServerName) -> bool:
-        """Whether this server may be called: it was, or there is room for one more."""
-        most = self.limits.max_servers
-        return most is None or server in self.servers or len(self.servers) < most
-
-    def excess(self, owed: Owed, now: float) -> Excess | None:
-        """Why this call is one too many; None: it is not, and it counts from now on. What is about a task is
-        part of the call that began it.
-        """
-        if owed.task:
-            return None
-        profile, limits = self.holder[1], self.limits
-        if not self.may_use(owed.server):
-            detail = f"The profile {profile} allows {limits.max_servers} of them."
-            return Excess("too_many_servers", detail)
-        retry_after_s = self.take(now)
-        if retry_after_s:
-            detail = f"The profile {profile} allows {limits.calls_per_minute}."
-            return Excess("too_many_a_minute", detail, retry_after_s)
-        self.servers.add(owed.server)
-        self._called = now
-        return None
-
-    def take(self, now: float) -> float:
-        """Take one call out of this minute's. 0: it is taken; else so many seconds until there is one."""
-        most = self.limits.calls_per_minute
-        if most is None:
-            return 0.0
-        per_s = most / 60.0
-        if self._at is not None:
-            self._left = min(float(most), self._left + max(now - self._at, 0.0) * per_s)
-        self._at = now
-        if self._left < 1.0:
-            return (1.0 - self._left) / per_s
-        self._left -= 1.0
-        return 0.0
-
-    def is_over(self, now: float) -> bool:
-        """Whether nobody has it and nothing that was called counts any more."""
-        return not self.sessions and now - self._called >= KEPT_S
-
-    def last(self, session: Session) -> None:
-        """It has had its turn."""
-        self.sessions[session.id] = self.sessions.pop(session.id)
-
-
 _SHARED: Final = "token "
 
 

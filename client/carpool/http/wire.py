@@ -14,10 +14,11 @@ from collections import deque
 from collections.abc import Callable
 from http import HTTPStatus
 from socket import socket
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import httptools
 
+from carpool.http.body_room import BodyRoom
 from carpool.http.effects import SSE, Request, Respond
 from carpool.http.limits import (
     ASK_FIRST_BYTES,
@@ -28,8 +29,36 @@ from carpool.http.limits import (
     MAX_UNSENT_BYTES,
     MAX_URL_BYTES,
     STALLED_BYTES,
+    Limits,
 )
-from carpool.http.taker import Taker
+
+
+class Taker(Protocol):
+    """Who gets the requests (the shell)."""
+
+    limits: Limits
+    date: bytes
+    """The `Date` header of this second."""
+    room: BodyRoom
+    """For bodies that wait for their turn, of all connections."""
+
+    def principal_of(self, connection: "Connection", headers: dict[str, str]) -> str:
+        """The one for which the body of a request with these headers counts in `room`."""
+
+    def turned_away(self, path: str, headers: dict[str, str]) -> Respond | None:
+        """The refusal of a client that has no business here, before its body is taken."""
+
+    def come(self, connection: "Connection") -> Respond | None:
+        """A client connected. The refusal of one that may not, or is one too many."""
+
+    def asked(self, connection: "Connection", request: Request) -> int:
+        """A request; its number, by which `gone` tells of it."""
+
+    def gone(self, x: int) -> None:
+        """Its client hung up before the answer was complete."""
+
+    def left(self, connection: "Connection") -> None:
+        """The connection is closed."""
 
 
 class Connection(asyncio.Protocol):

@@ -37,7 +37,6 @@ from carpool_supervisor.core.pool import (
     timeout_of,
 )
 from carpool_supervisor.core.refusals import GONE_POOL, no_entry, state_lost_text, timeout_text, waited_text
-from carpool_supervisor.core.touched import check_call
 
 NAMED_CALLS: Final = 20
 """Of the calls that end with an instance so many are named in the log; the others are counted."""
@@ -417,10 +416,20 @@ class Desk:
         each = (self.limits.next_deadline(), self.waits.next_deadline())
         return min((at for at in each if at is not None), default=None)
 
+    def check_call(self, call: CallId) -> None:
+        """Assert that this call has the limits of where it is, and none once it is over."""
+        opened = self.calls.get(call)
+        self.limits.check_call(call, opened)
+        self.waits.check_call(call, opened)
+        if opened is not None and opened.instance is not None:
+            assert opened.instance.in_flight.get(opened.wire) is opened, f"call {call} is not where it runs"
+            holder = self._leases.holder(opened.instance.id)
+            assert holder in (None, opened.call.session), f"call {call} runs on another's instance"
+
     def check(self) -> None:
         """Assert every invariant."""
         for call in self.calls:
-            check_call(call, self, self._leases)
+            self.check_call(call)
         in_flight = sum(len(i.in_flight) for p in self._pools.values() for i in p.instances.values())
         waiting = sum(len(p.waiting) for p in self._pools.values())
         assert in_flight + waiting == len(self.calls), "a call is nowhere or twice"

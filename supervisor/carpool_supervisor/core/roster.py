@@ -38,7 +38,6 @@ from carpool_supervisor.core.pool import MAX_LINGERING, Instance, Pool, Pools, n
 from carpool_supervisor.core.refusals import died_text, ended_text, last_words, left_out
 from carpool_supervisor.core.silence import Judgement, judge
 from carpool_supervisor.core.starts import Starts, falls_short
-from carpool_supervisor.core.touched import check_instance
 
 MUTE_GRACE_S: Final = 1.0
 """After its stdout was closed, or its stdin with no call open on it: most often it is just ending, and its
@@ -417,13 +416,22 @@ class Roster:
         at = [self.look_at, *(each.next_deadline() for each in (self.phases, self.starts, self.eras))]
         return min((each for each in at if each is not None), default=None)
 
+    def check_instance(self, instance: Instance) -> None:
+        """Assert that it is where its state says, and stays there for ever only while it serves and reads."""
+        assert instance.pool.instances[instance.id] is instance
+        assert (instance in instance.pool.serving) == (instance.state is State.SERVING)
+        assert instance.state is not State.GONE
+        is_bounded = (instance.state is State.SERVING and not instance.is_deaf) or instance.id in self.phases
+        assert is_bounded, f"instance {instance.id} may stay {instance.state} for ever"
+        assert not (instance.state in ENDING and instance.failure is not None and instance.in_flight)
+
     def check(self) -> None:
         """Assert every invariant."""
         self.eras.check()
         self.breakers.check(self._pools)
         assert len(self.instances) <= self._most + 1, "more processes than the cap"
         for instance in self.instances.values():
-            check_instance(instance, self.phases)
+            self.check_instance(instance)
         for pool in self._pools.values():
             condemned = any(i.failure is not None for i in pool.instances.values())  # its end decides
             if falls_short(pool) and not condemned and not self.starts.closed:

@@ -6,7 +6,10 @@ returns the effects in order, and tells the broker what changed. Pure: time come
 Knows nothing of: how effects are performed.
 """
 
+from collections.abc import Iterable
 from typing import assert_never
+
+from msgspec import Struct
 
 from carpool_protocol.ids import InstanceId
 from carpool_protocol.messages import (
@@ -191,7 +194,9 @@ class SupervisorCore:
         self.stale.check()
         self.record.check(self.desk.calls.keys())
 
-    check_touched = touched.check_touched
+    def check_touched(self, event: Struct, effects: Iterable[Struct]) -> None:
+        """Assert what must hold of the records that these name."""
+        touched.check_touched(self.desk, self.roster, self.leases, self.pools, (event, *effects))
 
     def report(self) -> list[PoolReport]:
         """For `status`: all pools, without memory and CPU."""

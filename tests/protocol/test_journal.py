@@ -2,6 +2,7 @@
 
 import gc
 import math
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,13 +79,17 @@ def spec(env: dict[str, str], argv: list[str] | None = None) -> PoolSpec:
     )
 
 
+CODE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.FrameType)
+"""What leads to the whole process: once a worker of 23 GB was killed for it."""
+
+
 def reachable(root: object) -> list[object]:
-    """Everything that `root` keeps alive."""
+    """All data that `root` keeps alive."""
     seen: dict[int, object] = {}
     waiting = [root]
     while waiting:
         found = waiting.pop()
-        if id(found) not in seen and not isinstance(found, type):
+        if id(found) not in seen and not isinstance(found, CODE):
             seen[id(found)] = found
             waiting += gc.get_referents(found)
     return list(seen.values())
